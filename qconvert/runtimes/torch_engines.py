@@ -67,11 +67,11 @@ def _with_fallback(packed: Callable[[Op, Builder], Any], otherwise: WriteFunctio
     """Return a writer that uses the engine's kernel if it takes the operator, else `otherwise`."""
 
     def write(op: Op, b: Builder) -> None:
-        found = packed(op, b) if _is_quantized(b.tensor(op.outputs[0])) else None
+        found = packed(op, b) if _is_quantized(b.output_tensor(op)) else None
         if found is None:
             otherwise(op, b)
         else:
-            b.set_node(op.outputs[0], b.function(found[0], *found[1:]))
+            b.store(op, b.function(found[0], *found[1:]))
 
     return with_conditions_of(otherwise, write)
 
@@ -109,8 +109,8 @@ def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | 
     """
     if torch_package().backends.quantized.engine != "qnnpack":
         return None
-    data, weights = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
-    bias = b.tensor(op.inputs[2]) if op.has(2) else None
+    data, weights = b.input_tensor(op), b.input_tensor(op, 1)
+    bias = b.input_tensor(op, 2) if op.has(2) else None
     known = weights.data is not None and weights.quantization is not None and (bias is None or bias.data is not None)
     if not _is_quantized(data) or not known or op["activation"] not in ("", "relu") or op.attributes.get("arithmetic"):
         return None
@@ -129,7 +129,7 @@ def _layer(op: Op, b: Builder, name: str, data: Tensor, arguments: tuple[Any, ..
         packed = getattr(space, f"{name}_prepack")(*arguments)
     except RuntimeError:
         return None
-    quantization, on = _scale_and_zero_point(b.tensor(op.outputs[0])), _as_quantized(data)
+    quantization, on = _scale_and_zero_point(b.output_tensor(op)), _as_quantized(data)
     run = getattr(space, f"{name}_relu" if op["activation"] else name)
 
     def layer(values: Any) -> Any:
@@ -174,19 +174,19 @@ def _add(op: Op, b: Builder) -> Any:
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
         return None
-    quantization, on = _scale_and_zero_point(b.tensor(op.outputs[0])), [_as_quantized(side) for side in sides]
+    quantization, on = _scale_and_zero_point(b.output_tensor(op)), [_as_quantized(side) for side in sides]
     space: Any = torch_package().ops.quantized
     run = space.add_relu if op["activation"] else space.add
 
     def add(first: Any, second: Any) -> Any:
         return run(on[0](first), on[1](second), *quantization).int_repr()
 
-    return add, b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])
+    return add, b.stored_input(op), b.stored_input(op, 1)
 
 
 def _average(op: Op, b: Builder, averaging: Callable[[Op, Builder], Callable[[Any], Any]]) -> Any:
     """An average of data that are stored as the kernel asked for takes them."""
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
         return None
     torch, on = torch_package(), _as_quantized(data)
@@ -219,7 +219,7 @@ def _average_windows(op: Op, b: Builder) -> Callable[[Any], Any]:
 
 
 def _resize(op: Op, b: Builder) -> Any:
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     places = {"half_pixel": False, "align_corners": True}.get(str(op["coordinate_transformation_mode"]))
     if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.graph.constant(op.inputs[1]) is None:
         return None
@@ -233,14 +233,14 @@ def _resize(op: Op, b: Builder) -> Any:
 
 
 def _quantize(op: Op, b: Builder) -> Any:
-    if b.tensor(op.inputs[0]).dtype != "float32":
+    if b.input_tensor(op).dtype != "float32":
         return None
-    torch, quantization = torch_package(), _scale_and_zero_point(b.tensor(op.outputs[0]))
+    torch, quantization = torch_package(), _scale_and_zero_point(b.output_tensor(op))
 
     def quantize(values: Any) -> Any:
         return torch.quantize_per_tensor(values, *quantization, torch.quint8).int_repr()
 
-    return quantize, b.stored_value(op.inputs[0])
+    return quantize, b.stored_input(op)
 
 
 _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {

@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Constants, Session
-from qconvert.formats.torch.values import Uncomputed
+from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["Calls", "Missing"]
 
@@ -117,9 +117,16 @@ class Calls:
 def _read(operator: Operator, call: Reading) -> Any:
     """Return the results of an operator. In a damaged file any argument may stand that fits the signature, such as a negative size."""
     try:
-        return operator.read(call)
+        return _as_refs(operator.read(call))
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
+
+
+def _as_refs(result: Any) -> Any:
+    """The result of a read function with a Ref for each name of a tensor."""
+    if isinstance(result, (list, tuple)):
+        return type(result)(map(_as_refs, result))
+    return Ref(result) if isinstance(result, str) else result
 
 
 def _describe_arguments(given: Sequence[Any], named: Mapping[str, Any]) -> str:

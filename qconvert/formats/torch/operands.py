@@ -27,6 +27,7 @@ __all__ = [
     "rearrange_constant",
     "scalar",
     "size_of",
+    "sizes_of",
     "sizes_tensor",
 ]
 
@@ -59,19 +60,19 @@ def as_real(c: Reading, argument: str) -> str:
 
 
 def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
-    """The name of a tensor or number in a type."""
-    if not isinstance(value, Ref):
+    """The name of a tensor, which may be given by its name, or of a number in a type."""
+    if not isinstance(value, (str, Ref)):
         return c.const(np.asarray(value, numpy_dtype(dtype)), hint)
-    tensor = c.lookup(c.plain(value.name))
+    tensor = c.lookup(c.plain(value if isinstance(value, str) else value.name))
     if tensor.dtype == dtype or tensor.is_quantized:
         return tensor.name
     if tensor.data is not None:
         return c.variant_of(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
-    return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype).name
+    return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype)
 
 
 def common_type(c: Reading, values: Sequence[Any]) -> str:
-    """The type that PyTorch gives the result of an elementwise operator on tensors (Ref) and numbers."""
+    """The type that PyTorch gives the result of an elementwise operator on tensors, which may be given by their names, and numbers."""
     groups: list[str] = ["", "", ""]  # tensors, those of rank 0, numbers
     for value in values:
         rank, dtype = _group_and_type(c, value)
@@ -81,6 +82,8 @@ def common_type(c: Reading, values: Sequence[Any]) -> str:
 
 def _group_and_type(c: Reading, value: Any) -> tuple[int, str]:
     """Which group an operand is in, and its type."""
+    if isinstance(value, str):
+        value = Ref(value)
     if not isinstance(value, Ref):
         return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
     tensor = c.lookup(value.name)
@@ -127,9 +130,14 @@ def size_of(c: Reading, name: str, axis: int) -> Any:
     size = shape[axis]
     if isinstance(size, int):
         return size
-    whole = c.emit("Shape", [name], dtype="int64", quantization=None, hint="shape_of")
-    found = c.emit("Gather", [whole.name, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
-    return Ref(found.name, number=True)
+    whole = c.emit("Shape", [name], dtype="int64", hint="shape_of")
+    found = c.emit("Gather", [whole, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
+    return Ref(found, number=True)
+
+
+def sizes_of(c: Reading, argument: str = "self") -> list[Any]:
+    """All sizes of the tensor that an argument is."""
+    return [size_of(c, c.name(argument), axis) for axis in range(c.rank(argument))]
 
 
 def scalar(c: Reading, value: Any, hint: str) -> str:
@@ -142,10 +150,10 @@ def sizes_tensor(c: Reading, sizes: Sequence[Any], hint: str) -> str:
     if not any(isinstance(size, Ref) for size in sizes):
         return c.list64([int(size) for size in sizes], hint)
     names = [scalar(c, size, f"{hint}/{index}") for index, size in enumerate(sizes)]
-    return c.emit("Pack", names, dtype="int64", quantization=None, hint=hint, axis=0).name
+    return c.emit("Pack", names, dtype="int64", hint=hint, axis=0)
 
 
-def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
+def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = "") -> str:
     """A tensor in another shape; one size may be -1, what is left. Sizes that are the data's own need not be computed."""
     wanted = [sizes] if isinstance(sizes, (int, Ref)) else list(sizes)
     if not any(isinstance(size, Ref) for size in wanted):
@@ -158,14 +166,14 @@ def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = 
     return c.emit("Reshape", [name, computed], hint=hint)
 
 
-def read_batched(c: Reading, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
+def read_batched(c: Reading, argument: str, spatial: int, read: Callable[[str], str]) -> str:
     """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
     name, rank = c.name(argument), c.lookup(c.name(argument)).rank
     if rank != spatial + 1:
         return read(name)
     axes = c.list64([0], "batch_axis")
-    result = read(c.emit("Unsqueeze", [name, axes], hint="batched").name)
-    return c.emit("Squeeze", [result.name, axes], hint="unbatched")
+    result = read(c.emit("Unsqueeze", [name, axes], hint="batched"))
+    return c.emit("Squeeze", [result, axes], hint="unbatched")
 
 
 #: Tensors that lead to one, beyond which it counts as computed: each operator that asks looks at so many.
@@ -206,7 +214,7 @@ def rearrange_constant(c: Reading, name: str, move: Callable[[Array], Array], tu
     if op is None:
         return None
     stored = rearrange_constant(c, op.inputs[0], move, turn)
-    return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
+    return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights")
 
 
 def find_dequantized_source(c: Reading, name: str, move: Callable[[Array], Array]) -> str | None:

@@ -22,9 +22,10 @@ __all__ = ["Module", "Node", "find_needed_nodes", "newer_version", "quantized_mo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """A value of a program.
+    """A value of a program. Sums, differences, products and quotients of nodes, and of nodes and numbers, are calls of aten's operators.
 
     Attributes:
+        aten: adds a call of aten's operator to the program.
         operator: with its overload, such as "aten.add.Tensor", or "aten.relu" for the default one; "operator.add" for a function of
             Python's own on sizes. "" for an input or a constant.
         arguments, named: of the call, by position and by name: numbers, texts, None, TorchTypes, Nodes, and lists of these.
@@ -33,12 +34,25 @@ class Node:
         function: the Python function, for a call without a name in PyTorch; only in programs that are never written to a file.
     """
 
+    aten: Callable[..., Node]
     operator: str
     arguments: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     data: Array | None = None
     function: Callable[..., Any] | None = None
+
+    def __add__(self, other: Any) -> Node:
+        return self.aten("add.Tensor", self, other)
+
+    def __sub__(self, other: Any) -> Node:
+        return self.aten("sub.Tensor", self, other)
+
+    def __mul__(self, other: Any) -> Node:
+        return self.aten("mul.Tensor", self, other)
+
+    def __truediv__(self, other: Any) -> Node:
+        return self.aten("div.Tensor", self, other)
 
     @property
     def is_input(self) -> bool:

@@ -18,7 +18,6 @@ import numpy as np
 
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.reading import Reading
-from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
 __all__ = [
@@ -143,7 +142,7 @@ def integer_zero_points(c: Reading, zero_points: Array | None, shape: tuple[int,
 
 def emit_quantize(
     c: Reading, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
-) -> Ref:
+) -> str:
     """The tensor `name` of float values as integers: a constant, or a Quantize, after a Clip if the quantization has limits.
 
     Args:
@@ -159,14 +158,14 @@ def emit_quantize(
     if data is not None and data.dtype.kind == "f":
         _require_fit(c, data.shape, quantization)
         stored = integers(data.astype(np.float32), quantization, dtype, order, exact)
-        return Ref(c.variant_of(name, f"integers_{label_key(quantization)}", stored, quantization))
+        return c.variant_of(name, f"integers_{label_key(quantization)}", stored, quantization)
     if quantization.quant_min is not None or quantization.quant_max is not None:
         if quantization.axis is not None:
             raise c.unsupported_error("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
         bounds = [
             c.const(np.float32(limit - quantization.zero_point[0]) * quantization.scale[0], "limit") for limit in quantization.limits(dtype)
         ]
-        name = c.emit("Clip", [name, *bounds], hint="limited").name
+        name = c.emit("Clip", [name, *bounds], hint="limited")
         quantization = replace(quantization, quant_min=None, quant_max=None)
     return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)
 
@@ -182,36 +181,36 @@ def _require_fit(c: Reading, shape: tuple[int, ...], quantization: Quantization)
         )
 
 
-def emit_dequantize(c: Reading, stored: Ref, dtype: str = "float32") -> Ref:
+def emit_dequantize(c: Reading, stored: str, dtype: str = "float32") -> str:
     """The float values of integers with a quantization."""
-    return c.emit("Dequantize", [stored.name], dtype=dtype, quantization=None)
+    return c.emit("Dequantize", [stored], dtype=dtype, quantization=None)
 
 
 def cast_to_float32(c: Reading, name: str) -> str:
     """A tensor as float32."""
     if c.lookup(name).dtype == "float32":
         return name
-    return c.emit("Cast", [name], dtype="float32", quantization=None, hint="real", to="float32").name
+    return c.emit("Cast", [name], dtype="float32", hint="real", to="float32")
 
 
 def decomposed_quantize(
     c: Reading, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED
-) -> Ref:
+) -> str:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
-    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
-    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal.name], dtype="float32", quantization=None, hint="steps").name
+    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], dtype="float32", hint="reciprocal")
+    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal], dtype="float32", hint="steps")
     for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
         if part == "Round":
-            steps = c.emit("Round", [steps], quantization=None, hint="rounded").name
+            steps = c.emit("Round", [steps], hint="rounded")
         elif zero_point:
-            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], dtype="float32", quantization=None, hint="shifted").name
+            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], dtype="float32", hint="shifted")
     bounds = [c.const(np.float32(limit), "limit") for limit in limits]
-    clipped = c.emit("Clip", [steps, *bounds], quantization=None, hint="limited")
-    return c.emit("Cast", [clipped.name], dtype=dtype, quantization=None, to=dtype)
+    clipped = c.emit("Clip", [steps, *bounds], hint="limited")
+    return c.emit("Cast", [clipped], dtype=dtype, to=dtype)
 
 
-def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> Ref:
+def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> str:
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     rounded = c.producer(data, "Cast")
     if rounded is not None and c.lookup(rounded.inputs[0]).dtype == "float32":
@@ -219,5 +218,5 @@ def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) ->
     else:
         steps = cast_to_float32(c, data)
     if zero_point:
-        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], dtype="float32", quantization=None, hint="steps").name
-    return c.emit("Mul", [steps, cast_to_float32(c, scale)], dtype="float32", quantization=None)
+        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], dtype="float32", hint="steps")
+    return c.emit("Mul", [steps, cast_to_float32(c, scale)], dtype="float32")

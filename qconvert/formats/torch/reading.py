@@ -1,7 +1,7 @@
 """The interface of operators' read functions: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
 
 Both kinds of files end here: TorchScript, whose tensors carry their quantizations with them, and .pt2, where operators between float values
-quantize and dequantize. A read function returns what the operator returns: a Ref, or a list or tuple of them.
+quantize and dequantize. A read function returns what the operator returns: the name of a tensor, a number, or a list or tuple of these.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Reading(OperatorReading):
         return [None if value is None else self._tensor_name(value) for value in self._values[argument]]
 
     def _tensor_name(self, value: StoredTensor | Ref) -> str:
-        return self._constants.ref(value).name if isinstance(value, StoredTensor) else value.name
+        return self._constants.name(value)
 
     def operand(self, argument: str) -> Tensor:
         """The canonical tensor that an argument is."""
@@ -169,6 +169,22 @@ class Reading(OperatorReading):
         if value is None or (isinstance(value, (list, tuple)) and not value):
             return list(range(rank))
         return [self.axis(axis, rank) for axis in self.integers(argument)]
+
+    def axis_of(self, argument: str = "dim", data: str = "self") -> int:
+        """The axis of the tensor `data` that an argument names, from 0 on."""
+        return self.axis(self.integer(argument), self.rank(data))
+
+    def static_size(self, axis: int, data: str = "self") -> int:
+        """The size of an axis of the tensor `data`; raises UnsupportedError if it is known only at run time."""
+        size = (self.operand(data).shape or (None,))[axis]
+        if not isinstance(size, int):
+            raise self.unknown_shape(data)
+        return size
+
+    def require_plain(self, *names: str) -> None:
+        """Raise UnsupportedError if one of the tensors called so is quantized."""
+        if any(self.lookup(name).is_quantized for name in names):
+            raise self.unsupported_error("quantized data", rule="quantized-data")
 
     def dtype(self, argument: str) -> str | None:
         """The canonical storage type that an argument names, such as "uint8" for torch.quint8; None for None."""
@@ -281,7 +297,7 @@ class Reading(OperatorReading):
             return name
         if tensor.data is not None:
             return self.variant_of(name, "plain", tensor.data, None)
-        return self.emit("Reinterpret", [name], dtype=tensor.dtype, quantization=None, hint="plain").name
+        return self.emit("Reinterpret", [name], dtype=tensor.dtype, quantization=None, hint="plain")
 
     def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant in another order of axes or another type, made once."""
@@ -296,7 +312,7 @@ class Reading(OperatorReading):
         quantization: Quantization | None = _KEEP,
         hint: str = "",
         **attributes: Attribute,
-    ) -> Ref:
+    ) -> str:
         """Appends a canonical operator of one output.
 
         Args:
@@ -319,7 +335,7 @@ class Reading(OperatorReading):
         quantization: Quantization | None = _KEEP,
         hint: str = "",
         **attributes: Attribute,
-    ) -> list[Ref]:
+    ) -> list[str]:
         """emit() for an operator with several outputs of one type, such as Split."""
         for key in _STEPS:
             steps = attributes.get(key, ())
@@ -347,11 +363,11 @@ class Reading(OperatorReading):
         for output, shape in zip(outputs, self.draft.shapes(op), strict=True):
             self.draft.tensors[output] = replace(self.draft.tensors[output], shape=shape)
         self.draft.append(op)
-        return [Ref(output) for output in outputs]
+        return outputs
 
     def emit_each(
         self, kind: str, inputs: Sequence[str], results: Sequence[tuple[str, Quantization | None]], **attributes: Attribute
-    ) -> list[Ref]:
+    ) -> list[str]:
         """emit() for an operator whose outputs differ in type and quantization, such as TopK.
 
         Args:
@@ -364,7 +380,7 @@ class Reading(OperatorReading):
             self.draft.add(f"{self._hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
         ]
         self.draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
-        return [Ref(output) for output in outputs]
+        return outputs
 
     def filler(self, value: float, like: str, hint: str) -> str:
         """Adds one number in the type and with the quantization of the tensor `like`, which it is to stand in; returns its name.

@@ -19,7 +19,7 @@ from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range, is_exact
 
-__all__ = ["Builder", "WriteFunction"]
+__all__ = ["Builder", "WriteFunction", "with_note"]
 
 #: Storage types that PyTorch has, or that another of its types holds.
 _KNOWN = frozenset(
@@ -71,18 +71,18 @@ class Builder(OperatorWriting):
 
     def call(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
-        node = self._add_node(Node(operator, arguments, named))
+        node = self._add_node(operator, arguments, named)
         if self.op is not None:
             self.sources[node] = self.op.source
         return node
 
-    def _add_node(self, node: Node) -> Node:
-        self.nodes.append(node)
-        return node
+    def _add_node(self, operator: str, *parts: Any, **more: Any) -> Node:
+        self.nodes.append(Node(self.aten, operator, *parts, **more))
+        return self.nodes[-1]
 
     def function(self, function: Callable[..., Any], *arguments: Any) -> Node:
         """Adds a call of a function of Python, in a program that is never written."""
-        return self._add_node(Node("function", arguments, function=function))
+        return self._add_node("function", arguments, function=function)
 
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
@@ -104,7 +104,7 @@ class Builder(OperatorWriting):
         data = np.asarray(data)
         self.dtype(canonical_dtype(data.dtype))
         name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_/:;- ") else "_" for letter in hint)
-        return self._add_node(Node("", name=name or "constant", data=data))
+        return self._add_node("", name=name or "constant", data=data)
 
     def stored_value(self, name: str) -> Any:
         """The node of a tensor's stored values; a constant becomes a buffer. None for ""."""
@@ -142,6 +142,22 @@ class Builder(OperatorWriting):
             is_narrow = tensor.dtype in REALS and tensor.dtype != "float64"
             return self.widen(self.stored_value(name)) if self.wide and is_narrow else self.stored_value(name)
         return self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization, name)
+
+    def input_tensor(self, op: Op, index: int = 0) -> Tensor:
+        """The canonical tensor that is an input of an operator."""
+        return self.tensor(op.inputs[index])
+
+    def output_tensor(self, op: Op, index: int = 0) -> Tensor:
+        """The canonical tensor that is an output of an operator."""
+        return self.tensor(op.outputs[index])
+
+    def stored_input(self, op: Op, index: int = 0) -> Any:
+        """The node of the stored values of an input."""
+        return self.stored_value(op.inputs[index])
+
+    def float_input(self, op: Op, index: int = 0) -> Any:
+        """The node of the float values of an input."""
+        return self.float_value(op.inputs[index])
 
     def widen(self, node: Node) -> Node:
         """Float values in float64."""
@@ -213,6 +229,10 @@ class Builder(OperatorWriting):
         """The node of an output of the program: the tensor's stored values."""
         return self.stored_value(name)  # type: ignore[no-any-return]
 
+    def store(self, op: Op, node: Node) -> None:
+        """Ends an operator: the node gives the stored values of its first output."""
+        self.set_node(op.outputs[0], node)
+
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is."""
         tensor = self.tensor(op.outputs[index])
@@ -254,11 +274,19 @@ class Builder(OperatorWriting):
             raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
         return rank
 
-    def shape(self, op: Op, name: str) -> tuple[int | str, ...]:
-        """The shape of a tensor, of which at least the rank is known."""
-        shape = self.tensor(name).shape
+    def shape(self, op: Op, name: str = "") -> tuple[int | str, ...]:
+        """The shape of a tensor, by default of the first input, of which at least the rank is known."""
+        shape = self.tensor(name or op.inputs[0]).shape
         if shape is None:
             raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
+        return shape
+
+    def static_shape(self, op: Op, name: str = "") -> tuple[int, ...]:
+        """The shape of a tensor, by default of the first input, in numbers; raises UnsupportedError if a size is known only at run time."""
+        name = name or op.inputs[0]
+        shape = self.tensor(name).static_shape
+        if shape is None:
+            raise self.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
         return shape
 
     def channels_first(self, op: Op) -> None:
@@ -275,7 +303,7 @@ class Builder(OperatorWriting):
         """Adds an input of the program."""
         self.dtype(self.graph[name].dtype)
         wanted = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
-        node = self._add_node(Node("", name=wanted if wanted[:1].isalpha() else f"input_{wanted}"))
+        node = self._add_node("", name=wanted if wanted[:1].isalpha() else f"input_{wanted}")
         self._values[name] = node
         self.names[node] = name
         return node
@@ -288,16 +316,16 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     low, high = b.limits(tensor.dtype, quantization)
     b.note_operator()
     if quantization.axis is None:
-        steps = b.aten("round", b.aten("div.Tensor", node, float(quantization.scale[0])))
+        steps = b.aten("round", node / float(quantization.scale[0]))
         point: Any = int(quantization.zero_point[0])
     else:
         shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
         scales, point = (
             b.buffer(v.astype(np.float64).reshape(shape), f"{tensor.name}/exact") for v in (quantization.scale, quantization.zero_point)
         )
-        steps = b.aten("round", b.aten("div.Tensor", node, scales))
+        steps = b.aten("round", node / scales)
         point = point if quantization.zero_point.any() else 0
-    shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
+    shifted = steps if isinstance(point, int) and not point else steps + point
     return b.cast(b.aten("clamp", shifted, float(low), float(high)), tensor.dtype)
 
 
@@ -307,17 +335,17 @@ def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor
     b.note_operator()
     real, shape, axis = b.cast(node, wide), tensor.static_shape, quantization.axis
     if axis is None:
-        return b.aten("mul.Tensor", real, float(quantization.scale[0]))
+        return real * float(quantization.scale[0])
     if not quantization.block_size:
         along = [-1 if place == axis else 1 for place in range(tensor.rank or 0)]
-        return b.aten("mul.Tensor", real, b.buffer(quantization.scale.astype(wide).reshape(along), f"{tensor.name}/scale"))
+        return real * b.buffer(quantization.scale.astype(wide).reshape(along), f"{tensor.name}/scale")
     if shape is None or shape[axis] % quantization.block_size:
         raise UnsupportedError(
             "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
         )
     parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
     scales = b.buffer(np.expand_dims(quantization.scale.astype(wide), axis + 1), f"{tensor.name}/scale")
-    return b.aten("reshape", b.aten("mul.Tensor", b.aten("reshape", real, parts), scales), list(shape))
+    return b.aten("reshape", b.aten("reshape", real, parts) * scales, list(shape))
 
 
 def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
@@ -335,8 +363,8 @@ def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor
         return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), quantization.block_size, b.dtype("float32"))
     parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
     real = b.aten("reshape", b.cast(node, "float32"), parts)
-    steps = b.aten("sub.Tensor", real, b.aten("unsqueeze", points, axis + 1))
-    return b.aten("reshape", b.aten("mul.Tensor", steps, b.aten("unsqueeze", scales, axis + 1)), list(shape))
+    steps = real - b.aten("unsqueeze", points, axis + 1)
+    return b.aten("reshape", steps * b.aten("unsqueeze", scales, axis + 1), list(shape))
 
 
 def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
@@ -344,8 +372,18 @@ def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tenso
     shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
     real = b.cast(node, "float64")
     if quantization.zero_point.any():
-        real = b.aten("sub.Tensor", real, b.buffer(quantization.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points"))
-    return b.aten("mul.Tensor", real, b.buffer(quantization.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales"))
+        real = real - b.buffer(quantization.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points")
+    return real * b.buffer(quantization.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales")
 
 
 WriteFunction = Callable[[Op, Builder], None]
+
+
+def with_note(write: WriteFunction) -> WriteFunction:
+    """The write function of operators that a reader recognizes only by a note."""
+
+    def write_with_note(op: Op, b: Builder) -> None:
+        b.note_operator()
+        write(op, b)
+
+    return write_with_note

@@ -1,8 +1,13 @@
-"""The operators of PyTorch that are read, by family: each an overload's arguments and the function that reads it."""
+"""The operators of PyTorch that are read, by family.
+
+A row of a family's table is an overload, as PyTorch's own schemas have it, and the function that reads it: "aten::relu(T self)". Several
+names before one signature are separated by "|"; those without a namespace have that of the first. Overloads of one name are tried in the
+order of their rows. The short form of signatures is that of formats/torch/values.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from qconvert.formats.torch.ops import (
     activation,
@@ -58,18 +63,23 @@ _FAMILIES = (
 )
 
 
-def _join_tables(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, tuple[Operator, ...]]:
-    """One table of several; no operator stands in two of them."""
-    found: dict[str, tuple[Operator, ...]] = {}
-    for table in tables:
-        for name, operators in table.items():
-            if name in found:
-                raise ValueError(f"{name} is read by two functions")
-            found[name] = (operators,) if isinstance(operators, Operator) else tuple(operators)
+def _read_tables() -> dict[str, Sequence[Operator]]:
+    """The operators of all families by their names; each is in one of them."""
+    found: dict[str, Sequence[Operator]] = {}
+    for family in _FAMILIES:
+        own: dict[str, list[Operator]] = {}
+        for row, read in family.OPERATORS.items():
+            names, _, signature = row.removesuffix(")").partition("(")
+            space = names.partition("::")[0]
+            for name in names.split("|"):
+                own.setdefault(name if "::" in name else f"{space}::{name}", []).append(Operator(signature, read))
+        if twice := found.keys() & own.keys():
+            raise ValueError(f"{min(twice)} is read by two families")
+        found |= own
     return found
 
 
-OPERATORS = _join_tables(*(family.OPERATORS for family in _FAMILIES))
+OPERATORS = _read_tables()
 #: Operators that PyTorch registers under a second name, which scripts of its own tests and of early exporters call.
 _TWICE = ("add", "conv2d", "conv2d_relu", "conv3d", "conv3d_relu", "conv_transpose1d", "conv_transpose2d", "linear", "linear_dynamic")
 OPERATORS |= {f"_quantized::{name}": OPERATORS[f"quantized::{name}"] for name in _TWICE}

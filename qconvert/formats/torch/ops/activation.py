@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 
@@ -21,7 +21,7 @@ def _read_activation(kind: str, **attributes: Any) -> ReadFunction:
     return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
 
 
-def read_relu(c: Reading) -> Ref:
+def read_relu(c: Reading) -> str:
     """aten::relu, which keeps the quantization of a quantized tensor, and takes integers."""
     name = c.name("self")
     if c.is_real(name):
@@ -29,7 +29,7 @@ def read_relu(c: Reading) -> Ref:
     return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
 
 
-def emit_clip(c: Reading, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
+def emit_clip(c: Reading, name: str, low: float | None, high: float | None, hint: str = "") -> str:
     """Values within bounds; a quantized tensor keeps its quantization."""
     tensor = c.lookup(name)
     dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
@@ -46,20 +46,20 @@ def read_fixed_clip(low: float, high: float) -> ReadFunction:
 def read_clip(low: str, high: str) -> ReadFunction:
     """aten::clamp, hardtanh, clip, clamp_min, clamp_max, quantized::clamp: bounds are numbers, tensors, or absent."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         bounds = [c.get(low), c.get(high)]
         stated = [bound for bound in bounds if bound is not None]
         name = c.name("self")
         if not c.lookup(name).is_quantized:
-            name = cast_operand(c, Ref(name), common_type(c, [Ref(name), *stated]), "data")
+            name = cast_operand(c, name, common_type(c, [name, *stated]), "data")
         if not any(isinstance(bound, Ref) for bound in stated):
             return emit_clip(c, name, bounds[0], bounds[1])
         if c.lookup(name).is_quantized:
             raise c.unsupported_error("bounds for each element of a quantized tensor", rule="form-not-covered")
-        result = Ref(name)
+        result = name
         for kind, bound in zip(("Max", "Min"), bounds, strict=True):
             if bound is not None:
-                result = c.emit(kind, [result.name, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
+                result = c.emit(kind, [result, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
         return result
 
     return read
@@ -73,7 +73,7 @@ _BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.pe
 def read_bounded(kind: str, quantizations: dict[str, Quantization], **attributes: Any) -> ReadFunction:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         tensor = c.operand("self")
         if not tensor.is_quantized:
             return c.emit(kind, [as_real(c, "self")], quantization=None, **attributes)
@@ -95,19 +95,19 @@ def _stated_quantization(c: Reading) -> Quantization | None:
     return c.quantization("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
 
 
-def read_leaky_relu(c: Reading) -> Ref:
+def read_leaky_relu(c: Reading) -> str:
     """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
     return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
 
 
-def read_rrelu(c: Reading) -> Ref:
+def read_rrelu(c: Reading) -> str:
     """aten::rrelu of a model that is not trained: the middle of its slopes."""
     if c["training"]:
         raise c.unsupported_error("training mode", rule="training-mode")
     return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
 
 
-def read_elu(c: Reading) -> Ref:
+def read_elu(c: Reading) -> str:
     """elu: scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below.
 
     Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
@@ -127,17 +127,17 @@ def _scale_input(c: Reading, name: str, factor: float) -> str:
     """Float values times a positive number: of a quantized tensor the same integers with another quantization."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
-        return scale_values(c, name, factor, "stretched").name
+        return scale_values(c, name, factor, "stretched")
     quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
-    return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched").name
+    return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
 
 
-def read_celu(c: Reading) -> Ref:
+def read_celu(c: Reading) -> str:
     """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     return c.emit("Celu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("alpha"))
 
 
-def read_prelu(c: Reading) -> Ref:
+def read_prelu(c: Reading) -> str:
     """prelu: x from 0 on, weight * x below, with one weight, or one for each channel.
 
     quantized::prelu means the same. PyTorch 2.13 computes something else: it multiplies values above 0 too.
@@ -148,133 +148,130 @@ def read_prelu(c: Reading) -> Ref:
         raise c.unsupported_error(f"weights of shape {weight.shape}", rule="shape-not-covered")
     slopes = weight.name
     if rank == 0 and count:
-        slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight").name
+        slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight")
     if rank > 2 and count not in ((), (1,)):
-        slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight").name
+        slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight")
     return c.emit("PRelu", [name, slopes], quantization=_stated_quantization(c))
 
 
-def read_gelu(c: Reading) -> Ref:
+def read_gelu(c: Reading) -> str:
     """aten::gelu, by the error function or its tanh approximation."""
     return c.emit("Gelu", [as_real(c, "self")], approximate=c["approximate"])
 
 
-def read_softplus(c: Reading) -> Ref:
+def read_softplus(c: Reading) -> str:
     """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
     beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c, "self")
     if beta == 1:
         result = c.emit("Softplus", [name], quantization=None, hint="" if threshold >= 17 else "curve")
     else:
-        inner = c.emit("Softplus", [scale_values(c, name, beta, "stretched").name], quantization=None, hint="curve")
-        result = scale_values(c, inner.name, 1 / beta, "" if threshold >= 17 else "unstretched")
+        inner = c.emit("Softplus", [scale_values(c, name, beta, "stretched")], hint="curve")
+        result = scale_values(c, inner, 1 / beta, "" if threshold >= 17 else "unstretched")
     if threshold >= 17:
         return result
-    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], quantization=None, hint="above")
-    return c.emit("Where", [above.name, name, result.name], dtype=c.lookup(name).dtype, quantization=None)
+    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], hint="above")
+    return c.emit("Where", [above, name, result], dtype=c.lookup(name).dtype, quantization=None)
 
 
 def read_shrink(soft: bool) -> ReadFunction:
     """aten::hardshrink and softshrink: 0 within ±lambda."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         limit = c.number("lambd")
         return c.emit("Shrink", [as_real(c, "self")], quantization=None, lambd=limit, bias=limit if soft else 0.0)
 
     return read
 
 
-def read_threshold(c: Reading) -> Ref:
+def read_threshold(c: Reading) -> str:
     """threshold: x above the threshold, else a value, which a quantized tensor rounds to its quantization."""
     name, limit, value = c.name("self"), c.number("threshold"), c.number("value")
     tensor = c.lookup(name)
     if value == 0:
         return c.emit("ThresholdedRelu", [as_real(c, "self")], alpha=limit)
-    above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], quantization=None, hint="above")
+    above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], hint="above")
     other = c.real_constant(value, name, "value")
     if tensor.quantization is not None:
-        other = c.emit("Quantize", [other], dtype=tensor.dtype, quantization=tensor.quantization, hint="stored_value").name
-    return c.emit("Where", [above.name, name, other], dtype=tensor.dtype, quantization=tensor.quantization)
+        other = c.emit("Quantize", [other], dtype=tensor.dtype, quantization=tensor.quantization, hint="stored_value")
+    return c.emit("Where", [above, name, other], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
 def read_softmax(kind: str) -> ReadFunction:
     """softmax and log_softmax along an axis; quantized::softmax states the quantization of its result."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         axis, rank = c.integer("dim"), c.operand("self").rank
         if rank is not None:
             axis = c.axis(axis, max(rank, 1))
         name = as_real(c, "self")
         if "output_scale" in c:
             return c.emit(kind, [name], quantization=_stated_quantization(c), axis=axis)
-        if c.lookup(name).is_quantized:
-            raise c.unsupported_error("quantized data", rule="quantized-data")
+        c.require_plain(name)
         wanted = c.dtype("dtype") if "dtype" in c else None
         if wanted is not None:
-            name = cast_operand(c, Ref(name), wanted, "data")
+            name = cast_operand(c, name, wanted, "data")
         return c.emit(kind, [name], quantization=None, axis=axis)
 
     return read
 
 
-def read_glu(c: Reading) -> Ref:
+def read_glu(c: Reading) -> str:
     """aten::glu: the first half of an axis times the sigmoid of the second."""
-    axis = c.axis(c.integer("dim"), c.rank("self"))
+    axis = c.axis_of()
     size = (c.operand("self").shape or ())[axis]
     if not isinstance(size, int) or size % 2:
         raise c.unsupported_error(f"an axis of size {size}", rule="shape-not-covered")
     halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
-    return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], quantization=None, hint="gate").name], quantization=None)
+    return c.emit("Mul", [halves[0], c.emit("Sigmoid", [halves[1]], quantization=None, hint="gate")], quantization=None)
 
 
-def read_log_sigmoid(c: Reading) -> Ref:
+def read_log_sigmoid(c: Reading) -> str:
     """aten::log_sigmoid: -log(1 + exp(-x))."""
-    inner = c.emit(
-        "Softplus", [c.emit("Neg", [as_real(c, "self")], quantization=None, hint="negative").name], quantization=None, hint="softplus"
-    )
-    return c.emit("Neg", [inner.name], quantization=None)
+    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c, "self")], quantization=None, hint="negative")], hint="softplus")
+    return c.emit("Neg", [inner])
 
 
 _CLAMP = "T self, x? min=None, x? max=None"
 _GRID = "f output_scale, i output_zero_point"
 _SIXTH = {"alpha": 1 / 6, "beta": 0.5}
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::relu": Operator("T self", read_relu),
-    "aten::relu6": Operator("T self", read_fixed_clip(0.0, 6.0)),
-    "quantized::relu6": Operator("q self, b inplace=False", read_fixed_clip(0.0, 6.0)),
-    **{f"{name}": Operator(_CLAMP, read_clip("min", "max")) for name in ("aten::clamp", "aten::clip", "quantized::clamp")},
-    "aten::clamp_min": Operator("T self, x min", read_clip("min", "")),
-    "aten::clamp_max": Operator("T self, x max", read_clip("", "max")),
-    "aten::hardtanh": Operator("T self, f min_val=-1, f max_val=1", read_clip("min_val", "max_val")),
-    **{f"aten::{name}": Operator("T self", read_bounded("Sigmoid", _UNIT)) for name in ("sigmoid", "special_expit")},
-    "aten::hardsigmoid": Operator("T self", read_bounded("HardSigmoid", _UNIT, **_SIXTH)),
-    "aten::tanh": Operator("T self", read_bounded("Tanh", _BOTH)),
-    "quantized::sigmoid": Operator(f"q self, {_GRID}", read_quantized_activation("Sigmoid")),
-    "quantized::hardswish": Operator(f"q self, {_GRID}", read_quantized_activation("HardSwish")),
-    "aten::hardswish": Operator("T self", _read_activation("HardSwish")),
-    "aten::leaky_relu": Operator("T self, f negative_slope=0.01", read_leaky_relu),
-    "quantized::leaky_relu": Operator(f"q self, f negative_slope, b inplace, {_GRID}", read_leaky_relu),
-    "aten::rrelu": Operator("T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None", read_rrelu),
-    "aten::elu": Operator("T self, f alpha=1, f scale=1, f input_scale=1", read_elu),
-    "quantized::elu": Operator(f"q self, {_GRID}, f alpha=1, f scale=1, f input_scale=1", read_elu),
-    "aten::celu": Operator("T self, f alpha=1", read_celu),
-    "quantized::celu": Operator(f"q self, {_GRID}, f alpha=1", read_celu),
-    "aten::selu": Operator("T self", _read_activation("Selu")),
-    **{f"aten::{name}": Operator("T self, T weight", read_prelu) for name in ("prelu", "_prelu_kernel")},
-    "quantized::prelu": Operator(f"q self, q weight, {_GRID}", read_prelu),
-    "aten::gelu": Operator("T self, s approximate='none'", read_gelu),
-    "aten::silu": Operator("T self", _read_activation("Swish")),
-    "aten::mish": Operator("T self", _read_activation("Mish")),
-    "aten::softplus": Operator("T self, f beta=1, f threshold=20", read_softplus),
-    "aten::hardshrink": Operator("T self, f lambd=0.5", read_shrink(soft=False)),
-    "aten::softshrink": Operator("T self, f lambd=0.5", read_shrink(soft=True)),
-    **{f"{name}::threshold": Operator("T self, f threshold, f value", read_threshold) for name in ("aten", "quantized")},
-    "aten::softmax": Operator("T self, i dim, i? dtype=None", read_softmax("Softmax")),
-    "aten::_safe_softmax": Operator("T self, i dim, i? dtype=None", read_softmax("Softmax")),
-    "aten::_softmax": Operator("T self, i dim, b half_to_float", read_softmax("Softmax")),
-    "quantized::softmax": Operator(f"q self, i dim, {_GRID}", read_softmax("Softmax")),
-    "aten::log_softmax": Operator("T self, i dim, i? dtype=None", read_softmax("LogSoftmax")),
-    "aten::_log_softmax": Operator("T self, i dim, b half_to_float", read_softmax("LogSoftmax")),
-    "aten::glu": Operator("T self, i dim=-1", read_glu),
-    "aten::log_sigmoid": Operator("T self", read_log_sigmoid),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "aten::relu(T self)": read_relu,
+    "aten::relu6(T self)": read_fixed_clip(0.0, 6.0),
+    "quantized::relu6(q self, b inplace=False)": read_fixed_clip(0.0, 6.0),
+    f"aten::clamp|clip|quantized::clamp({_CLAMP})": read_clip("min", "max"),
+    "aten::clamp_min(T self, x min)": read_clip("min", ""),
+    "aten::clamp_max(T self, x max)": read_clip("", "max"),
+    "aten::hardtanh(T self, f min_val=-1, f max_val=1)": read_clip("min_val", "max_val"),
+    "aten::sigmoid|special_expit(T self)": read_bounded("Sigmoid", _UNIT),
+    "aten::hardsigmoid(T self)": read_bounded("HardSigmoid", _UNIT, **_SIXTH),
+    "aten::tanh(T self)": read_bounded("Tanh", _BOTH),
+    f"quantized::sigmoid(q self, {_GRID})": read_quantized_activation("Sigmoid"),
+    f"quantized::hardswish(q self, {_GRID})": read_quantized_activation("HardSwish"),
+    "aten::hardswish(T self)": _read_activation("HardSwish"),
+    "aten::leaky_relu(T self, f negative_slope=0.01)": read_leaky_relu,
+    f"quantized::leaky_relu(q self, f negative_slope, b inplace, {_GRID})": read_leaky_relu,
+    "aten::rrelu(T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None)": read_rrelu,
+    "aten::elu(T self, f alpha=1, f scale=1, f input_scale=1)": read_elu,
+    f"quantized::elu(q self, {_GRID}, f alpha=1, f scale=1, f input_scale=1)": read_elu,
+    "aten::celu(T self, f alpha=1)": read_celu,
+    f"quantized::celu(q self, {_GRID}, f alpha=1)": read_celu,
+    "aten::selu(T self)": _read_activation("Selu"),
+    "aten::prelu|_prelu_kernel(T self, T weight)": read_prelu,
+    f"quantized::prelu(q self, q weight, {_GRID})": read_prelu,
+    "aten::gelu(T self, s approximate='none')": read_gelu,
+    "aten::silu(T self)": _read_activation("Swish"),
+    "aten::mish(T self)": _read_activation("Mish"),
+    "aten::softplus(T self, f beta=1, f threshold=20)": read_softplus,
+    "aten::hardshrink(T self, f lambd=0.5)": read_shrink(soft=False),
+    "aten::softshrink(T self, f lambd=0.5)": read_shrink(soft=True),
+    "aten::threshold|quantized::threshold(T self, f threshold, f value)": read_threshold,
+    "aten::softmax(T self, i dim, i? dtype=None)": read_softmax("Softmax"),
+    "aten::_safe_softmax(T self, i dim, i? dtype=None)": read_softmax("Softmax"),
+    "aten::_softmax(T self, i dim, b half_to_float)": read_softmax("Softmax"),
+    f"quantized::softmax(q self, i dim, {_GRID})": read_softmax("Softmax"),
+    "aten::log_softmax(T self, i dim, i? dtype=None)": read_softmax("LogSoftmax"),
+    "aten::_log_softmax(T self, i dim, b half_to_float)": read_softmax("LogSoftmax"),
+    "aten::glu(T self, i dim=-1)": read_glu,
+    "aten::log_sigmoid(T self)": read_log_sigmoid,
 }

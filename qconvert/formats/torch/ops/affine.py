@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,8 @@ from qconvert.formats.torch.quantizing import (
     storage,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Operator, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
-from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
 __all__ = ["OPERATORS"]
@@ -109,7 +108,7 @@ def _per_block(c: Reading, name: str, counts: Sequence[int | str]) -> str:
     axes = [axis for axis, count in enumerate(counts) if count == 1 and c.integers("block_size")[axis] != 1]
     if rank is None or rank + len(axes) != len(counts):
         raise c.unsupported_error(f"scales of rank {rank} for {len(counts)} axes", rule="form-not-covered")
-    return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks").name
+    return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks")
 
 
 def _require_rows(c: Reading, counts: Sequence[int | str]) -> None:
@@ -121,7 +120,7 @@ def _require_rows(c: Reading, counts: Sequence[int | str]) -> None:
             )
 
 
-def read_quantize(c: Reading) -> Ref:
+def read_quantize(c: Reading) -> str:
     """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
     dtype = _type(c, "output_dtype")
     low, high = stated_limits(c, dtype)
@@ -134,7 +133,7 @@ def read_quantize(c: Reading) -> Ref:
     return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
 
 
-def read_dequantize(c: Reading) -> Ref:
+def read_dequantize(c: Reading) -> str:
     """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
     tensor = c.operand("input")
     counts = _counts(c, tensor.shape or ())
@@ -142,18 +141,17 @@ def read_dequantize(c: Reading) -> Ref:
         quantization, _ = _quantization(c, tensor.dtype)
         if c.constant("input") is not None:
             quantization = set_limits(c, quantization, tensor.dtype, *stated_limits(c, tensor.dtype))
-        return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)))
+        return emit_dequantize(c, c.label_tensor(tensor, quantization))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return decomposed_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)
 
 
+_BLOCKS = "T input, l block_size, T scale, T? zero_point"
 _LIMITS = "f? quant_min=None, f? quant_max=None"
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "export::access_subclass_inner_tensor": Operator("o src_subclass_tensor, s attr", read_inner),
-    "torchao::quantize_affine": Operator(f"T input, l block_size, T scale, T? zero_point, i output_dtype, {_LIMITS}", read_quantize),
-    "torchao::dequantize_affine": Operator(
-        f"T input, l block_size, T scale, T? zero_point, i input_dtype, {_LIMITS}, i? output_dtype=None", read_dequantize
-    ),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "export::access_subclass_inner_tensor(o src_subclass_tensor, s attr)": read_inner,
+    f"torchao::quantize_affine({_BLOCKS}, i output_dtype, {_LIMITS})": read_quantize,
+    f"torchao::dequantize_affine({_BLOCKS}, i input_dtype, {_LIMITS}, i? output_dtype=None)": read_dequantize,
 }

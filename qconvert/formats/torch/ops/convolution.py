@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.operands import find_dequantized_source, read_batched, rearrange_constant
-from qconvert.formats.torch.reading import Operator, Reading
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
 
@@ -28,7 +27,7 @@ def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
-def _emit_conv(c: Reading, spatial: int) -> Ref:
+def _emit_conv(c: Reading, spatial: int) -> str:
     """A convolution; data without a batch get one."""
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
@@ -47,7 +46,7 @@ def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def _emit_conv_transpose(c: Reading, spatial: int) -> Ref:
+def _emit_conv_transpose(c: Reading, spatial: int) -> str:
     """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
@@ -89,40 +88,43 @@ def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
     """Weights that are computed at run time, with the outputs first."""
     name = c.name("weight")
     if groups == 1:
-        return c.emit("Transpose", [name], hint="weights", perm=(1, 0, *range(2, spatial + 2))).name
+        return c.emit("Transpose", [name], hint="weights", perm=(1, 0, *range(2, spatial + 2)))
     inputs, outputs, *kernel = c.static_shape("weight")
-    split = c.emit("Reshape", [name, c.list64([groups, inputs // groups, outputs, *kernel], "split_shape")], hint="split").name
-    turned = c.emit("Transpose", [split], hint="turned", perm=(0, 2, 1, *range(3, spatial + 3))).name
-    return c.emit("Reshape", [turned, c.list64([groups * outputs, inputs // groups, *kernel], "weights_shape")], hint="weights").name
+    split = c.emit("Reshape", [name, c.list64([groups, inputs // groups, outputs, *kernel], "split_shape")], hint="split")
+    turned = c.emit("Transpose", [split], hint="turned", perm=(0, 2, 1, *range(3, spatial + 3)))
+    return c.emit("Reshape", [turned, c.list64([groups * outputs, inputs // groups, *kernel], "weights_shape")], hint="weights")
 
 
-def read_conv(spatial: int) -> list[Operator]:
+def read_conv(spatial: int) -> ReadFunction:
     """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
-    head, rest = "T input, T weight, T? bias=None, l stride=1", "l dilation=1, i groups=1"
-    return [Operator(f"{head}, {padding}, {rest}", lambda c: _emit_conv(c, spatial)) for padding in ("l padding=0", "s padding='valid'")]
+    return lambda c: _emit_conv(c, spatial)
 
 
-def read_transposed(spatial: int) -> Operator:
+def read_transposed(spatial: int) -> ReadFunction:
     """aten::conv_transpose1d, 2d, 3d."""
-    signature = "T input, T weight, T? bias=None, l stride=1, l padding=0, l output_padding=0, i groups=1, l dilation=1"
-    return Operator(signature, lambda c: _emit_conv_transpose(c, spatial))
+    return lambda c: _emit_conv_transpose(c, spatial)
 
 
-def read_convolution(c: Reading) -> Ref:
+def read_convolution(c: Reading) -> str:
     """aten::convolution, what PyTorch's decompositions make of all convolutions."""
     shape = c.operand("weight").shape
     spatial = len(c.integers("stride")) if shape is None else len(shape) - 2
     return _emit_conv_transpose(c, spatial) if c["transposed"] else _emit_conv(c, spatial)
 
 
+_CONV = "T input, T weight, T? bias=None, l stride=1"
 _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups"
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"aten::conv{n}d": read_conv(n) for n in (1, 2, 3)},
-    **{f"aten::conv_transpose{n}d": read_transposed(n) for n in (1, 2, 3)},
-    "aten::_convolution_mode": Operator(
-        "T input, T weight, T? bias, l stride, s padding, l dilation, i groups", lambda c: _emit_conv(c, c.rank("weight") - 2)
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{f"aten::conv{n}d({_CONV}, l padding=0, l dilation=1, i groups=1)": read_conv(n) for n in (1, 2, 3)},
+    **{f"aten::conv{n}d({_CONV}, s padding='valid', l dilation=1, i groups=1)": read_conv(n) for n in (1, 2, 3)},
+    **{
+        f"aten::conv_transpose{n}d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": read_transposed(n)
+        for n in (1, 2, 3)
+    },
+    "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": lambda c: _emit_conv(
+        c, c.rank("weight") - 2
     ),
-    "aten::convolution": Operator(_CONVOLUTION, read_convolution),
-    "aten::_convolution": Operator(f"{_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True", read_convolution),
+    f"aten::convolution({_CONVOLUTION})": read_convolution,
+    f"aten::_convolution({_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True)": read_convolution,
 }

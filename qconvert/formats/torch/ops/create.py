@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, sizes_of, sizes_tensor
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
@@ -19,14 +19,14 @@ __all__ = ["OPERATORS"]
 _MOST = 2**16
 
 
-def emit_full(c: Reading, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
+def emit_full(c: Reading, sizes: Sequence[Any], value: Any, dtype: str) -> str:
     """A tensor of these sizes that holds one number everywhere."""
     if isinstance(value, Ref):
         number = cast_operand(c, value, dtype, "value")
-        number = emit_reshape(c, number, [], hint="number").name if c.lookup(number).rank else number
+        number = emit_reshape(c, number, [], hint="number") if c.lookup(number).rank else number
     else:
         if all(isinstance(size, int) and size >= 0 for size in sizes) and math.prod(sizes) <= _MOST:
-            return Ref(c.const(np.full(tuple(sizes), value, numpy_dtype(dtype)), "filled"))
+            return c.const(np.full(tuple(sizes), value, numpy_dtype(dtype)), "filled")
         number = c.const(np.array(value, numpy_dtype(dtype)), "value")
     return c.emit("Expand", [number, sizes_tensor(c, sizes, "shape")])
 
@@ -46,7 +46,7 @@ def _fill_type(c: Reading, value: Any) -> str:
 def read_filled(value: float | None) -> ReadFunction:
     """aten::zeros, ones, full, empty: of sizes that the call states."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         number = c["fill_value"] if value is None else value
         dtype = c.dtype("dtype") or ("float32" if value is not None else _fill_type(c, number))
         return emit_full(c, _list(c, "size"), number, dtype)
@@ -57,7 +57,7 @@ def read_filled(value: float | None) -> ReadFunction:
 def read_new(value: float | None) -> ReadFunction:
     """aten::new_zeros, new_ones, new_full: in the type of another tensor."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
         return emit_full(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
@@ -68,26 +68,22 @@ def read_new(value: float | None) -> ReadFunction:
 def read_like(value: float | None) -> ReadFunction:
     """aten::zeros_like, ones_like, full_like: in the shape and type of another tensor."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
-        sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
-        return emit_full(c, sizes, c["fill_value"] if value is None else value, dtype)
+        return emit_full(c, sizes_of(c), c["fill_value"] if value is None else value, dtype)
 
     return read
 
 
-def read_fill(c: Reading) -> Ref:
+def read_fill(c: Reading) -> str:
     """aten::fill(x, value), and zero(x): x with all its elements changed."""
-    name = c.name("self")
-    tensor = c.lookup(name)
     value: Any = c.get("value", 0)
-    if tensor.is_quantized:
-        raise c.unsupported_error("quantized data", rule="quantized-data")
-    return emit_full(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
+    c.require_plain(c.name("self"))
+    return emit_full(c, sizes_of(c), value, c.operand("self").dtype)
 
 
-def read_arange(c: Reading) -> Ref:
+def read_arange(c: Reading) -> str:
     """aten::arange(start, end, step): numbers from start to before end; of whole numbers int64, else float32."""
     values = [c.get("start", 0), c["end"], c.get("step", 1)]
     whole = all(not isinstance(v, float) and (not isinstance(v, Ref) or "int" in c.lookup(v.name).dtype) for v in values)
@@ -98,49 +94,47 @@ def read_arange(c: Reading) -> Ref:
             raise c.invalid(f"the range from {start} to {end} in steps of {step} has no end", rule="range-not-finite")
         count = math.ceil((end - start) / step)
         if count <= _MOST:
-            return Ref(c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range"))
+            return c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range")
     names = [cast_operand(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
     return c.emit("Range", names, dtype=dtype, quantization=None)
 
 
-def read_linspace(c: Reading) -> Ref:
+def read_linspace(c: Reading) -> str:
     """aten::linspace(start, end, steps)."""
     steps = c.integer("steps")
     if not 0 <= steps <= _MOST:
         raise c.unsupported_error(f"{steps} steps", rule="too-many-elements")
     values = np.linspace(c.number("start"), c.number("end"), steps)
-    return Ref(c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range"))
+    return c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range")
 
 
-def read_eye(c: Reading) -> Ref:
+def read_eye(c: Reading) -> str:
     """aten::eye(n, m): 1 on the diagonal."""
     rows = c.integer("n")
     columns = c.integer("m") if "m" in c else rows
     if min(rows, columns) < 0 or rows * columns > 2**22:
         raise c.unsupported_error(f"{rows} x {columns} elements", rule="too-many-elements")
-    return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
+    return c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye")
 
 
-def read_tensor(c: Reading) -> Ref:
+def read_tensor(c: Reading) -> str:
     """aten::tensor(data), scalar_tensor, as_tensor: numbers, perhaps in lists, as a tensor."""
     value = c["data"] if "data" in c else c["s"]
     if isinstance(value, Ref):
-        return Ref(cast_operand(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data"))
+        return cast_operand(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data")
     items = list(leaves(value))
     if any(isinstance(item, Ref) for item in items):
         if not isinstance(value, (list, tuple)) or len(items) != len(value):
             raise c.unsupported_error("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
-        names = [
-            emit_reshape(c, cast_operand(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)
-        ]
+        names = [emit_reshape(c, cast_operand(c, item, dtype, f"item{index}"), [], f"item{index}_") for index, item in enumerate(items)]
         return c.emit("Pack", names, dtype=dtype, quantization=None, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")
     kinds = {type(item) for item in items}
     dtype = c.dtype("dtype") or ("float32" if float in kinds or not kinds else "int64" if int in kinds else "bool")
     try:
-        return Ref(c.const(np.array(value, numpy_dtype(dtype)), "data"))
+        return c.const(np.array(value, numpy_dtype(dtype)), "data")
     except (ValueError, OverflowError) as error:
         raise c.invalid(f"the numbers do not make a tensor: {error}", rule="ragged-list") from error
 
@@ -149,29 +143,28 @@ _OPTIONS = "*, i? dtype=None, a layout=None, a device=None, a pin_memory=None"
 _MADE = f"{_OPTIONS}, a memory_format=None"
 _TENSOR = "*, i? dtype=None, a? device=None, b? requires_grad=False"
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::zeros": Operator(f"l size, {_MADE}", read_filled(0)),
-    "aten::ones": Operator(f"l size, {_MADE}", read_filled(1)),
-    "aten::empty": Operator(f"l size, {_MADE}", read_filled(0)),
-    "aten::full": Operator(f"l size, x fill_value, {_OPTIONS}", read_filled(None)),
-    "aten::new_zeros": Operator(f"T self, l size, {_OPTIONS}", read_new(0)),
-    "aten::new_ones": Operator(f"T self, l size, {_OPTIONS}", read_new(1)),
-    "aten::new_empty": Operator(f"T self, l size, {_OPTIONS}", read_new(0)),
-    "aten::new_full": Operator(f"T self, l size, x fill_value, {_OPTIONS}", read_new(None)),
-    "aten::zeros_like": Operator(f"T self, {_MADE}", read_like(0)),
-    "aten::ones_like": Operator(f"T self, {_MADE}", read_like(1)),
-    "aten::empty_like": Operator(f"T self, {_MADE}", read_like(0)),
-    "aten::full_like": Operator(f"T self, x fill_value, {_MADE}", read_like(None)),
-    "aten::fill": Operator("T self, x value", read_fill),
-    "aten::zero": Operator("T self", read_fill),
-    "aten::arange": [
-        Operator(f"f end, {_OPTIONS}", read_arange),
-        Operator(f"f start, f end, {_OPTIONS}", read_arange),
-        Operator(f"f start, f end, f step, {_OPTIONS}", read_arange),
-    ],
-    "aten::linspace": Operator(f"f start, f end, i steps, {_OPTIONS}", read_linspace),
-    "aten::eye": [Operator(f"i n, {_OPTIONS}", read_eye), Operator(f"i n, i m, {_OPTIONS}", read_eye)],
-    **{f"aten::{name}": Operator(f"a data, {_TENSOR}", read_tensor) for name in ("tensor", "as_tensor")},
-    "aten::scalar_tensor": Operator(f"a s, {_OPTIONS}", read_tensor),
-    "aten::_shape_as_tensor": Operator("T self", lambda c: c.emit("Shape", [c.name("self")], dtype="int64", quantization=None)),
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"aten::zeros(l size, {_MADE})": read_filled(0),
+    f"aten::ones(l size, {_MADE})": read_filled(1),
+    f"aten::empty(l size, {_MADE})": read_filled(0),
+    f"aten::full(l size, x fill_value, {_OPTIONS})": read_filled(None),
+    f"aten::new_zeros(T self, l size, {_OPTIONS})": read_new(0),
+    f"aten::new_ones(T self, l size, {_OPTIONS})": read_new(1),
+    f"aten::new_empty(T self, l size, {_OPTIONS})": read_new(0),
+    f"aten::new_full(T self, l size, x fill_value, {_OPTIONS})": read_new(None),
+    f"aten::zeros_like(T self, {_MADE})": read_like(0),
+    f"aten::ones_like(T self, {_MADE})": read_like(1),
+    f"aten::empty_like(T self, {_MADE})": read_like(0),
+    f"aten::full_like(T self, x fill_value, {_MADE})": read_like(None),
+    "aten::fill(T self, x value)": read_fill,
+    "aten::zero(T self)": read_fill,
+    f"aten::arange(f end, {_OPTIONS})": read_arange,
+    f"aten::arange(f start, f end, {_OPTIONS})": read_arange,
+    f"aten::arange(f start, f end, f step, {_OPTIONS})": read_arange,
+    f"aten::linspace(f start, f end, i steps, {_OPTIONS})": read_linspace,
+    f"aten::eye(i n, {_OPTIONS})": read_eye,
+    f"aten::eye(i n, i m, {_OPTIONS})": read_eye,
+    f"aten::tensor|as_tensor(a data, {_TENSOR})": read_tensor,
+    f"aten::scalar_tensor(a s, {_OPTIONS})": read_tensor,
+    "aten::_shape_as_tensor(T self)": lambda c: c.emit("Shape", [c.name("self")], dtype="int64", quantization=None),
 }  # fmt: skip

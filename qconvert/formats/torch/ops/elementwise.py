@@ -7,27 +7,16 @@ qmul.cpp (_mul_scalar_out). Comparisons are of float values where data are quant
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
 
-__all__ = [
-    "OPERATORS",
-    "SCALAR_PRODUCT",
-    "SCALAR_PRODUCT_RELU",
-    "SCALAR_SUM",
-    "SCALAR_SUM_RELU",
-    "_LOGIC",
-    "_SCALARS",
-    "emit_trunc",
-    "read_binary",
-]
+__all__ = ["OPERATORS", "emit_trunc", "read_binary"]
 
 
 def _data(c: Reading) -> tuple[str, str, float, int]:
@@ -46,7 +35,7 @@ def _quantization(c: Reading, scale: float, zero_point: int) -> Quantization:
     return Quantization.per_tensor(float(real), zero_point)
 
 
-def read_scalar_sum(c: Reading, hint: str = "") -> Ref:
+def read_scalar_sum(c: Reading, hint: str = "") -> str:
     """x + n: the zero point is shifted by n / scale, rounded. If it would leave the type, the scale is enlarged and the integers are
     requantized."""
     name, dtype, scale, zero_point = _data(c)
@@ -71,7 +60,7 @@ def _add_step_constant(c: Reading, steps: int, scale: float, dtype: str) -> str:
     return c.const(np.array(steps * scale, np.float32), "number")
 
 
-def read_scalar_product(c: Reading, hint: str = "") -> Ref:
+def read_scalar_product(c: Reading, hint: str = "") -> str:
     """x * n: the scale is multiplied. A negative number turns the integers around; by 0 they are all 0 on the scale 1."""
     name, dtype, scale, zero_point = _data(c)
     low, high = integer_range(dtype)
@@ -82,82 +71,64 @@ def read_scalar_product(c: Reading, hint: str = "") -> Ref:
     if factor > 0:
         return c.emit("Reinterpret", [name], quantization=quantization, hint=hint)
     stretched = c.emit("Reinterpret", [name], quantization=quantization, hint=f"{hint}/stretched" if hint else "stretched")
-    return c.emit("Neg", [stretched.name], quantization=_quantization(c, abs(factor) * scale, low + high - zero_point), hint=hint)
+    return c.emit("Neg", [stretched], quantization=_quantization(c, abs(factor) * scale, low + high - zero_point), hint=hint)
 
 
-def _with_relu(read: Callable[[Reading, str], Ref]) -> ReadFunction:
+def _with_relu(read: Callable[[Reading, str], str]) -> ReadFunction:
     """A Relu after it, with the quantization that it found."""
-    return lambda c: c.emit("Relu", [read(c, "unclipped").name])
-
-
-def _forms(read: ReadFunction) -> list[Operator]:
-    """The number after the tensor, and before it."""
-    return [Operator("q qa, x b", read), Operator("f b, q qa", read)]
-
-
-SCALAR_SUM, SCALAR_SUM_RELU = _forms(read_scalar_sum), _forms(_with_relu(read_scalar_sum))
-SCALAR_PRODUCT, SCALAR_PRODUCT_RELU = _forms(read_scalar_product), _forms(_with_relu(read_scalar_product))
-
-_SCALARS: Mapping[str, Operator | Sequence[Operator]] = {
-    "quantized::add_scalar": SCALAR_SUM,
-    "quantized::add_scalar_relu": SCALAR_SUM_RELU,
-    "quantized::mul_scalar": SCALAR_PRODUCT,
-    "quantized::mul_scalar_relu": SCALAR_PRODUCT_RELU,
-}
+    return lambda c: c.emit("Relu", [read(c, "unclipped")])
 
 
 def _dequantize(c: Reading, name: str, hint: str) -> str:
     """A tensor as float values, if it is quantized."""
     if not c.lookup(name).is_quantized:
         return name
-    return c.emit("Dequantize", [name], dtype="float32", quantization=None, hint=f"{hint}/real").name
+    return c.emit("Dequantize", [name], dtype="float32", hint=f"{hint}/real")
 
 
-def read_comparison(kind: str) -> Operator:
+def read_comparison(kind: str) -> ReadFunction:
     """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         names, _ = operands(c, "self", "other")
         plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
-        return c.emit(kind, plain, dtype="bool", quantization=None)
+        return c.emit(kind, plain, dtype="bool")
 
-    return Operator("T self, x other", read)
+    return read
 
 
 def _cast_to_bool(c: Reading, argument: str) -> str:
     name = _dequantize(c, cast_operand(c, c[argument], "bool", argument), argument)
-    return name if c.lookup(name).dtype == "bool" else cast_operand(c, Ref(name), "bool", argument)
+    return name if c.lookup(name).dtype == "bool" else cast_operand(c, name, "bool", argument)
 
 
-def read_logical(kind: str) -> Operator:
+def read_logical(kind: str) -> ReadFunction:
     """aten::logical_and, or, xor: of what is not 0."""
-    return Operator(
-        "T self, T other", lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool", quantization=None)
-    )
+    return lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool")
 
 
-def read_bitwise(kind: str) -> Operator:
+def read_bitwise(kind: str) -> ReadFunction:
     """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         names, dtype = operands(c, "self", "other")
         if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
             raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
         return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
 
-    return Operator("x self, x other", read)
+    return read
 
 
-def read_not(c: Reading) -> Ref:
+def read_not(c: Reading) -> str:
     """aten::logical_not."""
-    return c.emit("Not", [_cast_to_bool(c, "self")], dtype="bool", quantization=None)
+    return c.emit("Not", [_cast_to_bool(c, "self")])
 
 
-def read_bitwise_not(c: Reading) -> Ref:
+def read_bitwise_not(c: Reading) -> str:
     """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
     tensor = c.operand("self")
     if tensor.dtype == "bool":
-        return c.emit("Not", [tensor.name], dtype="bool", quantization=None)
+        return c.emit("Not", [tensor.name])
     if tensor.is_quantized or "int" not in tensor.dtype:
         raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
     return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, quantization=None)
@@ -169,43 +140,40 @@ _COMPARISONS = {
 }  # fmt: skip
 _BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
 
-_LOGIC: dict[str, Operator | Sequence[Operator]] = {
-    **{f"aten::{name}": read_comparison(kind) for kind, names in _COMPARISONS.items() for name in names},
-    **{f"aten::logical_{kind.lower()}": read_logical(kind) for kind in ("And", "Or", "Xor")},
-    **{f"aten::{name}": read_bitwise(kind) for kind, names in _BITWISE.items() for name in names},
-    "aten::logical_not": Operator("T self", read_not),
-    **{f"aten::{name}": Operator("T self", read_bitwise_not) for name in ("bitwise_not", "__not__")},
-}
 
-
-def read_quantized_binary(kind: str, activation: str = "") -> Operator:
+def read_quantized_binary(kind: str, activation: str = "") -> ReadFunction:
     """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         quantization = c.quantization(dtype=c.operand("qa").dtype)
         return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=activation)
 
-    return Operator("q qa, q qb, f scale, i zero_point", read)
+    return read
 
 
-def _mark_number(ref: Ref, *values: Any) -> Ref:
-    """A result, which is a number if all operands are."""
-    return Ref(ref.name, number=not any(isinstance(value, Ref) and not value.number for value in values))
+def _keep_numbers(read: Callable[[Reading], str]) -> ReadFunction:
+    """The read function of an operator on two operands, whose result is a number if both are."""
+
+    def read_number(c: Reading) -> Ref:
+        name, given = read(c), (c["self"], c["exponent" if "exponent" in c else "other"])
+        return Ref(name, number=not any(isinstance(value, Ref) and not value.number for value in given))
+
+    return read_number
 
 
-def _emit_binary(c: Reading, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
+def _emit_binary(c: Reading, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> str:
     """One operator on two plain operands."""
-    if any(c.lookup(name).is_quantized for name in names):
-        raise c.unsupported_error("quantized data", rule="quantized-data")
-    return c.emit(kind, names, dtype=dtype, quantization=None, hint=hint)
+    c.require_plain(*names)
+    return c.emit(kind, names, dtype=dtype, hint=hint)
 
 
 def read_binary(kind: str, real: bool = False) -> ReadFunction:
     """An operator of two operands of one type; see formats/torch/operands.py."""
 
-    def read(c: Reading) -> Ref:
+    @_keep_numbers
+    def read(c: Reading) -> str:
         names, dtype = operands(c, "self", "other", real=real)
-        return _mark_number(_emit_binary(c, kind, names, dtype), c["self"], c["other"])
+        return _emit_binary(c, kind, names, dtype)
 
     return read
 
@@ -213,7 +181,8 @@ def read_binary(kind: str, real: bool = False) -> ReadFunction:
 def read_sum(kind: str, turned: bool = False) -> ReadFunction:
     """aten::add, sub: a ± alpha * b, and rsub: b - alpha * a."""
 
-    def read(c: Reading) -> Ref:
+    @_keep_numbers
+    def read(c: Reading) -> str:
         (first, second), dtype = operands(c, "self", "other")
         if turned:
             first, second = second, first
@@ -223,99 +192,96 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
         if alpha != 1 and isinstance(scaled, (int, float)) and isinstance(alpha, (int, float)):
             second = cast_operand(c, scaled * alpha, dtype, "scaled")
         elif alpha != 1:
-            second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], dtype, "scaled").name
-        return _mark_number(_emit_binary(c, kind, [first, second], dtype), c["self"], c["other"])
+            second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], dtype, "scaled")
+        return _emit_binary(c, kind, [first, second], dtype)
 
     return read
 
 
-def read_division(c: Reading) -> Ref:
+@_keep_numbers
+def read_division(c: Reading) -> str:
     """aten::div: of float values, or rounded ("floor", "trunc"), which keeps integers."""
     mode = c.get("rounding_mode")
-    if mode is None:
-        names, dtype = operands(c, "self", "other", real=True)
-        return _mark_number(_emit_binary(c, "Div", names, dtype), c["self"], c["other"])
-    if mode not in ("floor", "trunc"):
+    if mode not in (None, "floor", "trunc"):
         raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
-    names, dtype = operands(c, "self", "other")
-    if mode == "floor":
-        return _mark_number(_emit_binary(c, "FloorDiv", names, dtype), c["self"], c["other"])
-    if dtype not in REALS:
-        return _mark_number(_emit_binary(c, "Div", names, dtype), c["self"], c["other"])
-    return _mark_number(emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
+    names, dtype = operands(c, "self", "other", real=mode is None)
+    if mode == "trunc" and dtype in REALS:
+        return emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient"))
+    return _emit_binary(c, "FloorDiv" if mode == "floor" else "Div", names, dtype)
 
 
-def emit_trunc(c: Reading, name: str) -> Ref:
+def emit_trunc(c: Reading, name: str) -> str:
     """Float values without their fractions: sign(x) * floor(|x|)."""
-    sign = c.emit("Sign", [name], quantization=None, hint="sign").name
-    whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
-    return c.emit("Mul", [sign, whole], quantization=None)
+    sign = c.emit("Sign", [name], quantization=None, hint="sign")
+    whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude")], hint="whole")
+    return c.emit("Mul", [sign, whole])
 
 
 _POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
 
 
-def read_power(c: Reading) -> Ref:
+@_keep_numbers
+def read_power(c: Reading) -> str:
     """aten::pow; a square, a root and their reciprocals are operators of their own."""
     power = c["exponent"]
     wanted = common_type(c, [c["self"], power])
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
-        return _mark_number(c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None), c["self"])
+        return c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None)
     if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
-        return _mark_number(_emit_binary(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
+        return _emit_binary(c, "Mul", [c["self"].name] * 2, wanted)
     names, dtype = operands(c, "self", "exponent")
-    return _mark_number(_emit_binary(c, "Pow", names, dtype), c["self"], power)
+    return _emit_binary(c, "Pow", names, dtype)
 
 
 def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         names, dtype = operands(c, base, first, second, real=kind == "Div")
-        term = _emit_binary(c, kind, names[1:], dtype, "term").name
+        term = _emit_binary(c, kind, names[1:], dtype, "term")
         if c["value"] != 1:
-            term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled").name
+            term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled")
         return _emit_binary(c, "Add", [names[0], term], dtype)
 
     return read
 
 
-def read_lerp(c: Reading) -> Ref:
+def read_lerp(c: Reading) -> str:
     """aten::lerp: x + weight * (end - x)."""
     (start, end, weight), dtype = operands(c, "self", "end", "weight", real=True)
-    way = _emit_binary(c, "Sub", [end, start], dtype, "difference").name
-    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], dtype, "part").name], dtype)
+    way = _emit_binary(c, "Sub", [end, start], dtype, "difference")
+    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], dtype, "part")], dtype)
 
 
-def read_outer(c: Reading) -> Ref:
+def read_outer(c: Reading) -> str:
     """aten::outer: each element of one list times each of another."""
     (first, second), dtype = operands(c, "self", "vec2")
-    upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright").name
+    upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright")
     return _emit_binary(c, "Mul", [upright, second], dtype)
 
 
-def read_cosine(c: Reading) -> Ref:
+def read_cosine(c: Reading) -> str:
     """aten::cosine_similarity: the sum of products over the product of both lengths, each at least eps."""
     (first, second), dtype = operands(c, "x1", "x2", real=True)
     rank = max(c.rank("x1"), c.rank("x2"))
     axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
-    products = _emit_binary(c, "Mul", [first, second], dtype, "products").name
-    total = c.emit("ReduceSum", [products, axes], quantization=None, hint="total", keepdims=0).name
+    products = _emit_binary(c, "Mul", [first, second], dtype, "products")
+    total = c.emit("ReduceSum", [products, axes], hint="total", keepdims=0)
     lowest = c.real_constant(c.number("eps"), first, "eps")
     lengths = []
     for name, hint in ((first, "first"), (second, "second")):
         if c.lookup(name).shape != c.lookup(products).shape:  # what is repeated counts as often
-            whole = c.emit("Shape", [products], dtype="int64", quantization=None, hint=f"{hint}/shape").name
-            name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole").name
-        length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0).name
-        lengths.append(c.emit("Max", [length, lowest], quantization=None, hint=f"{hint}/bounded").name)
-    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths").name], dtype)
+            whole = c.emit("Shape", [products], dtype="int64", hint=f"{hint}/shape")
+            name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole")
+        length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0)
+        lengths.append(c.emit("Max", [length, lowest], hint=f"{hint}/bounded"))
+    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths")], dtype)
 
 
 def read_shift(left: bool) -> ReadFunction:
     """x << n and x >> n of integers: the product with a power of two, or the quotient rounded down."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         count, tensor = c.integer("other"), c.operand("self")
         if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
             raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
@@ -326,36 +292,42 @@ def read_shift(left: bool) -> ReadFunction:
 
 _SUM = "x self, x other, f alpha=1"
 _PAIR = "x self, x other"
+_QUANTIZED = "q qa, q qb, f scale, i zero_point"
+#: The number after the tensor, and before it.
+_SCALAR = ("q qa, x b", "f b, q qa")
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_SCALARS,
-    **_LOGIC,
-    "quantized::add": [read_quantized_binary("Add"), *SCALAR_SUM],
-    "quantized::add_relu": [read_quantized_binary("Add", "relu"), *SCALAR_SUM_RELU],
-    "quantized::mul": [read_quantized_binary("Mul"), *SCALAR_PRODUCT],
-    "quantized::mul_relu": [read_quantized_binary("Mul", "relu"), *SCALAR_PRODUCT_RELU],
-    "aten::add": Operator(_SUM, read_sum("Add")),
-    "aten::sub": Operator(_SUM, read_sum("Sub")),
-    "aten::subtract": Operator(_SUM, read_sum("Sub")),
-    "aten::rsub": Operator(_SUM, read_sum("Sub", turned=True)),
-    **{f"aten::{name}": Operator(_PAIR, read_binary("Mul")) for name in ("mul", "multiply")},
-    **{
-        f"aten::{name}": [Operator(_PAIR, read_division), Operator(f"{_PAIR}, s? rounding_mode", read_division)]
-        for name in ("div", "divide")
-    },
-    "aten::true_divide": Operator(_PAIR, read_division),
-    "aten::floor_divide": Operator(_PAIR, read_binary("FloorDiv")),
-    "aten::remainder": Operator(_PAIR, read_binary("FloorMod")),
-    "aten::fmod": Operator(_PAIR, read_binary("Mod")),
-    "aten::pow": Operator("x self, x exponent", read_power),
-    **{f"aten::{name}": Operator(_PAIR, read_binary("Max")) for name in ("maximum", "fmax")},
-    **{f"aten::{name}": Operator(_PAIR, read_binary("Min")) for name in ("minimum", "fmin")},
-    **{f"aten::{name}": Operator(_PAIR, read_binary("Atan2", real=True)) for name in ("atan2", "arctan2")},
-    **{f"aten::{name}": Operator("T self, T vec2", read_outer) for name in ("outer", "ger")},
-    "aten::cosine_similarity": Operator("T x1, T x2, i dim=1, f eps=1e-08", read_cosine),
-    "aten::addcmul": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Mul", "tensor1", "tensor2")),
-    "aten::addcdiv": Operator("T self, T tensor1, T tensor2, f value=1", read_weighted("Div", "tensor1", "tensor2")),
-    **{f"aten::{name}": Operator("T self, i other", read_shift(left=True)) for name in ("__lshift__", "bitwise_left_shift")},
-    **{f"aten::{name}": Operator("T self, i other", read_shift(left=False)) for name in ("__rshift__", "bitwise_right_shift")},
-    "aten::lerp": Operator("T self, T end, x weight", read_lerp),
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{f"aten::{name}(T self, x other)": read_comparison(kind) for (kind, names) in _COMPARISONS.items() for name in names},
+    **{f"aten::logical_{kind.lower()}(T self, T other)": read_logical(kind) for kind in ("And", "Or", "Xor")},
+    **{f"aten::{name}(x self, x other)": read_bitwise(kind) for (kind, names) in _BITWISE.items() for name in names},
+    "aten::logical_not(T self)": read_not,
+    "aten::bitwise_not|__not__(T self)": read_bitwise_not,
+    f"quantized::add({_QUANTIZED})": read_quantized_binary("Add"),
+    f"quantized::add_relu({_QUANTIZED})": read_quantized_binary("Add", "relu"),
+    f"quantized::mul({_QUANTIZED})": read_quantized_binary("Mul"),
+    f"quantized::mul_relu({_QUANTIZED})": read_quantized_binary("Mul", "relu"),
+    **{f"quantized::add|add_scalar({form})": read_scalar_sum for form in _SCALAR},
+    **{f"quantized::add_relu|add_scalar_relu({form})": _with_relu(read_scalar_sum) for form in _SCALAR},
+    **{f"quantized::mul|mul_scalar({form})": read_scalar_product for form in _SCALAR},
+    **{f"quantized::mul_relu|mul_scalar_relu({form})": _with_relu(read_scalar_product) for form in _SCALAR},
+    f"aten::add({_SUM})": read_sum("Add"),
+    f"aten::sub|subtract({_SUM})": read_sum("Sub"),
+    f"aten::rsub({_SUM})": read_sum("Sub", turned=True),
+    f"aten::mul|multiply({_PAIR})": read_binary("Mul"),
+    f"aten::div|divide|true_divide({_PAIR})": read_division,
+    f"aten::div|divide({_PAIR}, s? rounding_mode)": read_division,
+    f"aten::floor_divide({_PAIR})": read_binary("FloorDiv"),
+    f"aten::remainder({_PAIR})": read_binary("FloorMod"),
+    f"aten::fmod({_PAIR})": read_binary("Mod"),
+    "aten::pow(x self, x exponent)": read_power,
+    f"aten::maximum|fmax({_PAIR})": read_binary("Max"),
+    f"aten::minimum|fmin({_PAIR})": read_binary("Min"),
+    f"aten::atan2|arctan2({_PAIR})": read_binary("Atan2", real=True),
+    "aten::outer|ger(T self, T vec2)": read_outer,
+    "aten::cosine_similarity(T x1, T x2, i dim=1, f eps=1e-08)": read_cosine,
+    "aten::addcmul(T self, T tensor1, T tensor2, f value=1)": read_weighted("Mul", "tensor1", "tensor2"),
+    "aten::addcdiv(T self, T tensor1, T tensor2, f value=1)": read_weighted("Div", "tensor1", "tensor2"),
+    "aten::__lshift__|bitwise_left_shift(T self, i other)": read_shift(left=True),
+    "aten::__rshift__|bitwise_right_shift(T self, i other)": read_shift(left=False),
+    "aten::lerp(T self, T end, x weight)": read_lerp,
 }

@@ -5,7 +5,7 @@ The scales are those that the file stores, with which the network was trained an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from qconvert.formats.torch.quantizing import (
     storage,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Operator, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
@@ -39,7 +39,7 @@ def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
     return scales, zero_points
 
 
-def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
     low, high = c.integer("quant_min"), c.integer("quant_max")
     dtype = storage(c, low, high)
     scales, points = _constants(c, scale, zero_point)
@@ -70,28 +70,28 @@ def _per_tensor_quantization(c: Reading, scales: Array, zero_points: Array, dtyp
     return verify_quantization(c, Quantization(float32(scales.reshape(1)), integer_zero_points(c, zero_points.reshape(1), (1,))), dtype)
 
 
-def read_per_tensor(c: Reading) -> Ref:
+def read_per_tensor(c: Reading) -> str:
     """aten::fake_quantize_per_tensor_affine(x, scale, zero_point, quant_min, quant_max)."""
     return _emit_fake_quantize(c, None)
 
 
-def read_per_channel(c: Reading, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+def read_per_channel(c: Reading, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
     """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
     return _emit_fake_quantize(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
 
 
-def read_observed(c: Reading) -> Ref:
+def read_observed(c: Reading) -> str:
     """aten::fused_moving_avg_obs_fake_quant: an observer that is still on updates the scale."""
     if not c.integer("fake_quant_on"):
-        return Ref(c.name("self"))
+        return c.name("self")
     if c.integer("observer_on"):
         c.session.observed.append(c.hint)
-    return _emit_fake_quantize(c, c.axis(c.integer("ch_axis"), c.rank("self")) if c["per_row_fake_quant"] else None)
+    return _emit_fake_quantize(c, c.axis_of("ch_axis") if c["per_row_fake_quant"] else None)
 
 
-def read_enabled(c: Reading) -> Ref:
+def read_enabled(c: Reading) -> str:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
-    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else Ref(c.name("self"))
+    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else c.name("self")
 
 
 def _append_none(read: Any, count: int) -> Any:
@@ -101,26 +101,26 @@ def _append_none(read: Any, count: int) -> Any:
 
 _LIMITS = "i quant_min, i quant_max"
 _NUMBERS, _TENSORS = f"T self, f scale, i zero_point, {_LIMITS}", f"T self, T scale, T zero_point, {_LIMITS}"
+_ENABLED = f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}"
 _CHANNELS = f"T self, T scale, T zero_point, i axis, {_LIMITS}"
 _OBSERVED = (
     "T self, T observer_on, T fake_quant_on, T running_min, T running_max, T scale, T zero_point, f averaging_const, "
     f"{_LIMITS}, i ch_axis, b per_row_fake_quant=False, b symmetric_quant=False"
 )
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::fake_quantize_per_tensor_affine": [Operator(_NUMBERS, read_per_tensor), Operator(_TENSORS, read_per_tensor)],
-    "aten::fake_quantize_per_tensor_affine_cachemask": Operator(_NUMBERS, _append_none(read_per_tensor, 1)),
-    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": Operator(
-        f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}", _append_none(read_enabled, 1)
-    ),
-    "aten::_fake_quantize_learnable_per_tensor_affine": Operator(f"{_TENSORS}, f grad_factor=1.0", read_per_tensor),
-    "aten::fake_quantize_per_channel_affine": Operator(_CHANNELS, read_per_channel),
-    "aten::fake_quantize_per_channel_affine_cachemask": Operator(_CHANNELS, _append_none(read_per_channel, 1)),
-    "aten::_fake_quantize_learnable_per_channel_affine": Operator(f"{_CHANNELS}, f grad_factor=1.0", read_per_channel),
-    "aten::fused_moving_avg_obs_fake_quant": Operator(_OBSERVED, read_observed),
-    "aten::_fused_moving_avg_obs_fq_helper": Operator(_OBSERVED, _append_none(read_observed, 1)),
-    "aten::_fused_moving_avg_obs_fq_helper_functional": Operator(_OBSERVED, _append_none(read_observed, 5)),
-    "quantized_decomposed::fake_quant_per_channel": Operator(
-        f"T input, T scales, T zero_points, i axis, {_LIMITS}", lambda c: read_per_channel(c, "input", "scales", "zero_points")
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"aten::fake_quantize_per_tensor_affine({_NUMBERS})": read_per_tensor,
+    f"aten::fake_quantize_per_tensor_affine({_TENSORS})": read_per_tensor,
+    f"aten::fake_quantize_per_tensor_affine_cachemask({_NUMBERS})": _append_none(read_per_tensor, 1),
+    f"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams({_ENABLED})": _append_none(read_enabled, 1),
+    f"aten::_fake_quantize_learnable_per_tensor_affine({_TENSORS}, f grad_factor=1.0)": read_per_tensor,
+    f"aten::fake_quantize_per_channel_affine({_CHANNELS})": read_per_channel,
+    f"aten::fake_quantize_per_channel_affine_cachemask({_CHANNELS})": _append_none(read_per_channel, 1),
+    f"aten::_fake_quantize_learnable_per_channel_affine({_CHANNELS}, f grad_factor=1.0)": read_per_channel,
+    f"aten::fused_moving_avg_obs_fake_quant({_OBSERVED})": read_observed,
+    f"aten::_fused_moving_avg_obs_fq_helper({_OBSERVED})": _append_none(read_observed, 1),
+    f"aten::_fused_moving_avg_obs_fq_helper_functional({_OBSERVED})": _append_none(read_observed, 5),
+    f"quantized_decomposed::fake_quant_per_channel(T input, T scales, T zero_points, i axis, {_LIMITS})": lambda c: read_per_channel(
+        c, "input", "scales", "zero_points"
     ),
 }

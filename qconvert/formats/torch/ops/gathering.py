@@ -5,7 +5,7 @@ Each row of a table has a scale and a real zero point; results are real.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,12 @@ import numpy as np
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.torch.operands import cast_operand, common_type
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import Operator, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
 
-__all__ = ["OPERATORS", "_EMBEDDINGS", "combine_indices", "indices_of"]
+__all__ = ["OPERATORS", "combine_indices", "indices_of"]
 
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
 #: Bags of different sizes beyond which a model is not decomposed.
@@ -39,7 +39,7 @@ def _table(c: Reading, weight: StoredTensor, bits: int) -> Array:
     return flat[: rows * stride].reshape(rows, stride)[:, :columns].copy()
 
 
-def _rows(c: Reading, bits: int, hint: str = "") -> Ref:
+def _rows(c: Reading, bits: int, hint: str = "") -> str:
     """The rows that the argument `indices` names, as float values."""
     packed = c.packed_parameters("weight")
     weight = packed.weight
@@ -55,25 +55,25 @@ def _rows(c: Reading, bits: int, hint: str = "") -> Ref:
     indices = indices_of(c, c.name("indices"), weight.shape[0])
     made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
     tables = {name: c.draft.variant_of(packed.name, name, make) for name, make in made.items()}
-    chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0).name for name, table in tables.items()]
-    real = c.emit("Cast", [chosen[0]], dtype="float32", quantization=None, hint="integers", to="float32")
-    scaled = c.emit("Mul", [real.name, chosen[1]], hint="scaled")
-    return c.emit("Add", [scaled.name, chosen[2]], hint=hint)
+    chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0) for name, table in tables.items()]
+    real = c.emit("Cast", [chosen[0]], dtype="float32", hint="integers", to="float32")
+    scaled = c.emit("Mul", [real, chosen[1]], hint="scaled")
+    return c.emit("Add", [scaled, chosen[2]], hint=hint)
 
 
-def read_rows(bits: int) -> Operator:
+def read_rows(bits: int) -> ReadFunction:
     """quantized::embedding_byte, embedding_4bit."""
-    return Operator("o weight, T indices, b pruned_weights=False", lambda c: _rows(c, bits))
+    return lambda c: _rows(c, bits)
 
 
-def _reduce_bags(c: Reading, rows: Ref) -> Ref:
+def _reduce_bags(c: Reading, rows: str) -> str:
     """The sum, mean or largest of the rows of each bag: those of one row of indices, or from one offset to the next."""
     mode = c.integer("mode")
     if c.get("per_sample_weights") is not None or not 0 <= mode < len(_REDUCTIONS):
         raise c.unsupported_error(f"weights for each sample, or mode {mode},", rule="form-not-covered")
     kind, rank = _REDUCTIONS[mode], c.rank("indices")
     if rank == 2:
-        return c.emit(kind, [rows.name, c.list64([1], "axes")], keepdims=0)
+        return c.emit(kind, [rows, c.list64([1], "axes")], keepdims=0)
     offsets, count = c.constant("offsets"), (c.operand("indices").shape or (None,))[0]
     if offsets is None or not isinstance(count, int):
         raise c.unsupported_error("offsets or indices whose number is known only at run time", rule="not-constant")
@@ -82,29 +82,28 @@ def _reduce_bags(c: Reading, rows: Ref) -> Ref:
     sizes = np.diff(edges)
     if not edges or edges[0] != 0 or edges[-1] != count or (sizes < 0).any():
         raise c.invalid(f"the offsets {edges[:20]} do not divide {count} indices", rule="index-out-of-range")
-    width = (c.lookup(rows.name).shape or (0, 0))[1]
+    width = (c.lookup(rows).shape or (0, 0))[1]
     if sizes.size and (sizes == sizes[0]).all() and sizes[0]:
-        bags = c.emit("Reshape", [rows.name, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
-        return c.emit(kind, [bags.name, c.list64([1], "axes")], keepdims=0)
+        bags = c.emit("Reshape", [rows, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
+        return c.emit(kind, [bags, c.list64([1], "axes")], keepdims=0)
     if len(sizes) > _MOST_BAGS or (sizes == 0).any():
         raise c.unsupported_error(f"{len(sizes)} bags of different sizes, or empty ones,", rule="form-not-covered")
     parts = []
     for index, (start, size) in enumerate(zip(edges, sizes, strict=False)):
-        part = emit_slice(c, rows.name, 0, start, start + int(size), hint=f"bag{index}")
-        parts.append(c.emit(kind, [part.name, c.list64([0], f"axes{index}")], hint=f"total{index}", keepdims=1).name)
+        part = emit_slice(c, rows, 0, start, start + int(size), hint=f"bag{index}")
+        parts.append(c.emit(kind, [part, c.list64([0], f"axes{index}")], hint=f"total{index}", keepdims=1))
     return c.emit("Concat", parts, axis=0)
 
 
-def read_bags(bits: int) -> Operator:
+def read_bags(bits: int) -> ReadFunction:
     """quantized::embedding_bag_byte, embedding_bag_4bit, without maps of pruned rows."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
             raise c.unsupported_error("pruned rows", rule="form-not-covered")
         return _reduce_bags(c, _rows(c, bits, "rows"))
 
-    rest = "b pruned_weights=False, T? per_sample_weights=None, T? compressed_indices_mapping=None, b include_last_offset=False"
-    return Operator(f"o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, {rest}", read)
+    return read
 
 
 def read_float_bags(c: Reading) -> tuple[Any, ...]:
@@ -113,18 +112,14 @@ def read_float_bags(c: Reading) -> tuple[Any, ...]:
     return (_reduce_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
 
 
+_BAGS = (
+    "o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, b pruned_weights=False, T? per_sample_weights=None, "
+    "T? compressed_indices_mapping=None, b include_last_offset=False"
+)
 _FLOAT = (
     "T weight, T indices, T offsets, b scale_grad_by_freq=False, i mode=0, b sparse=False, T? per_sample_weights=None, "
     "b include_last_offset=False, i? padding_idx=None"
 )
-
-_EMBEDDINGS: dict[str, Operator | Sequence[Operator]] = {
-    "quantized::embedding_byte": read_rows(8),
-    "quantized::embedding_4bit": read_rows(4),
-    "quantized::embedding_bag_byte": read_bags(8),
-    "quantized::embedding_bag_4bit": read_bags(4),
-    **{f"aten::{name}": Operator(_FLOAT, read_float_bags) for name in ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")},
-}
 
 
 def indices_of(c: Reading, name: str, size: int | str | None) -> str:
@@ -135,7 +130,7 @@ def indices_of(c: Reading, name: str, size: int | str | None) -> str:
             raise c.unsupported_error("truth values as indices, whose count is known only at run time,", rule="not-constant")
         return c.const(np.flatnonzero(known).astype(np.int64), "positions")
     if tensor.dtype not in ("int64", "int32"):
-        name = cast_operand(c, Ref(name), "int64", "indices")
+        name = cast_operand(c, name, "int64", "indices")
     if known is None or not (known.astype(np.int64) < 0).any():
         return name
     if not isinstance(size, int):
@@ -143,13 +138,13 @@ def indices_of(c: Reading, name: str, size: int | str | None) -> str:
     return c.const(np.where(known < 0, known.astype(np.int64) + size, known.astype(np.int64)), "indices")
 
 
-def read_index_select(c: Reading) -> Ref:
+def read_index_select(c: Reading) -> str:
     """aten::index_select(x, dim, index): the elements of an axis in the order of a list."""
-    shape, axis = c.operand("self").shape or (), c.axis(c.integer("dim"), c.rank("self"))
+    shape, axis = c.operand("self").shape or (), c.axis_of()
     return c.emit("Gather", [c.name("self"), indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
-def read_gather(c: Reading) -> Ref:
+def read_gather(c: Reading) -> str:
     """aten::gather(x, dim, index): for each index its element of the axis, at the index's own place otherwise."""
     name, rank = c.name("self"), c.rank("self")
     axis = c.axis(c.integer("dim"), rank)
@@ -158,11 +153,11 @@ def read_gather(c: Reading) -> Ref:
         raise c.invalid(f"indices of shape {wanted} do not fit data of rank {rank}", rule="shape-mismatch")
     for each, (size, have) in enumerate(zip(wanted, shape, strict=True)):
         if each != axis and isinstance(size, int) and size != have:
-            name = emit_slice(c, name, each, 0, size, hint=f"first{each}").name
+            name = emit_slice(c, name, each, 0, size, hint=f"first{each}")
     return c.emit("GatherElements", [name, indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
-def read_index(c: Reading) -> Ref:
+def read_index(c: Reading) -> str:
     """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
     rank, shape = c.rank("self"), c.operand("self").shape or ()
     given = list(c["indices"])
@@ -172,8 +167,8 @@ def read_index(c: Reading) -> Ref:
     refs = c.names_or_none("indices")
     first = refs[chosen[0]]
     if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
-        places = c.emit("NonZero", [first], dtype="int64", quantization=None, hint="places").name
-        return c.emit("GatherND", [c.name("self"), c.emit("Transpose", [places], perm=(1, 0), hint="rows").name])
+        places = c.emit("NonZero", [first], dtype="int64", hint="places")
+        return c.emit("GatherND", [c.name("self"), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
     names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
     if len(chosen) == 1:
         return c.emit("Gather", [c.name("self"), names[0]], axis=chosen[0])
@@ -190,19 +185,19 @@ def combine_indices(c: Reading, names: list[str]) -> tuple[str, tuple[int, ...]]
     except ValueError as error:
         raise c.invalid(f"indices of shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
     wide = [
-        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
-        for i, name in enumerate(cast_operand(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
+        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}")
+        for i, name in enumerate(cast_operand(c, name, "int64", f"index{i}") for i, name in enumerate(names))
     ]
-    return c.emit("Pack", wide, dtype="int64", quantization=None, hint="indices", axis=len(whole)).name, whole
+    return c.emit("Pack", wide, dtype="int64", hint="indices", axis=len(whole)), whole
 
 
-def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> Ref:
+def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> str:
     """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
     index, whole = combine_indices(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
     data = c.name("self")
     if chosen != list(range(len(chosen))):
-        data = c.emit("Transpose", [data], hint="front", perm=(*chosen, *rest)).name
+        data = c.emit("Transpose", [data], hint="front", perm=(*chosen, *rest))
     neighbours = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     first = chosen[0] if neighbours else 0
     found = c.emit("GatherND", [data, index], hint="found" if first else "")
@@ -210,13 +205,13 @@ def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> 
         return found
     count = len(whole)
     order = (*range(count, count + first), *range(count), *range(count + first, count + len(rest)))
-    return c.emit("Transpose", [found.name], perm=order)
+    return c.emit("Transpose", [found], perm=order)
 
 
-def read_masked_fill(c: Reading) -> Ref:
+def read_masked_fill(c: Reading) -> str:
     """aten::masked_fill(x, mask, value): the value where the mask is true, with the quantization of quantized data."""
     name = c.name("self")
-    tensor, mask = c.lookup(name), cast_operand(c, Ref(c.name("mask")), "bool", "mask")
+    tensor, mask = c.lookup(name), cast_operand(c, c.name("mask"), "bool", "mask")
     value = c["value"]
     known = c.constant("value") if isinstance(value, Ref) else np.asarray(value)
     if known is not None and known.size == 1:
@@ -228,9 +223,9 @@ def read_masked_fill(c: Reading) -> Ref:
     return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
-def read_where(c: Reading) -> Ref:
+def read_where(c: Reading) -> str:
     """aten::where(condition, a, b): elements of a where it is true, else of b, in the type of both together."""
-    condition = cast_operand(c, Ref(c.name("condition")), "bool", "condition")
+    condition = cast_operand(c, c.name("condition"), "bool", "condition")
     values = [c["self"], c["other"]]
     dtype = common_type(c, values)
     names = [cast_operand(c, value, dtype, hint) for value, hint in zip(values, ("yes", "no"), strict=True)]
@@ -241,48 +236,51 @@ def read_where(c: Reading) -> Ref:
     return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, quantization=quantization)
 
 
-def read_nonzero(c: Reading) -> Ref:
+def read_nonzero(c: Reading) -> str:
     """aten::nonzero(x): the places of what is not 0, one in each row."""
-    places = c.emit("NonZero", [c.name("self")], dtype="int64", quantization=None, hint="places")
-    return c.emit("Transpose", [places.name], perm=(1, 0))
+    places = c.emit("NonZero", [c.name("self")], dtype="int64", hint="places")
+    return c.emit("Transpose", [places], perm=(1, 0))
 
 
-def read_embedding(c: Reading) -> Ref:
+def read_embedding(c: Reading) -> str:
     """aten::embedding(weight, indices): rows of a table."""
     return c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], axis=0)
 
 
-def read_one_hot(c: Reading) -> Ref:
+def read_one_hot(c: Reading) -> str:
     """aten::one_hot(x, num_classes): 1 at the place that a number says."""
     count = c.integer("num_classes")
     if count < 1:
         raise c.unsupported_error("a number of classes that is counted at run time", rule="not-constant")
     values = c.const(np.array([0, 1], np.int64), "values")
-    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", quantization=None)
+    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64")
 
 
-def read_triangle(upper: bool) -> Operator:
+def read_triangle(upper: bool) -> ReadFunction:
     """aten::tril, triu: 0 above or below a diagonal."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name, diagonal = c.name("self"), c.integer("diagonal")
-        if c.lookup(name).is_quantized:
-            raise c.unsupported_error("quantized data", rule="quantized-data")
+        c.require_plain(name)
         return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
 
-    return Operator("T self, i diagonal=0", read)
+    return read
 
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_EMBEDDINGS,
-    "aten::index_select": Operator("T self, i dim, T index", read_index_select),
-    "aten::gather": Operator("T self, i dim, T index, b sparse_grad=False", read_gather),
-    **{f"aten::{name}": Operator("T self, t indices", read_index) for name in ("index", "_unsafe_index")},
-    "aten::masked_fill": Operator("T self, T mask, x value", read_masked_fill),
-    "aten::where": Operator("T condition, x self, x other", read_where),
-    "aten::nonzero": Operator("T self", read_nonzero),
-    "aten::embedding": Operator("T weight, T indices, i padding_idx=-1, b scale_grad_by_freq=False, b sparse=False", read_embedding),
-    "aten::one_hot": Operator("T self, i num_classes=-1", read_one_hot),
-    "aten::tril": read_triangle(upper=False),
-    "aten::triu": read_triangle(upper=True),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "quantized::embedding_byte(o weight, T indices, b pruned_weights=False)": read_rows(8),
+    "quantized::embedding_4bit(o weight, T indices, b pruned_weights=False)": read_rows(4),
+    f"quantized::embedding_bag_byte({_BAGS})": read_bags(8),
+    f"quantized::embedding_bag_4bit({_BAGS})": read_bags(4),
+    f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": read_float_bags,
+    "aten::index_select(T self, i dim, T index)": read_index_select,
+    "aten::gather(T self, i dim, T index, b sparse_grad=False)": read_gather,
+    "aten::index|_unsafe_index(T self, t indices)": read_index,
+    "aten::masked_fill(T self, T mask, x value)": read_masked_fill,
+    "aten::where(T condition, x self, x other)": read_where,
+    "aten::nonzero(T self)": read_nonzero,
+    "aten::embedding(T weight, T indices, i padding_idx=-1, b scale_grad_by_freq=False, b sparse=False)": read_embedding,
+    "aten::one_hot(T self, i num_classes=-1)": read_one_hot,
+    "aten::tril(T self, i diagonal=0)": read_triangle(upper=False),
+    "aten::triu(T self, i diagonal=0)": read_triangle(upper=True),
 }

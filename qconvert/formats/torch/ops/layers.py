@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.packed_parameters import round_to_float16
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
-from qconvert.formats.torch.values import Packed, Ref
+from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.values import Packed
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
 
 __all__ = [
     "OPERATORS",
-    "_DYNAMIC_CONVOLUTIONS",
-    "_FLOAT_LINEAR",
     "bias_of",
     "emit_gemm",
     "kernel_of",
@@ -31,8 +29,8 @@ __all__ = [
 ]
 
 
-def _apply_activation(c: Reading, result: Ref, activation: str) -> Ref:
-    return c.emit(activation, [result.name]) if activation else result
+def _apply_activation(c: Reading, result: str, activation: str) -> str:
+    return c.emit(activation, [result]) if activation else result
 
 
 def read_dynamic(activation: str = "") -> ReadFunction:
@@ -41,7 +39,7 @@ def read_dynamic(activation: str = "") -> ReadFunction:
     Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
     """
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed, data = c.packed_parameters("W_prepack"), c.name("X")
         require_real(c, data)
         if packed.weight.scales is None:
@@ -53,7 +51,7 @@ def read_dynamic(activation: str = "") -> ReadFunction:
     return read
 
 
-def read_unpacked(c: Reading) -> Ref:
+def read_unpacked(c: Reading) -> str:
     """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
     weight = c.known(c.name("weight"))
     if weight is None or weight.dtype != np.float32:
@@ -66,34 +64,23 @@ def read_rounded(activation: str = "") -> ReadFunction:
     """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
     real."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed = quantized_linear_params(c)
         quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
         stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
         weights = c.add_constant(packed.weight, f"{packed.name}.weight")
-        return _apply_activation(c, emit_gemm(c, stored.name, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
+        return _apply_activation(c, emit_gemm(c, stored, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
 
     return read
 
 
 _STATIC = "T X, f X_scale, i X_zero_point, o W_prepack"
 
-_FLOAT_LINEAR: Mapping[str, Operator] = {
-    **{
-        f"quantized::linear{name}_dynamic{form}": Operator("T X, o W_prepack, b reduce_range=False", read_dynamic(activation))
-        for name, activation in (("", ""), ("_relu", "Relu"))
-        for form in ("", "_fp16")
-    },
-    "quantized::linear_dynamic_fp16_unpacked_weight": Operator("T X, T weight, T? bias", read_unpacked),
-    "quantized::linear_with_input_q_dq_qweight_dq_output_fp32": Operator(_STATIC, read_rounded()),
-    "quantized::linear_with_input_q_dq_qweight_dq_relu_output_fp32": Operator(_STATIC, read_rounded("Relu")),
-}
 
-
-def read_convolution(spatial: int, transposed: bool) -> Operator:
+def read_convolution(spatial: int, transposed: bool) -> ReadFunction:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         require_real(c, data.name)
         weights, sizes = kernel_of(c, packed, spatial)
@@ -102,36 +89,30 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
         inputs = [data.name, weights, *bias_of(c, packed)]
         kind = "ConvTranspose" if transposed else "Conv"
         result = c.emit(kind, inputs, quantization=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
-        return _quantize_dynamically(c, data.name, result.name)
+        return _quantize_dynamically(c, data.name, result)
 
-    return Operator("T qx, o packed_weight, b reduce_range=False", read)
+    return read
 
 
-def _quantize_dynamically(c: Reading, data: str, result: str) -> Ref:
+def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     """Float values rounded to the quantization of the data's range, decomposed."""
 
     def add_number(value: float) -> str:
         return c.const(np.float32(value), "number")
 
     def emit_float(kind: str, *names: str, hint: str = "part") -> str:
-        return c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
+        return c.emit(kind, list(names), dtype="float32", hint=hint)
 
     axes = c.list64(list(range(c.rank("qx"))), "axes")
-    low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
+    low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max"))
     low, high = emit_float("Min", low, add_number(0)), emit_float("Max", high, add_number(0))
     span = emit_float("Div", emit_float("Sub", high, low), add_number(127 if c["reduce_range"] else 255))
-    empty = c.emit("Equal", [span, add_number(0)], dtype="bool", quantization=None, hint="empty").name
+    empty = c.emit("Equal", [span, add_number(0)], hint="empty")
     scale = emit_float("Where", empty, add_number(0.1), span, hint="scale")
     point = emit_float("Round", emit_float("Div", emit_float("Neg", low), scale), hint="zero_point")
     steps = emit_float("Add", emit_float("Round", emit_float("Div", result, scale)), point)
     steps = emit_float("Clip", steps, add_number(0), add_number(255), hint="steps")
-    return c.emit("Mul", [emit_float("Sub", steps, point), scale], dtype="float32", quantization=None)
-
-
-_DYNAMIC_CONVOLUTIONS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"quantized::conv{n}d_dynamic": read_convolution(n, transposed=False) for n in (1, 2, 3)},
-    **{f"quantized::conv_transpose{n}d_dynamic": read_convolution(n, transposed=True) for n in (1, 2, 3)},
-}
+    return c.emit("Mul", [emit_float("Sub", steps, point), scale], dtype="float32")
 
 
 _OUTPUT = "f output_scale, i output_zero_point"
@@ -162,27 +143,26 @@ def kernel_of(c: Reading, packed: Packed, spatial: int) -> tuple[str, dict[str, 
     return name, {**sizes, "data_format": "channels_first"}
 
 
-def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
+def read_quantized_conv(spatial: int, activation: str = "") -> ReadFunction:
     """quantized::conv1d, 2d, 3d, each also with a Relu.
 
     The overload of PyTorch before 1.6 states strides, paddings, dilations and groups too. The kernel takes those that are packed with the
     weights, and ignores these (QConvInt8ForBC in qconv.cpp).
     """
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed, data = c.packed_parameters("weight" if "weight" in c else "packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
         return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], quantization=quantization, activation=activation, **sizes)
 
-    sizes = "l stride, l padding, l dilation, i groups"
-    return [Operator(f"q qx, {weights}, {_OUTPUT}", read) for weights in ("o packed_weight", f"o weight, {sizes}")]
+    return read
 
 
-def read_quantized_conv_transpose(spatial: int) -> Operator:
+def read_quantized_conv_transpose(spatial: int) -> ReadFunction:
     """quantized::conv_transpose1d, 2d, 3d."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
@@ -191,7 +171,7 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
             "ConvTranspose", [data.name, weights, *bias_of(c, packed)], quantization=quantization, output_padding=padding, **sizes
         )
 
-    return Operator(f"q qx, o packed_weight, {_OUTPUT}", read)
+    return read
 
 
 def quantized_linear_params(c: Reading) -> Packed:
@@ -202,16 +182,16 @@ def quantized_linear_params(c: Reading) -> Packed:
     return packed
 
 
-def read_quantized_linear(activation: str = "") -> Operator:
+def read_quantized_linear(activation: str = "") -> ReadFunction:
     """quantized::linear, also with a Relu: data of any rank."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         packed = quantized_linear_params(c)
         weights = c.add_constant(packed.weight, f"{packed.name}.weight")
         quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
         return emit_gemm(c, c.name("X"), [weights, *bias_of(c, packed)], quantization, activation=activation)
 
-    return Operator("q X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
+    return read
 
 
 def rounding_of(c: Reading) -> str:
@@ -226,7 +206,7 @@ def require_real(c: Reading, name: str) -> None:
 
 def emit_gemm(
     c: Reading, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any
-) -> Ref:
+) -> str:
     """A Gemm on the rows of data of any rank, which keep their leading sizes.
 
     Args:
@@ -244,24 +224,46 @@ def emit_gemm(
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
     flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
-    result = c.emit("Gemm", [flat.name, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
+    result = c.emit("Gemm", [flat, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = [-1 if isinstance(size, str) else size for size in leading]
-        return c.emit("Reshape", [result.name, c.list64([*sizes, weights[0]], "shape")])
-    whole = c.emit("Shape", [tensor.name], dtype="int64", quantization=None, hint="data_shape")
+        return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")])
+    whole = c.emit("Shape", [tensor.name], dtype="int64", hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
-    kept = c.emit("Slice", [whole.name, *bounds], hint="leading")
-    shape = c.emit("Concat", [kept.name, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
-    return c.emit("Reshape", [result.name, shape.name])
+    kept = c.emit("Slice", [whole, *bounds], hint="leading")
+    shape = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
+    return c.emit("Reshape", [result, shape])
 
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_FLOAT_LINEAR,
-    **_DYNAMIC_CONVOLUTIONS,
-    **{f"quantized::conv{n}d": read_quantized_conv(n) for n in (1, 2, 3)},
-    **{f"quantized::conv{n}d_relu": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
-    **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
-    "quantized::linear": read_quantized_linear(),
-    "quantized::linear_relu": read_quantized_linear("relu"),
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{
+        f"quantized::linear{name}_dynamic{form}(T X, o W_prepack, b reduce_range=False)": read_dynamic(activation)
+        for (name, activation) in (("", ""), ("_relu", "Relu"))
+        for form in ("", "_fp16")
+    },
+    "quantized::linear_dynamic_fp16_unpacked_weight(T X, T weight, T? bias)": read_unpacked,
+    f"quantized::linear_with_input_q_dq_qweight_dq_output_fp32({_STATIC})": read_rounded(),
+    f"quantized::linear_with_input_q_dq_qweight_dq_relu_output_fp32({_STATIC})": read_rounded("Relu"),
+    **{
+        f"quantized::conv{n}d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_convolution(n, transposed=False)
+        for n in (1, 2, 3)
+    },
+    **{
+        f"quantized::conv_transpose{n}d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_convolution(n, transposed=True)
+        for n in (1, 2, 3)
+    },
+    **{f"quantized::conv{n}d(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv(n) for n in (1, 2, 3)},
+    **{
+        f"quantized::conv{n}d(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv(n)
+        for n in (1, 2, 3)
+    },
+    **{f"quantized::conv{n}d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
+    **{
+        f"quantized::conv{n}d_relu(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv(n, "relu")
+        for n in (1, 2, 3)
+    },
+    **{f"quantized::conv_transpose{n}d(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
+    "quantized::linear(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear(),
+    "quantized::linear_relu(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear("relu"),
 }

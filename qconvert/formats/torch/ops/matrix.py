@@ -10,10 +10,10 @@ import numpy as np
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
 from qconvert.formats.torch.ops.layers import emit_gemm
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
-from qconvert.formats.torch.reading import Operator, Reading
-from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.values import Uncomputed
 
-__all__ = ["OPERATORS", "_ATTENTION", "product"]
+__all__ = ["OPERATORS", "product"]
 
 #: The most elements of a causal mask that is a constant.
 _LARGEST_MASK = 2**22
@@ -22,7 +22,7 @@ _LARGEST_MASK = 2**22
 _MOST_HEADS = 2**16
 
 
-def _attention(c: Reading) -> Ref:
+def _attention(c: Reading) -> str:
     query, key, value = (c.name(name) for name in ("query", "key", "value"))
     if c.get("dropout_p"):
         raise c.unsupported_error("dropout; export the model after eval(),", rule="training-mode")
@@ -33,7 +33,7 @@ def _attention(c: Reading) -> Ref:
     if not isinstance(depth, int):
         raise c.unknown_shape("query")
     scale = 1 / math.sqrt(depth) if c["scale"] is None else c.number("scale")
-    scores = c.emit("Mul", [scores.name, c.real_constant(scale, query, "scale")], quantization=None, hint="scores")
+    scores = c.emit("Mul", [scores, c.real_constant(scale, query, "scale")], quantization=None, hint="scores")
     if c["is_causal"]:
         scores = _mask_scores(c, scores, _make_causal_mask(c, query, key), "causal_scores")
     mask = c.get("attn_mask")
@@ -41,15 +41,15 @@ def _attention(c: Reading) -> Ref:
         scores = _mask_scores(c, scores, mask.name, "masked_scores")
     elif mask is not None:
         added = cast_operand(c, mask, c.lookup(query).dtype, "mask")
-        scores = c.emit("Add", [scores.name, added], quantization=None, hint="masked_scores")
-    weights = c.emit("Softmax", [scores.name], quantization=None, hint="weights", axis=-1)
-    return c.emit("MatMul", [weights.name, value], quantization=None)
+        scores = c.emit("Add", [scores, added], quantization=None, hint="masked_scores")
+    weights = c.emit("Softmax", [scores], quantization=None, hint="weights", axis=-1)
+    return c.emit("MatMul", [weights, value])
 
 
-def _mask_scores(c: Reading, scores: Ref, mask: str, hint: str) -> Ref:
+def _mask_scores(c: Reading, scores: str, mask: str, hint: str) -> str:
     """Scores where a mask is true, minus infinity elsewhere."""
-    lowest = c.real_constant(-math.inf, scores.name, f"{hint}/hidden")
-    return c.emit("Where", [mask, scores.name, lowest], dtype=c.lookup(scores.name).dtype, quantization=None, hint=hint)
+    lowest = c.real_constant(-math.inf, scores, f"{hint}/hidden")
+    return c.emit("Where", [mask, scores, lowest], dtype=c.lookup(scores).dtype, quantization=None, hint=hint)
 
 
 def _make_causal_mask(c: Reading, query: str, key: str) -> str:
@@ -59,10 +59,10 @@ def _make_causal_mask(c: Reading, query: str, key: str) -> str:
     if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _LARGEST_MASK:
         return c.const(np.tri(rows, columns, dtype=np.bool_), "causal_mask")
     zero, one = c.const(np.array(0, np.int64), "zero"), c.const(np.array(1, np.int64), "one")
-    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", quantization=None, hint=f"{hint}/positions").name
+    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", hint=f"{hint}/positions")
              for size, hint in ((rows, "rows"), (columns, "columns"))]  # fmt: skip
-    upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright").name
-    return c.emit("GreaterOrEqual", [upright, lines[1]], dtype="bool", quantization=None, hint="causal_mask").name
+    upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright")
+    return c.emit("GreaterOrEqual", [upright, lines[1]], hint="causal_mask")
 
 
 def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
@@ -72,36 +72,20 @@ def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
     if not isinstance(heads, int) or not isinstance(wanted, int) or heads < 1 or wanted % heads or wanted > _MOST_HEADS:
         raise c.unsupported_error(f"{heads} heads of keys and {wanted} of queries", rule="form-not-covered")
     order = np.repeat(np.arange(heads), wanted // heads)
-    return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3).name
+    return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3)
 
 
-def read_attention(c: Reading) -> Ref:
+def read_attention(c: Reading) -> str:
     """aten::scaled_dot_product_attention."""
     return _attention(c)
 
 
-def read_fused(c: Reading) -> tuple[Ref | Uncomputed, ...]:
+def read_fused(c: Reading) -> tuple[str | Uncomputed, ...]:
     """Its forms for one kind of device, which give the logarithms of sums next to the result."""
     return _attention(c), *(Uncomputed("a state of attention") for _ in range(8))
 
 
-_HEAD = "T query, T key, T value"
-_SCALE = "*, f? scale=None"
-
-_ATTENTION: Mapping[str, Operator] = {
-    "aten::scaled_dot_product_attention": Operator(
-        f"{_HEAD}, T? attn_mask=None, f dropout_p=0.0, b is_causal=False, {_SCALE}, b enable_gqa=False", read_attention
-    ),
-    "aten::_scaled_dot_product_flash_attention_for_cpu": Operator(
-        f"{_HEAD}, f dropout_p=0.0, b is_causal=False, *, T? attn_mask=None, f? scale=None", read_fused
-    ),
-    "aten::_scaled_dot_product_attention_math": Operator(
-        f"{_HEAD}, T? attn_mask=None, f dropout_p=0.0, b is_causal=False, T? dropout_mask=None, {_SCALE}, b enable_gqa=False", read_fused
-    ),
-}
-
-
-def read_linear(c: Reading) -> Ref:
+def read_linear(c: Reading) -> str:
     """aten::linear: a Gemm where the weights are a matrix of constants or of what quantizes one, else a product and a sum."""
     weights = c.name("weight")
     bias = [c.name("bias")] if c["bias"] is not None else []
@@ -113,11 +97,11 @@ def read_linear(c: Reading) -> Ref:
     return _with_bias(c, result, bias)
 
 
-def _with_bias(c: Reading, result: Ref, bias: Sequence[str]) -> Ref:
-    return c.emit("Add", [result.name, *bias], quantization=None) if bias else result
+def _with_bias(c: Reading, result: str, bias: Sequence[str]) -> str:
+    return c.emit("Add", [result, *bias], quantization=None) if bias else result
 
 
-def product(c: Reading, first: str, second: str, hint: str = "") -> Ref:
+def product(c: Reading, first: str, second: str, hint: str = "") -> str:
     """aten::matmul: a vector is one row, or one column, which the result does not have."""
     ranks = [c.lookup(name).rank for name in (first, second)]
     if ranks[0] == 0 or ranks[1] == 0:
@@ -126,30 +110,29 @@ def product(c: Reading, first: str, second: str, hint: str = "") -> Ref:
     if not any(alone):
         return c.emit("MatMul", [first, second], quantization=None, hint=hint)
     if alone[0]:
-        first = c.emit("Unsqueeze", [first, c.list64([0], "row_axis")], hint="row").name
+        first = c.emit("Unsqueeze", [first, c.list64([0], "row_axis")], hint="row")
     if alone[1]:
-        second = c.emit("Unsqueeze", [second, c.list64([1], "column_axis")], hint="column").name
+        second = c.emit("Unsqueeze", [second, c.list64([1], "column_axis")], hint="column")
     whole = c.emit("MatMul", [first, second], quantization=None, hint="matrix")
     axes = [axis for axis, single in ((-2, alone[0]), (-1, alone[1])) if single]
-    return c.emit("Squeeze", [whole.name, c.list64(axes, "single_axes")], hint=hint)
+    return c.emit("Squeeze", [whole, c.list64(axes, "single_axes")], hint=hint)
 
 
-def read_matmul(first: str, second: str) -> Operator:
+def read_matmul(first: str, second: str) -> ReadFunction:
     """aten::matmul, mm, bmm, mv, dot."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         (a, b), _ = operands(c, first, second)
-        if any(c.lookup(name).is_quantized for name in (a, b)):
-            raise c.unsupported_error("quantized data", rule="quantized-data")
+        c.require_plain(a, b)
         return product(c, a, b)
 
-    return Operator(f"T {first}, T {second}", read)
+    return read
 
 
-def read_added_product(first: str, second: str) -> Operator:
+def read_added_product(first: str, second: str) -> ReadFunction:
     """aten::addmm, baddbmm, addmv: beta * x + alpha * (a @ b). With constant weights, as of a linear layer, it is a Gemm."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         a, b, added = c.name(first), c.name(second), c.name("self")
         alpha, beta = c["alpha"], c["beta"]
         op = c.producer(b, "Transpose")
@@ -157,56 +140,60 @@ def read_added_product(first: str, second: str) -> Operator:
             return emit_gemm(c, a, [op.inputs[0], added], None)
         result = product(c, a, b, "product")
         if alpha != 1:
-            result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
+            result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
         if beta == 0:
             return result
         if beta != 1:
-            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added").name
-        return c.emit("Add", [added, result.name], quantization=None)
+            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added")
+        return c.emit("Add", [added, result], quantization=None)
 
-    return Operator(f"T self, T {first}, T {second}, *, f beta=1, f alpha=1", read)
+    return read
 
 
-def read_quantized_matmul(c: Reading) -> Ref:
+def read_quantized_matmul(c: Reading) -> str:
     """quantized::matmul, to the quantization that the call states."""
     return c.emit("MatMul", [c.name("qa"), c.name("qb")], quantization=c.quantization(dtype=c.operand("qa").dtype))
 
 
-def read_einsum(c: Reading) -> Ref:
+def read_einsum(c: Reading) -> str:
     """aten::einsum of an equation in letters."""
     names = c.names("tensors")
     wanted = c.lookup(names[0]).dtype
-    names = [cast_operand(c, Ref(name), wanted, f"operand{index}") for index, name in enumerate(names)]
+    names = [cast_operand(c, name, wanted, f"operand{index}") for index, name in enumerate(names)]
     return c.emit("Einsum", names, quantization=None, equation=str(c["equation"]).replace(" ", ""))
 
 
-def read_integer_product(c: Reading) -> Ref:
+def read_integer_product(c: Reading) -> str:
     """aten::_int_mm(a, b): int8 matrices, summed in int32."""
     return c.emit("MatMulInteger", [c.name("self"), c.name("mat2")], dtype="int32", quantization=None)
 
 
-def read_weight_product(c: Reading) -> Ref:
+def read_weight_product(c: Reading) -> str:
     """aten::_weight_int8pack_mm(x, weights, scales): weights (outputs, inputs) of int8 with a scale for each output."""
     scales, weights = c.constant("scales"), c.operand("mat2")
     if scales is None or weights.data is None:
         raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
-    real = emit_dequantize(c, Ref(c.label_tensor(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype))))
-    return c.emit("Gemm", [c.name("self"), real.name], quantization=None)
+    real = emit_dequantize(c, c.label_tensor(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype)))
+    return c.emit("Gemm", [c.name("self"), real], quantization=None)
 
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_ATTENTION,
-    "aten::linear": Operator("T input, T weight, T? bias=None", read_linear),
-    "aten::matmul": read_matmul("self", "other"),
-    "aten::mm": read_matmul("self", "mat2"),
-    "aten::bmm": read_matmul("self", "mat2"),
-    "aten::mv": read_matmul("self", "vec"),
-    "aten::dot": read_matmul("self", "tensor"),
-    "aten::addmm": read_added_product("mat1", "mat2"),
-    "aten::addmv": read_added_product("mat", "vec"),
-    "aten::baddbmm": read_added_product("batch1", "batch2"),
-    "aten::einsum": Operator("s equation, t tensors, *, l? path=None", read_einsum),
-    "aten::_int_mm": Operator("T self, T mat2", read_integer_product),
-    "aten::_weight_int8pack_mm": Operator("T self, T mat2, T scales", read_weight_product),
-    "quantized::matmul": Operator("q qa, q qb, f scale, i zero_point", read_quantized_matmul),
+_HEADS, _DROPOUT = "T query, T key, T value", "f dropout_p=0.0, b is_causal=False"
+_MASKED = f"{_HEADS}, T? attn_mask=None, {_DROPOUT}"
+
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"aten::scaled_dot_product_attention({_MASKED}, *, f? scale=None, b enable_gqa=False)": read_attention,
+    f"aten::_scaled_dot_product_flash_attention_for_cpu({_HEADS}, {_DROPOUT}, *, T? attn_mask=None, f? scale=None)": read_fused,
+    f"aten::_scaled_dot_product_attention_math({_MASKED}, T? dropout_mask=None, *, f? scale=None, b enable_gqa=False)": read_fused,
+    "aten::linear(T input, T weight, T? bias=None)": read_linear,
+    "aten::matmul(T self, T other)": read_matmul("self", "other"),
+    "aten::mm|bmm(T self, T mat2)": read_matmul("self", "mat2"),
+    "aten::mv(T self, T vec)": read_matmul("self", "vec"),
+    "aten::dot(T self, T tensor)": read_matmul("self", "tensor"),
+    "aten::addmm(T self, T mat1, T mat2, *, f beta=1, f alpha=1)": read_added_product("mat1", "mat2"),
+    "aten::addmv(T self, T mat, T vec, *, f beta=1, f alpha=1)": read_added_product("mat", "vec"),
+    "aten::baddbmm(T self, T batch1, T batch2, *, f beta=1, f alpha=1)": read_added_product("batch1", "batch2"),
+    "aten::einsum(s equation, t tensors, *, l? path=None)": read_einsum,
+    "aten::_int_mm(T self, T mat2)": read_integer_product,
+    "aten::_weight_int8pack_mm(T self, T mat2, T scales)": read_weight_product,
+    "quantized::matmul(q qa, q qb, f scale, i zero_point)": read_quantized_matmul,
 }

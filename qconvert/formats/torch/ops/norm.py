@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
-from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization, Shape, numpy_dtype
 
 __all__ = ["OPERATORS"]
@@ -44,7 +44,7 @@ def _quantization(c: Reading) -> Quantization | None:
     return c.quantization("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
 
 
-def _batch_norm(c: Reading, activation: str = "") -> Ref:
+def _batch_norm(c: Reading, activation: str = "") -> str:
     """A batch norm by stored statistics."""
     if c["running_mean"] is None or c["running_var"] is None:
         raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
@@ -54,17 +54,17 @@ def _batch_norm(c: Reading, activation: str = "") -> Ref:
     whole = c.emit(
         "BatchNormalization", inputs, quantization=_quantization(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first"
     )
-    return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding to a quantization
+    return c.emit(activation, [whole]) if activation else whole  # a Relu commutes with rounding to a quantization
 
 
-def read_batch_norm(c: Reading) -> Ref:
+def read_batch_norm(c: Reading) -> str:
     """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
     if c.get("training"):
         raise c.unsupported_error("training mode; export the model after eval(),", rule="training-mode")
     return _batch_norm(c)
 
 
-def read_batch_norm_relu(c: Reading) -> Ref:
+def read_batch_norm_relu(c: Reading) -> str:
     """quantized::batch_norm2d_relu."""
     return _batch_norm(c, "Relu")
 
@@ -74,7 +74,7 @@ def _append_statistics(read: ReadFunction, count: int) -> ReadFunction:
     return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
 
-def read_layer_norm(c: Reading) -> Ref:
+def read_layer_norm(c: Reading) -> str:
     """layer_norm over the last axes, quantized::layer_norm."""
     shape = c.integers("normalized_shape")
     factors = [_parameter(c, "weight", 1.0, shape)]
@@ -85,14 +85,14 @@ def read_layer_norm(c: Reading) -> Ref:
     )
 
 
-def read_rms_norm(c: Reading) -> Ref:
+def read_rms_norm(c: Reading) -> str:
     """aten::rms_norm over the last axes; an epsilon that is not stated is that of the type."""
     shape, name = c.integers("normalized_shape"), as_real(c, "input")
     epsilon = c.number("eps") if c["eps"] is not None else float(np.finfo(numpy_dtype(c.lookup(name).dtype)).eps)
     return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], quantization=None, axis=-len(shape), epsilon=epsilon)
 
 
-def read_group_norm(c: Reading) -> Ref:
+def read_group_norm(c: Reading) -> str:
     """group_norm, quantized::group_norm."""
     count = [_channels(c, "weight", "bias")]
     names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
@@ -102,7 +102,7 @@ def read_group_norm(c: Reading) -> Ref:
     )
 
 
-def read_instance_norm(c: Reading) -> Ref:
+def read_instance_norm(c: Reading) -> str:
     """instance_norm by statistics of each instance, or by stored ones; quantized::instance_norm."""
     if "use_input_stats" in c and not c["use_input_stats"]:
         return _batch_norm(c)
@@ -111,7 +111,7 @@ def read_instance_norm(c: Reading) -> Ref:
     return c.emit("InstanceNormalization", names, quantization=_quantization(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
-def read_batch_norm_legit(c: Reading) -> Ref:
+def read_batch_norm_legit(c: Reading) -> str:
     """aten::_native_batch_norm_legit without stored statistics: a decomposed instance norm, with the instances as channels."""
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
@@ -119,7 +119,7 @@ def read_batch_norm_legit(c: Reading) -> Ref:
     return read_instance_norm(c) if isinstance(shape[1], int) else _normalize_over_space(c, shape)
 
 
-def _normalize_over_space(c: Reading, shape: Shape) -> Ref:
+def _normalize_over_space(c: Reading, shape: Shape) -> str:
     """Instance norm of a dynamic number of channels: each channel over its positions, then the channels' parameters."""
     if any(isinstance(size, str) for size in shape[2:]):
         raise c.unknown_shape("input")
@@ -131,7 +131,7 @@ def _normalize_over_space(c: Reading, shape: Shape) -> Ref:
     )
     for (kind, name), hint in zip(parameters, hints[1:], strict=True):
         upright = c.emit("Reshape", [name, c.list64([-1, *[1] * (len(shape) - 2)], f"{kind}/shape")], hint=f"{kind}/upright")
-        result = c.emit(kind, [result.name, upright.name], quantization=None, hint=hint)
+        result = c.emit(kind, [result, upright], quantization=None, hint=hint)
     return result
 
 
@@ -139,37 +139,29 @@ _AFFINE = "T? weight=None, T? bias=None"
 _REQUIRED = "T? weight, T? bias"
 _STATISTICS = "T? running_mean, T? running_var"
 _GRID = "f output_scale, i output_zero_point"
-_QUANTIZED_BATCH = Operator(f"T input, {_REQUIRED}, {_STATISTICS.replace('?', '')}, f eps, {_GRID}", read_batch_norm)
-_QUANTIZED_BATCH_RELU = Operator(_QUANTIZED_BATCH.signature, read_batch_norm_relu)
+_STATED = f"T input, {_REQUIRED}, T running_mean, T running_var, f eps, {_GRID}"
 _TRAINABLE = f"T input, {_REQUIRED}, {_STATISTICS}, b training, f momentum, f eps"
 
-OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
-    "aten::batch_norm": Operator(f"{_TRAINABLE}, b cudnn_enabled=False", read_batch_norm),
-    "aten::native_batch_norm": Operator(_TRAINABLE, _append_statistics(read_batch_norm, 3)),
-    "aten::cudnn_batch_norm": Operator(_TRAINABLE, _append_statistics(read_batch_norm, 4)),
-    "aten::_native_batch_norm_legit": [
-        Operator(_TRAINABLE, _append_statistics(read_batch_norm, 3)),
-        Operator(f"T input, {_REQUIRED}, b training, f momentum, f eps", _append_statistics(read_batch_norm_legit, 3)),
-    ],
-    "aten::_native_batch_norm_legit_no_training": Operator(
-        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _append_statistics(read_batch_norm, 3)
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"aten::batch_norm({_TRAINABLE}, b cudnn_enabled=False)": read_batch_norm,
+    f"aten::native_batch_norm({_TRAINABLE})": _append_statistics(read_batch_norm, 3),
+    f"aten::cudnn_batch_norm({_TRAINABLE})": _append_statistics(read_batch_norm, 4),
+    f"aten::_native_batch_norm_legit({_TRAINABLE})": _append_statistics(read_batch_norm, 3),
+    f"aten::_native_batch_norm_legit(T input, {_REQUIRED}, b training, f momentum, f eps)": _append_statistics(read_batch_norm_legit, 3),
+    f"aten::_native_batch_norm_legit_no_training(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": _append_statistics(
+        read_batch_norm, 3
     ),
-    "aten::_batch_norm_no_update": Operator(
-        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _append_statistics(read_batch_norm, 4)
-    ),
-    **{f"quantized::batch_norm{n}": _QUANTIZED_BATCH for n in ("", "1d", "2d", "3d")},
-    **{f"quantized::batch_norm{n}_relu": _QUANTIZED_BATCH_RELU for n in ("", "1d", "2d", "3d")},
-    "aten::quantized_batch_norm": _QUANTIZED_BATCH,
-    "aten::layer_norm": Operator(f"T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True", read_layer_norm),
-    "quantized::layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID}", read_layer_norm),
-    "aten::native_layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps", _append_statistics(read_layer_norm, 3)),
-    "aten::rms_norm": Operator("T input, l normalized_shape, T? weight=None, f? eps=None", read_rms_norm),
-    "aten::_fused_rms_norm": Operator("T input, l normalized_shape, T? weight, f? eps", _append_statistics(read_rms_norm, 2)),
-    "aten::group_norm": Operator(f"T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True", read_group_norm),
-    "quantized::group_norm": Operator(f"T input, i num_groups, {_REQUIRED}, f eps, {_GRID}", read_group_norm),
-    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps", _append_statistics(read_group_norm, 3)),
-    "aten::instance_norm": Operator(
-        f"T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled", read_instance_norm
-    ),
-    "quantized::instance_norm": Operator(f"T input, {_REQUIRED}, f eps, {_GRID}", read_instance_norm),
+    f"aten::_batch_norm_no_update(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": _append_statistics(read_batch_norm, 4),
+    f"quantized::batch_norm|batch_norm1d|batch_norm2d|batch_norm3d|aten::quantized_batch_norm({_STATED})": read_batch_norm,
+    f"quantized::batch_norm_relu|batch_norm1d_relu|batch_norm2d_relu|batch_norm3d_relu({_STATED})": read_batch_norm_relu,
+    f"aten::layer_norm(T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True)": read_layer_norm,
+    f"quantized::layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID})": read_layer_norm,
+    f"aten::native_layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps)": _append_statistics(read_layer_norm, 3),
+    "aten::rms_norm(T input, l normalized_shape, T? weight=None, f? eps=None)": read_rms_norm,
+    "aten::_fused_rms_norm(T input, l normalized_shape, T? weight, f? eps)": _append_statistics(read_rms_norm, 2),
+    f"aten::group_norm(T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True)": read_group_norm,
+    f"quantized::group_norm(T input, i num_groups, {_REQUIRED}, f eps, {_GRID})": read_group_norm,
+    f"aten::native_group_norm(T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps)": _append_statistics(read_group_norm, 3),
+    f"aten::instance_norm(T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled)": read_instance_norm,
+    f"quantized::instance_norm(T input, {_REQUIRED}, f eps, {_GRID})": read_instance_norm,
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.operands import read_batched, size_of
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
-from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS"]
@@ -41,7 +41,7 @@ def _windows(c: Reading, spatial: int) -> dict[str, Any]:
 def read_max_pool(spatial: int) -> ReadFunction:
     """max_pool1d, 2d, 3d."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         dilations = c.integers("dilation", spatial)
         attributes = {**_windows(c, spatial), "dilations": dilations if any(step != 1 for step in dilations) else ()}
         return read_batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
@@ -58,7 +58,7 @@ def read_max_pool_with_indices(spatial: int) -> ReadFunction:
 def read_average_pool(spatial: int) -> ReadFunction:
     """avg_pool1d, 2d, 3d: padding counts unless the call says otherwise; a divisor of its own may stand for the count."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         attributes = {**_windows(c, spatial), "count_include_pad": int(bool(c["count_include_pad"]))}
         divisor = c.get("divisor_override")
         if divisor is None:
@@ -72,16 +72,16 @@ def read_average_pool(spatial: int) -> ReadFunction:
     return read
 
 
-def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
+def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[str, Any]) -> str:
     """An average times a number: of a quantized tensor the average of the same integers with a quantization that much larger."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
         pooled = c.emit("AveragePool", [name], hint="average", **attributes)
-        return c.emit("Mul", [pooled.name, c.real_constant(factor, name, "factor")], quantization=None)
+        return c.emit("Mul", [pooled, c.real_constant(factor, name, "factor")], quantization=None)
     scale = float(np.float32(tensor.quantization.scale[0] * factor))
     quantization = Quantization.per_tensor(scale, int(tensor.quantization.zero_point[0]))
     larger = c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
-    return c.emit("AveragePool", [larger.name], quantization=tensor.quantization, **attributes)
+    return c.emit("AveragePool", [larger], quantization=tensor.quantization, **attributes)
 
 
 def _output_sizes(c: Reading, name: str, spatial: int) -> list[int]:
@@ -112,7 +112,7 @@ def _kernel_and_stride(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | N
     return None if len(sizes) > 1 or len(steps) > 1 else (sizes.pop(), steps.pop() if steps else 1)
 
 
-def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> Ref:
+def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> str:
     """An adaptive pool: of everything, of regular windows, or of windows of several sizes."""
     wanted = _output_sizes(c, name, spatial)
     if all(size == 1 for size in wanted):
@@ -129,13 +129,13 @@ def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> Ref:
     return _emit_uneven_pool(c, kind, name, bounds, ())
 
 
-def _emit_pool(c: Reading, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
+def _emit_pool(c: Reading, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> str:
     """A pool without padding."""
     pads = (0,) * 2 * len(kernel)
     return c.emit(kind, [name], hint=hint, kernel_shape=kernel, strides=strides, pads=pads, data_format="channels_first")
 
 
-def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
+def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> str:
     """Windows of several sizes: a pool for each size, of which the windows wanted are taken and put in order, axis by axis.
 
     Args:
@@ -153,14 +153,14 @@ def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequenc
     parts = []
     for size, group in zip(sizes, groups, strict=True):
         whole = _emit_uneven_pool(c, kind, name, bounds, (*kernel, size))
-        starts = c.list64([bounds[axis][index][0] for index in group], f"{whole.name}/starts")
-        parts.append(c.emit("Gather", [whole.name, starts], hint=f"taken{'x'.join(map(str, (*kernel, size)))}", axis=2 + axis).name)
+        starts = c.list64([bounds[axis][index][0] for index in group], f"{whole}/starts")
+        parts.append(c.emit("Gather", [whole, starts], hint=f"taken{'x'.join(map(str, (*kernel, size)))}", axis=2 + axis))
     hint = f"sizes{'x'.join(map(str, kernel))}" if kernel else ""
     if len(parts) == 1:
-        return Ref(parts[0])
+        return parts[0]
     joined = c.emit("Concat", parts, hint=f"{hint}/joined", axis=2 + axis)
     order = np.argsort([index for group in groups for index in group])
-    return c.emit("Gather", [joined.name, c.list64(order.tolist(), f"{hint}/order")], hint=hint, axis=2 + axis)
+    return c.emit("Gather", [joined, c.list64(order.tolist(), f"{hint}/order")], hint=hint, axis=2 + axis)
 
 
 def read_adaptive(spatial: int, kind: str) -> ReadFunction:
@@ -178,13 +178,13 @@ _WINDOW = "T self, l kernel_size, l stride=(), l padding=0"
 _MAX = f"{_WINDOW}, l dilation=1, b ceil_mode=False"
 _AVERAGE = f"{_WINDOW}, b ceil_mode=False, b count_include_pad=True"
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"{space}::max_pool{n}d": Operator(_MAX, read_max_pool(n)) for space in ("aten", "quantized") for n in (1, 2, 3)},
-    **{f"aten::quantized_max_pool{n}d": Operator(_MAX, read_max_pool(n)) for n in (1, 2, 3)},
-    **{f"aten::max_pool{n}d_with_indices": Operator(_MAX, read_max_pool_with_indices(n)) for n in (1, 2, 3)},
-    "aten::avg_pool1d": Operator(_AVERAGE, read_average_pool(1)),
-    **{f"aten::avg_pool{n}d": Operator(f"{_AVERAGE}, i? divisor_override=None", read_average_pool(n)) for n in (2, 3)},
-    **{f"aten::adaptive_avg_pool{n}d": Operator("T self, a output_size", read_adaptive(n, "AveragePool")) for n in (1, 2, 3)},
-    **{f"aten::_adaptive_avg_pool{n}d": Operator("T self, a output_size", read_adaptive(n, "AveragePool")) for n in (2, 3)},
-    **{f"aten::adaptive_max_pool{n}d": Operator("T self, a output_size", read_adaptive_with_indices(n)) for n in (1, 2, 3)},
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{f"{space}::max_pool{n}d({_MAX})": read_max_pool(n) for space in ("aten", "quantized") for n in (1, 2, 3)},
+    **{f"aten::quantized_max_pool{n}d({_MAX})": read_max_pool(n) for n in (1, 2, 3)},
+    **{f"aten::max_pool{n}d_with_indices({_MAX})": read_max_pool_with_indices(n) for n in (1, 2, 3)},
+    f"aten::avg_pool1d({_AVERAGE})": read_average_pool(1),
+    **{f"aten::avg_pool{n}d({_AVERAGE}, i? divisor_override=None)": read_average_pool(n) for n in (2, 3)},
+    **{f"aten::adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (1, 2, 3)},
+    **{f"aten::_adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (2, 3)},
+    **{f"aten::adaptive_max_pool{n}d(T self, a output_size)": read_adaptive_with_indices(n) for n in (1, 2, 3)},
 }

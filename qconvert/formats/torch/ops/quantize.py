@@ -7,7 +7,7 @@ Scales of the data are decomposed, part by part, as PyTorch computes them in flo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,12 +27,12 @@ from qconvert.formats.torch.quantizing import (
     stated_limits,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Operator, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS", "_DYNAMIC"]
+__all__ = ["OPERATORS"]
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
@@ -47,7 +47,7 @@ class _Parts:
         return self._c.const(np.float32(value), "number")
 
     def emit(self, kind: str, *names: str, hint: str = "part") -> str:
-        return self._c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
+        return self._c.emit(kind, list(names), dtype="float32", hint=hint)
 
     def ends(self, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> tuple[str, str]:
         """The smallest and the largest element along axes, 0 among them."""
@@ -55,7 +55,7 @@ class _Parts:
         data = cast_to_float32(c, c.name("input"))
         found = []
         for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
-            end = c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=other.lower(), keepdims=int(keepdims)).name
+            end = c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=other.lower(), keepdims=int(keepdims))
             found.append(self.emit(other, end, self.number(0), hint=f"{other.lower()}_zero") if with_zero else end)
         return found[0], found[1]
 
@@ -69,7 +69,7 @@ class _Parts:
         return self.emit("Clip", point, self.number(limits[0]), self.number(limits[1]), hint="zero_point")
 
 
-def read_choose(c: Reading) -> tuple[Ref, Ref]:
+def read_choose(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
     parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
@@ -79,29 +79,29 @@ def read_choose(c: Reading) -> tuple[Ref, Ref]:
     return _unsqueeze_scalar(c, scale), _unsqueeze_scalar(c, point)
 
 
-def read_choose_symmetric(c: Reading) -> tuple[Ref, Ref]:
+def read_choose_symmetric(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
     parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
     largest = parts.emit("Max", parts.emit("Neg", low), high)
     scale = parts.at_least(parts.emit("Div", largest, parts.number((limits[1] - limits[0]) / 2)), c.number("eps"))
-    return _unsqueeze_scalar(c, scale), Ref(c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point"))
+    return _unsqueeze_scalar(c, scale), c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point")
 
 
-def _unsqueeze_scalar(c: Reading, name: str) -> Ref:
+def _unsqueeze_scalar(c: Reading, name: str) -> str:
     return c.emit("Unsqueeze", [name, c.list64([0], "axes")], quantization=None, hint="listed")
 
 
-def read_choose_rows(c: Reading) -> tuple[Ref, Ref]:
+def read_choose_rows(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
     parts, axis = _Parts(c), [c.rank("input") - 1]
     low, high = parts.ends(axis, True, with_zero=False)
     largest = parts.emit("Max", parts.emit("Neg", low), high)
     scale = parts.emit("Div", parts.at_least(largest, 1e-5), parts.number(c.range_of(c.dtype("dtype") or "int8")[1]))
-    return Ref(scale), Ref(parts.emit("Mul", scale, parts.number(0), hint="zero_point"))
+    return scale, parts.emit("Mul", scale, parts.number(0), hint="zero_point")
 
 
-def read_choose_rows_affine(c: Reading) -> tuple[Ref, Ref]:
+def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
     parts, axis = _Parts(c), [c.rank("input") - 1]
     limits = (-128, 127)
@@ -110,15 +110,15 @@ def read_choose_rows_affine(c: Reading) -> tuple[Ref, Ref]:
     scale = parts.at_least(scale, float(np.finfo(np.float32).eps))
     first, last = (parts.emit("Div", end, scale) for end in (low, high))
     errors = parts.emit("Add", parts.emit("Add", parts.number(limits[0]), first), parts.emit("Add", parts.number(limits[1]), last))
-    condition = c.emit("Greater", [errors, parts.number(0)], dtype="bool", quantization=None, hint="nearer").name
+    condition = c.emit("Greater", [errors, parts.number(0)], hint="nearer")
     chosen = parts.emit(
         "Where", condition, parts.emit("Sub", parts.number(limits[0]), first), parts.emit("Sub", parts.number(limits[1]), last)
     )
     point = parts.emit("Round", parts.emit("Clip", chosen, *map(parts.number, limits)), hint="zero_point")
-    return Ref(scale), Ref(point)
+    return scale, point
 
 
-def read_choose_affine(c: Reading) -> tuple[Ref, Ref]:
+def read_choose_affine(c: Reading) -> tuple[str, str]:
     """torchao::choose_qparams_affine(x, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, …)."""
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
@@ -130,7 +130,7 @@ def read_choose_affine(c: Reading) -> tuple[Ref, Ref]:
     mapping = c["mapping_type"]
     if mapping == "ASYMMETRIC":
         scale = parts.at_least(parts.emit("Div", parts.emit("Sub", high, low), parts.number(limits[1] - limits[0])), eps)
-        return Ref(scale), Ref(parts.zero_point(low, scale, limits))
+        return scale, parts.zero_point(low, scale, limits)
     if mapping == "SYMMETRIC":
         scale = parts.emit("Div", parts.emit("Max", parts.emit("Neg", low), high), parts.number((limits[1] - limits[0]) / 2))
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
@@ -138,7 +138,7 @@ def read_choose_affine(c: Reading) -> tuple[Ref, Ref]:
     else:
         raise c.unsupported_error(f"the mapping {mapping}", rule="form-not-covered")
     scale = parts.at_least(scale, eps)
-    return Ref(scale), Ref(c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point"))
+    return scale, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
 
 
 def _element_range(c: Reading, parts: _Parts) -> tuple[str, str]:
@@ -148,21 +148,8 @@ def _element_range(c: Reading, parts: _Parts) -> tuple[str, str]:
 
 _RANGE_LIMITS = "i quant_min, i quant_max, f eps, i dtype"
 
-_DYNAMIC: dict[str, Operator | Sequence[Operator]] = {
-    "quantized_decomposed::choose_qparams": Operator(f"T input, {_RANGE_LIMITS}", read_choose),
-    "quantized_decomposed::choose_qparams_symmetric": Operator(f"T input, {_RANGE_LIMITS}", read_choose_symmetric),
-    "quantized_decomposed::choose_qparams_per_token": Operator("T input, i dtype", read_choose_rows),
-    "quantized_decomposed::choose_qparams_per_token_asymmetric": Operator("T input, i dtype", read_choose_rows_affine),
-    "quantized_decomposed::_choose_qparams_per_token_asymmetric_impl": Operator("T input, i dtype", read_choose_rows_affine),
-    "torchao::choose_qparams_affine": Operator(
-        "T input, s mapping_type, l block_size, i target_dtype, f? quant_min=None, f? quant_max=None, f? eps=None, i? scale_dtype=None, "
-        "i? zero_point_dtype=None, b keepdim=False",
-        read_choose_affine,
-    ),
-}
 
-
-def read_quantize(c: Reading) -> Ref:
+def read_quantize(c: Reading) -> str:
     """aten::quantize_per_tensor(x, scale, zero_point, dtype): a quantized tensor."""
     dtype = c.torch_type("dtype")
     if dtype is None or dtype not in QUANTIZED:
@@ -171,54 +158,50 @@ def read_quantize(c: Reading) -> Ref:
     return emit_quantize(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
 
 
-def read_quantize_along(c: Reading) -> Ref:
+def read_quantize_along(c: Reading) -> str:
     """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
     dtype, scales = c.torch_type("dtype"), _exact_scales(c)
     if dtype is None or dtype not in QUANTIZED or scales is None:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
-    stored, axis = QUANTIZED[dtype], c.axis(c.integer("axis"), c.rank("self"))
+    stored, axis = QUANTIZED[dtype], c.axis_of("axis")
     return emit_quantize(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
 
 
-def read_dequantize(c: Reading) -> Ref:
+def read_dequantize(c: Reading) -> str:
     """aten::dequantize(x): what is not quantized stays as it is."""
     if not c.operand("self").is_quantized:
-        return Ref(c.name("self"))
-    return c.emit("Dequantize", [c.name("self")], dtype="float32", quantization=None)
+        return c.name("self")
+    return c.emit("Dequantize", [c.name("self")], dtype="float32")
 
 
-def read_int_repr(c: Reading) -> Ref:
+def read_int_repr(c: Reading) -> str:
     """aten::int_repr(x): the stored integers as plain numbers."""
     if not c.operand("self").is_quantized:
         raise c.invalid("the data are not quantized", rule="not-quantized")
     return c.emit("Reinterpret", [c.name("self")], quantization=None)
 
 
-def _skip_int_repr(c: Reading) -> Ref:
+def _skip_int_repr(c: Reading) -> str:
     """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
     name = c.name("self")
     maker = c.producer(name, "Reinterpret")
     if maker is not None and not c.lookup(name).is_quantized:
-        return Ref(maker.inputs[0])
-    return Ref(name)
+        return maker.inputs[0]
+    return name
 
 
-def read_make(c: Reading) -> Ref:
+def read_make(c: Reading) -> str:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
-    tensor = c.lookup(_skip_int_repr(c).name)
-    return Ref(c.label_tensor(tensor, c.quantization(dtype=tensor.dtype)))
+    tensor = c.lookup(_skip_int_repr(c))
+    return c.label_tensor(tensor, c.quantization(dtype=tensor.dtype))
 
 
-def read_make_along(c: Reading) -> Ref:
+def read_make_along(c: Reading) -> str:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
-    tensor, scales = c.lookup(_skip_int_repr(c).name), c.constant("scale")
+    tensor, scales = c.lookup(_skip_int_repr(c)), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
         raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
-    return Ref(
-        c.label_tensor(
-            tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)
-        )
-    )
+    return c.label_tensor(tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis_of("axis"), tensor.dtype))
 
 
 def _exact_scales(c: Reading) -> Array | None:
@@ -236,7 +219,7 @@ def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | 
     scales = _exact_scales(c)
     assert scales is not None
     points = c.constant("zero_points") if c["zero_points"] is not None else None
-    return quantization_along(c, scales, points, c.axis(c.integer("axis"), c.rank("input")), dtype), scales
+    return quantization_along(c, scales, points, c.axis_of("axis", "input"), dtype), scales
 
 
 def _is_computed(c: Reading) -> bool:
@@ -244,7 +227,7 @@ def _is_computed(c: Reading) -> bool:
     return "scale" in c and isinstance(c["scale"], Ref) and c.constant("scale") is None
 
 
-def read_decomposed_quantize(c: Reading) -> Ref:
+def read_decomposed_quantize(c: Reading) -> str:
     """quantized_decomposed::quantize_per_tensor and quantize_per_channel."""
     dtype = c.dtype("dtype") or "int8"
     low, high = c.integer("quant_min"), c.integer("quant_max")
@@ -254,7 +237,7 @@ def read_decomposed_quantize(c: Reading) -> Ref:
     return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
 
 
-def read_decomposed_dequantize(c: Reading) -> Ref:
+def read_decomposed_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their quantization.
 
     The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
@@ -265,7 +248,7 @@ def read_decomposed_dequantize(c: Reading) -> Ref:
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
         quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("out_dtype") or "float32")
+    return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("out_dtype") or "float32")
 
 
 def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | None]:
@@ -284,7 +267,7 @@ def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | N
     return verify_quantization(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
 
 
-def read_group_quantize(c: Reading) -> Ref:
+def read_group_quantize(c: Reading) -> str:
     """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
     dtype = c.dtype("dtype") or "int8"
     quantization, exact = _group_quantization(c, dtype)
@@ -294,21 +277,21 @@ def read_group_quantize(c: Reading) -> Ref:
     return emit_quantize(c, c.name("input"), dtype, quantization, SHIFTED, exact)
 
 
-def read_group_dequantize(c: Reading) -> Ref:
+def read_group_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_channel_group."""
     tensor = c.operand("input")
     quantization, _ = _group_quantization(c, tensor.dtype)
     quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("output_dtype") or "float32")
+    return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("output_dtype") or "float32")
 
 
-def read_token_quantize(c: Reading) -> Ref:
+def read_token_quantize(c: Reading) -> str:
     """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
     limits = c.integer("quant_min"), c.integer("quant_max")
     return decomposed_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
 
 
-def read_token_dequantize(c: Reading) -> Ref:
+def read_token_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_token."""
     return decomposed_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
 
@@ -316,38 +299,37 @@ def read_token_dequantize(c: Reading) -> Ref:
 _LIMITS = "i quant_min, i quant_max, i dtype"
 _PER_CHANNEL = f"T input, T scales, T? zero_points, i axis, {_LIMITS}"
 _DECOMPOSED = "quantized_decomposed::"
+_COMPUTED = "T input, T scale, T zero_point, T quant_min, T quant_max, i dtype"
+_GROUPS = f"{_LIMITS}, i group_size=128"
+_CHOSEN = (
+    "T input, s mapping_type, l block_size, i target_dtype, f? quant_min=None, f? quant_max=None, f? eps=None, i? scale_dtype=None, "
+    "i? zero_point_dtype=None, b keepdim=False"
+)
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_DYNAMIC,
-    "aten::quantize_per_tensor": [
-        Operator("T self, f scale, i zero_point, i dtype", read_quantize),
-        Operator("T self, T scale, T zero_point, i dtype", read_quantize),
-    ],
-    "aten::quantize_per_channel": Operator("T self, T scales, T zero_points, i axis, i dtype", read_quantize_along),
-    "aten::dequantize": Operator("T self", read_dequantize),
-    "aten::int_repr": Operator("T self", read_int_repr),
-    "aten::_make_per_tensor_quantized_tensor": Operator("T self, f scale, i zero_point", read_make),
-    "aten::_make_per_channel_quantized_tensor": Operator("T self, T scale, T zero_point, i axis", read_make_along),
-    f"{_DECOMPOSED}quantize_per_tensor": [
-        Operator(f"T input, f scale, i zero_point, {_LIMITS}", read_decomposed_quantize),
-        Operator(f"T input, T scale, T zero_point, {_LIMITS}", read_decomposed_quantize),
-        Operator("T input, T scale, T zero_point, T quant_min, T quant_max, i dtype", read_decomposed_quantize),
-    ],
-    f"{_DECOMPOSED}dequantize_per_tensor": [
-        Operator(f"T input, f scale, i zero_point, {_LIMITS}, i? out_dtype=None", read_decomposed_dequantize),
-        Operator(f"T input, T scale, T zero_point, {_LIMITS}, i? out_dtype=None", read_decomposed_dequantize),
-        Operator("T input, T scale, T zero_point, T quant_min, T quant_max, i dtype, i? out_dtype=None", read_decomposed_dequantize),
-    ],
-    f"{_DECOMPOSED}quantize_per_channel": Operator(_PER_CHANNEL, read_decomposed_quantize),
-    f"{_DECOMPOSED}dequantize_per_channel": Operator(f"{_PER_CHANNEL}, i? out_dtype=None", read_decomposed_dequantize),
-    f"{_DECOMPOSED}quantize_per_channel_group": Operator(
-        f"T input, T scales, T zero_points, {_LIMITS}, i group_size=128", read_group_quantize
-    ),
-    f"{_DECOMPOSED}dequantize_per_channel_group": Operator(
-        f"T input, T scales, T? zero_points, {_LIMITS}, i group_size=128, i? output_dtype=None", read_group_dequantize
-    ),
-    f"{_DECOMPOSED}quantize_per_token": Operator(f"T input, T scales, T zero_points, {_LIMITS}", read_token_quantize),
-    f"{_DECOMPOSED}dequantize_per_token": Operator(
-        f"T input, T scales, T zero_points, {_LIMITS}, i? output_dtype=None", read_token_dequantize
-    ),
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"{_DECOMPOSED}choose_qparams(T input, {_RANGE_LIMITS})": read_choose,
+    f"{_DECOMPOSED}choose_qparams_symmetric(T input, {_RANGE_LIMITS})": read_choose_symmetric,
+    f"{_DECOMPOSED}choose_qparams_per_token(T input, i dtype)": read_choose_rows,
+    f"{_DECOMPOSED}choose_qparams_per_token_asymmetric(T input, i dtype)": read_choose_rows_affine,
+    f"{_DECOMPOSED}_choose_qparams_per_token_asymmetric_impl(T input, i dtype)": read_choose_rows_affine,
+    f"torchao::choose_qparams_affine({_CHOSEN})": read_choose_affine,
+    "aten::quantize_per_tensor(T self, f scale, i zero_point, i dtype)": read_quantize,
+    "aten::quantize_per_tensor(T self, T scale, T zero_point, i dtype)": read_quantize,
+    "aten::quantize_per_channel(T self, T scales, T zero_points, i axis, i dtype)": read_quantize_along,
+    "aten::dequantize(T self)": read_dequantize,
+    "aten::int_repr(T self)": read_int_repr,
+    "aten::_make_per_tensor_quantized_tensor(T self, f scale, i zero_point)": read_make,
+    "aten::_make_per_channel_quantized_tensor(T self, T scale, T zero_point, i axis)": read_make_along,
+    f"{_DECOMPOSED}quantize_per_tensor(T input, f scale, i zero_point, {_LIMITS})": read_decomposed_quantize,
+    f"{_DECOMPOSED}quantize_per_tensor(T input, T scale, T zero_point, {_LIMITS})": read_decomposed_quantize,
+    f"{_DECOMPOSED}quantize_per_tensor({_COMPUTED})": read_decomposed_quantize,
+    f"{_DECOMPOSED}dequantize_per_tensor(T input, f scale, i zero_point, {_LIMITS}, i? out_dtype=None)": read_decomposed_dequantize,
+    f"{_DECOMPOSED}dequantize_per_tensor(T input, T scale, T zero_point, {_LIMITS}, i? out_dtype=None)": read_decomposed_dequantize,
+    f"{_DECOMPOSED}dequantize_per_tensor({_COMPUTED}, i? out_dtype=None)": read_decomposed_dequantize,
+    f"{_DECOMPOSED}quantize_per_channel({_PER_CHANNEL})": read_decomposed_quantize,
+    f"{_DECOMPOSED}dequantize_per_channel({_PER_CHANNEL}, i? out_dtype=None)": read_decomposed_dequantize,
+    f"{_DECOMPOSED}quantize_per_channel_group(T input, T scales, T zero_points, {_GROUPS})": read_group_quantize,
+    f"{_DECOMPOSED}dequantize_per_channel_group(T input, T scales, T? zero_points, {_GROUPS}, i? output_dtype=None)": read_group_dequantize,
+    f"{_DECOMPOSED}quantize_per_token(T input, T scales, T zero_points, {_LIMITS})": read_token_quantize,
+    f"{_DECOMPOSED}dequantize_per_token(T input, T scales, T zero_points, {_LIMITS}, i? output_dtype=None)": read_token_dequantize,
 }

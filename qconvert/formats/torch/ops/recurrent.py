@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.ops.layers import require_real
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.session import quantization_of
-from qconvert.formats.torch.values import Packed, PackedCell, Ref
+from qconvert.formats.torch.values import Packed, PackedCell
 from qconvert.graph import Array, Quantization
 from qconvert.operators.recurrent import CELLS, PROJECTION
 
@@ -161,7 +161,7 @@ class _Layer:
         if len(directions) == 1:
             return [self._emit_squeeze(whole, 1)], last
         c = self._c
-        return [c.emit("Gather", [whole, c.const(np.int64(index), "way")], hint=_WAYS[index], axis=1).name for index in (0, 1)], last
+        return [c.emit("Gather", [whole, c.const(np.int64(index), "way")], hint=_WAYS[index], axis=1) for index in (0, 1)], last
 
     def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
         c, kind = self._c, self._kind
@@ -182,10 +182,9 @@ class _Layer:
             inputs.append(c.variant_of(directions[0].names[3], "projection", projection[None], None))
         while not inputs[-1]:
             inputs.pop()
-        made = c.emit_several(
+        return c.emit_several(
             kind, inputs, 3 if kind == "LSTM" else 2, quantization=None, dtype=c.lookup(data).dtype, hint=direction, **attributes
         )
-        return [ref.name for ref in made]
 
     def _matrix(self, directions: Sequence[_Weights], index: int) -> str:
         """The matrices of all directions, one above the other."""
@@ -206,10 +205,10 @@ class _Layer:
 
     def _emit_squeeze(self, name: str, axis: int) -> str:
         c = self._c
-        return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps").name
+        return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps")
 
     def _emit_concat(self, names: Sequence[str], axis: int, hint: str) -> str:
-        return names[0] if len(names) == 1 else self._c.emit("Concat", list(names), hint=hint, axis=axis).name
+        return names[0] if len(names) == 1 else self._c.emit("Concat", list(names), hint=hint, axis=axis)
 
 
 _WAYS = ("forward", "reverse")
@@ -218,7 +217,7 @@ _WAYS = ("forward", "reverse")
 def slice_first_axis(c: Reading, name: str, start: int, count: int) -> str:
     """`count` indices from `start` along the first axis."""
     bounds = [c.list64([value], hint) for value, hint in ((start, "first"), (start + count, "end"), (0, "axis"))]
-    return c.emit("Slice", [name, *bounds], hint="part").name
+    return c.emit("Slice", [name, *bounds], hint="part")
 
 
 def _is_zero(c: Reading, name: str) -> bool:
@@ -283,7 +282,7 @@ def _rounding(reduces: bool) -> str:
 def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
     """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
 
-    def read(c: Reading) -> tuple[Ref, ...]:
+    def read(c: Reading) -> tuple[str, ...]:
         layers, directions = _require_plain(c)
         data = c.name("input")
         if packed:
@@ -296,16 +295,16 @@ def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> Read
             raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
         states = _states(c, given, directions, layers)
         if c["batch_first"]:
-            data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2)).name
+            data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2))
         layer = _Layer(c, kind, activation)
         last: list[list[str]] = []
         for depth in range(layers):
             parts, ends = layer.run(data, weights[depth * directions : (depth + 1) * directions], states[depth])
-            data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2).name
+            data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2)
             last.append(ends)
         result = c.emit("Transpose", [data], perm=(1, 0, 2)) if c["batch_first"] else c.emit("Identity", [data])
         stacked = [list(parts) for parts in zip(*last, strict=True)]
-        return (result, *(Ref(p[0]) if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
+        return (result, *(p[0] if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
 
     return read
 
@@ -317,7 +316,7 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
     besides: modules made of float ones state random numbers there.
     """
 
-    def read(c: Reading) -> tuple[Ref, ...] | Ref:
+    def read(c: Reading) -> tuple[str, ...] | str:
         data = c.name("input")
         if packed:
             require_real(c, data)
@@ -346,10 +345,10 @@ _CELL_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 
 
 def _emit_unsqueeze(c: Reading, name: str) -> str:
-    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], hint="one").name
+    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], hint="one")
 
 
-def read_rows_of_several_lengths(c: Reading) -> Ref:
+def read_rows_of_several_lengths(c: Reading) -> str:
     """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
     error = c.unsupported_error("rows of several lengths (a PackedSequence)", rule="form-not-covered")
     error.remedy = "Save the model with a tensor of rows of one length as its input."
@@ -361,28 +360,28 @@ _CELL = "T w_ih, T w_hh, T? b_ih=None, T? b_hh=None"
 _PACKED_CELL = "o w_ih, o w_hh, T? b_ih, T? b_hh"
 
 
-def _overloads(states: str, read: ReadFunction, further: str = "") -> Sequence[Operator]:
-    return (
-        Operator(f"T input, {states}, {_LIST}, b batch_first{further}", read),
-        Operator(f"T data, T batch_sizes, {states}, {_LIST}{further}", read_rows_of_several_lengths),
-    )
+#: Layer -> its states, what reads it, and further arguments.
+_LAYERS: Mapping[str, tuple[str, ReadFunction, str]] = {
+    "lstm": ("t hx", read_layer("LSTM"), ""),
+    "gru": ("T hx", read_layer("GRU"), ""),
+    "rnn_tanh": ("T hx", read_layer("RNN"), ""),
+    "rnn_relu": ("T hx", read_layer("RNN", "Relu"), ""),
+    "quantized_lstm": ("t hx", read_layer("LSTM", packed=True), ", *, i? dtype=None, b use_dynamic=False"),
+    "quantized_gru": ("T hx", read_layer("GRU", packed=True), ""),
+}
 
-
-_FURTHER = ", *, i? dtype=None, b use_dynamic=False"
-
-OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
-    "aten::lstm": _overloads("t hx", read_layer("LSTM")),
-    "aten::gru": _overloads("T hx", read_layer("GRU")),
-    "aten::rnn_tanh": _overloads("T hx", read_layer("RNN")),
-    "aten::rnn_relu": _overloads("T hx", read_layer("RNN", "Relu")),
-    "aten::quantized_lstm": _overloads("t hx", read_layer("LSTM", packed=True), _FURTHER),
-    "aten::quantized_gru": _overloads("T hx", read_layer("GRU", packed=True)),
-    "aten::lstm_cell": Operator(f"T input, t hx, {_CELL}", read_cell("LSTM")),
-    "aten::gru_cell": Operator(f"T input, T hx, {_CELL}", read_cell("GRU")),
-    "aten::rnn_tanh_cell": Operator(f"T input, T hx, {_CELL}", read_cell("RNN")),
-    "aten::rnn_relu_cell": Operator(f"T input, T hx, {_CELL}", read_cell("RNN", "Relu")),
-    "quantized::quantized_lstm_cell_dynamic": Operator(f"T input, t hx, {_PACKED_CELL}", read_cell("LSTM", packed=True)),
-    "quantized::quantized_gru_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("GRU", packed=True)),
-    "quantized::quantized_rnn_tanh_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("RNN", packed=True)),
-    "quantized::quantized_rnn_relu_cell_dynamic": Operator(f"T input, T hx, {_PACKED_CELL}", read_cell("RNN", "Relu", packed=True)),
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{f"aten::{name}(T input, {states}, {_LIST}, b batch_first{more})": read for name, (states, read, more) in _LAYERS.items()},
+    **{
+        f"aten::{name}(T data, T batch_sizes, {states}, {_LIST}{more})": read_rows_of_several_lengths
+        for name, (states, _, more) in _LAYERS.items()
+    },
+    f"aten::lstm_cell(T input, t hx, {_CELL})": read_cell("LSTM"),
+    f"aten::gru_cell(T input, T hx, {_CELL})": read_cell("GRU"),
+    f"aten::rnn_tanh_cell(T input, T hx, {_CELL})": read_cell("RNN"),
+    f"aten::rnn_relu_cell(T input, T hx, {_CELL})": read_cell("RNN", "Relu"),
+    f"quantized::quantized_lstm_cell_dynamic(T input, t hx, {_PACKED_CELL})": read_cell("LSTM", packed=True),
+    f"quantized::quantized_gru_cell_dynamic(T input, T hx, {_PACKED_CELL})": read_cell("GRU", packed=True),
+    f"quantized::quantized_rnn_tanh_cell_dynamic(T input, T hx, {_PACKED_CELL})": read_cell("RNN", packed=True),
+    f"quantized::quantized_rnn_relu_cell_dynamic(T input, T hx, {_PACKED_CELL})": read_cell("RNN", "Relu", packed=True),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -11,50 +11,47 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape
 from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS", "_ORDER"]
+__all__ = ["OPERATORS"]
 
 
-def read_place(kind: str) -> Operator:
+def read_place(kind: str) -> ReadFunction:
     """aten::argmax, argmin: along an axis, or of all elements."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name, rank = c.name("self"), c.rank("self")
         if c["dim"] is None:
-            flat = emit_reshape(c, name, [-1], hint="flat").name
-            found = c.emit(kind, [flat], dtype="int64", quantization=None, hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
-            return emit_reshape(c, found.name, [1] * rank) if c["keepdim"] else found
+            flat = emit_reshape(c, name, [-1], hint="flat")
+            found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
+            return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
         axis = c.axis(c.integer("dim"), max(rank, 1))
-        return c.emit(kind, [name], dtype="int64", quantization=None, axis=axis, keepdims=int(bool(c["keepdim"])))
+        return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=int(bool(c["keepdim"])))
 
-    return Operator("T self, i? dim=None, b keepdim=False", read)
+    return read
 
 
-def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[Ref]:
+def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
     tensor = c.operand("self")
     results = [(tensor.dtype, tensor.quantization), ("int64", None)]
     return c.emit_each("TopK", [tensor.name, count], results, axis=axis, largest=int(largest), sorted=int(in_order))
 
 
-def read_topk(c: Reading) -> list[Ref]:
+def read_topk(c: Reading) -> list[str]:
     """aten::topk(x, k, dim, largest, sorted): values and their places."""
-    axis = c.axis(c.integer("dim"), c.rank("self"))
+    axis = c.axis_of()
     value = c["k"]
-    count = emit_reshape(c, value.name, [1], hint="k").name if isinstance(value, Ref) else c.list64([value], "k")
+    count = emit_reshape(c, value.name, [1], hint="k") if isinstance(value, Ref) else c.list64([value], "k")
     return _emit_top_k(c, count, axis, bool(c["largest"]), bool(c["sorted"]))
 
 
 def read_sort(*results: int) -> ReadFunction:
     """aten::sort: values and their places; argsort: the places; msort: the values along the first axis."""
 
-    def read(c: Reading) -> list[Ref] | Ref:
+    def read(c: Reading) -> list[str] | str:
         axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank("self"), 1))
-        size = (c.operand("self").shape or (None,))[axis]
-        if not isinstance(size, int):
-            raise c.unknown_shape("self")
-        found = _emit_top_k(c, c.list64([size], "k"), axis, bool(c.get("descending")), True)
+        found = _emit_top_k(c, c.list64([c.static_size(axis)], "k"), axis, bool(c.get("descending")), True)
         return [found[index] for index in results] if len(results) > 1 else found[results[0]]
 
     return read
@@ -63,63 +60,49 @@ def read_sort(*results: int) -> ReadFunction:
 def read_cumulative(kind: str) -> ReadFunction:
     """aten::cumsum(x, dim, dtype) and aten::cumprod: of whole numbers and truth values in int64."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
-        if tensor.is_quantized:
-            raise c.unsupported_error("quantized data", rule="quantized-data")
+        c.require_plain(tensor.name)
         dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
-        return c.emit(kind, [cast_operand(c, Ref(tensor.name), dtype, "data")], dtype=dtype, quantization=None, axis=axis)
+        return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=axis)
 
     return read
 
 
-def read_kth(c: Reading) -> list[Ref]:
+def read_kth(c: Reading) -> list[str]:
     """aten::kthvalue(x, k, dim): the k-th smallest, and its place."""
-    axis, count = c.axis(c.integer("dim"), c.rank("self")), c.integer("k")
+    axis, count = c.axis_of(), c.integer("k")
     found = _emit_top_k(c, c.list64([count], "k"), axis, False, True)
     last = c.const(np.array(count - 1) if c["keepdim"] is False else np.array([count - 1]), "last")
-    return [c.emit("Gather", [ref.name, last], hint=hint, axis=axis) for ref, hint in zip(found, ("value", "place"), strict=True)]
+    return [c.emit("Gather", [name, last], hint=hint, axis=axis) for name, hint in zip(found, ("value", "place"), strict=True)]
 
 
 _SORTED = "i dim=-1, b descending=False"
 
-_ORDER: dict[str, Operator | Sequence[Operator]] = {
-    "aten::argmax": read_place("ArgMax"),
-    "aten::argmin": read_place("ArgMin"),
-    "aten::topk": Operator("T self, i k, i dim=-1, b largest=True, b sorted=True", read_topk),
-    "aten::sort": [Operator(f"T self, {_SORTED}", read_sort(0, 1)), Operator(f"T self, b? stable, {_SORTED}", read_sort(0, 1))],
-    "aten::argsort": [Operator(f"T self, {_SORTED}", read_sort(1)), Operator(f"T self, b stable, {_SORTED}", read_sort(1))],
-    "aten::msort": Operator("T self", read_sort(0)),
-    "aten::cumsum": Operator("T self, i dim, i? dtype=None", read_cumulative("CumSum")),
-    "aten::cumprod": Operator("T self, i dim, i? dtype=None", read_cumulative("CumProd")),
-    "aten::kthvalue": Operator("T self, i k, i dim=-1, b keepdim=False", read_kth),
-}
 
-
-def emit_reduction(c: Reading, kind: str, name: str, hint: str = "") -> Ref:
+def emit_reduction(c: Reading, kind: str, name: str, hint: str = "") -> str:
     """A reduction of a tensor over the axes `dim` of the call, all of them where it has none."""
     axes = c.list64(c.axes("dim", "self") if "dim" in c and c.rank("self") else [], "axes")
     return c.emit(kind, [name, axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
 
 
-def read_mean(c: Reading) -> Ref:
+def read_mean(c: Reading) -> str:
     """aten::mean: of float values, or of what is cast to the type that the call states."""
     wanted = c.dtype("dtype")
-    name = as_real(c, "self") if wanted is None else cast_operand(c, Ref(c.name("self")), wanted, "data")
+    name = as_real(c, "self") if wanted is None else cast_operand(c, c.name("self"), wanted, "data")
     return emit_reduction(c, "ReduceMean", name)
 
 
 def read_total(kind: str) -> ReadFunction:
     """aten::sum and prod: of integers and truth values in int64, unless the call states a type."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
-        if tensor.is_quantized:
-            raise c.unsupported_error("quantized data", rule="quantized-data")
+        c.require_plain(tensor.name)
         if wanted is None and tensor.dtype not in REALS:
             wanted = "int64"
-        return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, Ref(tensor.name), wanted, "data"))
+        return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, tensor.name, wanted, "data"))
 
     return read
 
@@ -132,11 +115,11 @@ def read_extreme(kind: str) -> ReadFunction:
 def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
 
-    def read(c: Reading) -> tuple[Ref, Ref]:
+    def read(c: Reading) -> tuple[str, str]:
         values = emit_reduction(c, kind, c.name("self"))
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
         keepdims = int(bool(c["keepdim"]))
-        where = c.emit(position, [c.name("self")], dtype="int64", quantization=None, hint="indices", axis=axis, keepdims=keepdims)
+        where = c.emit(position, [c.name("self")], dtype="int64", hint="indices", axis=axis, keepdims=keepdims)
         return values, where
 
     return read
@@ -147,28 +130,28 @@ def read_truth(kind: str) -> ReadFunction:
     return lambda c: emit_reduction(c, kind, cast_operand(c, c["self"], "bool", "data"))
 
 
-def read_norm(c: Reading) -> Ref:
+def read_norm(c: Reading) -> str:
     """aten::norm, linalg_vector_norm: the root of the sum of powers of magnitudes; of infinite order the largest or smallest."""
     order = c["ord"] if c["ord"] is not None else 2
     name = as_real(c, "self")
     if c.lookup(name).is_quantized:
-        name = c.emit("Dequantize", [name], dtype="float32", quantization=None, hint="real").name
+        name = c.emit("Dequantize", [name], dtype="float32", hint="real")
     wanted = c.dtype("dtype")
     if wanted is not None:
-        name = cast_operand(c, Ref(name), wanted, "data")
+        name = cast_operand(c, name, wanted, "data")
     if order in (1, 2):
         return emit_reduction(c, "ReduceL1" if order == 1 else "ReduceL2", name)
-    magnitudes = c.emit("Abs", [name], quantization=None, hint="magnitudes").name
+    magnitudes = c.emit("Abs", [name], quantization=None, hint="magnitudes")
     if math.isinf(order):
         return emit_reduction(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
         raise c.unsupported_error("order 0", rule="form-not-covered")
-    powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], quantization=None, hint="powers").name
-    total = emit_reduction(c, "ReduceSum", powers, hint="total").name
+    powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], hint="powers")
+    total = emit_reduction(c, "ReduceSum", powers, hint="total")
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
 
 
-def _variance(c: Reading, name: str, hint: str) -> tuple[Ref, str]:
+def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     """The variance over the call's axes, and the mean that it is about, which keeps its axes."""
     rank, shape = c.rank("self"), c.operand("self").shape or ()
     listed = c.axes("dim", "self") if "dim" in c and rank else list(range(rank))
@@ -181,32 +164,30 @@ def _variance(c: Reading, name: str, hint: str) -> tuple[Ref, str]:
     if correction and any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape("self")
     axes = c.list64(listed, "axes")
-    mean = c.emit("ReduceMean", [name, axes], quantization=None, hint="mean", keepdims=1).name
-    square = c.emit(
-        "Square", [c.emit("Sub", [name, mean], quantization=None, hint="difference").name], quantization=None, hint="square"
-    ).name
+    mean = c.emit("ReduceMean", [name, axes], quantization=None, hint="mean", keepdims=1)
+    square = c.emit("Square", [c.emit("Sub", [name, mean], quantization=None, hint="difference")], hint="square")
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
         raise c.unsupported_error(f"a variance of {count} elements", rule="shape-not-covered")
     keepdims = int("keepdim" in c and bool(c["keepdim"]))
-    result = c.emit("ReduceMean", [square, axes], quantization=None, hint="population" if correction else hint, keepdims=keepdims)
-    return (scale_values(c, result.name, count / (count - correction), hint) if correction else result), mean
+    result = c.emit("ReduceMean", [square, axes], hint="population" if correction else hint, keepdims=keepdims)
+    return (scale_values(c, result, count / (count - correction), hint) if correction else result), mean
 
 
 def read_variance(root: bool, mean: bool = False) -> ReadFunction:
     """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
 
-    def read(c: Reading) -> Ref | tuple[Ref, Ref]:
+    def read(c: Reading) -> str | tuple[str, str]:
         name, quantization = as_real(c, "self"), c.operand("self").quantization
         dtype = c.operand("self").dtype
         if quantization is not None:
-            name = c.emit("Dequantize", [name], dtype="float32", quantization=None, hint="real").name
+            name = c.emit("Dequantize", [name], dtype="float32", hint="real")
         hint = "variance" if root else "" if quantization is None else "exact"
         result, _ = _variance(c, name, hint)
         if root:
-            result = c.emit("Sqrt", [result.name], quantization=None, hint="" if quantization is None else "exact")
+            result = c.emit("Sqrt", [result], quantization=None, hint="" if quantization is None else "exact")
         if quantization is not None:
-            result = c.emit("Quantize", [result.name], dtype=dtype, quantization=quantization)
+            result = c.emit("Quantize", [result], dtype=dtype, quantization=quantization)
         return (result, emit_reduction(c, "ReduceMean", name, hint="average")) if mean else result
 
     return read
@@ -214,47 +195,49 @@ def read_variance(root: bool, mean: bool = False) -> ReadFunction:
 
 _AXES = "T self, l? dim, b keepdim=False"
 _TYPED = ", *, i? dtype=None"
-_VAR = [
+_VAR = (
     "T self, b unbiased=True",
     "T self, l? dim, b unbiased, b keepdim=False",
     "T self, l? dim=None, f? correction=None, b keepdim=False",
-]
+)
 
-OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
-    **_ORDER,
-    "aten::mean": [Operator(f"T self{_TYPED}", read_mean), Operator(_AXES + _TYPED, read_mean)],
-    "aten::sum": [Operator(f"T self{_TYPED}", read_total("ReduceSum")), Operator(_AXES + _TYPED, read_total("ReduceSum"))],
-    "aten::prod": [
-        Operator(f"T self{_TYPED}", read_total("ReduceProd")),
-        Operator(f"T self, i dim, b keepdim=False{_TYPED}", read_total("ReduceProd")),
-    ],
-    **{
-        f"aten::{name}": Operator("T self, l dim=(), b keepdim=False", read_extreme(kind))
-        for name, kind in (("amax", "ReduceMax"), ("amin", "ReduceMin"))
-    },
-    **{
-        f"aten::{name}": [
-            Operator("T self", read_extreme(kind)),
-            Operator("T self, T other", read_binary(kind.removeprefix("Reduce"))),
-            Operator("T self, i dim, b keepdim=False", read_extreme_with_position(kind, position)),
-        ]
-        for name, kind, position in (("max", "ReduceMax", "ArgMax"), ("min", "ReduceMin", "ArgMin"))
-    },
-    **{
-        f"aten::{name}": [Operator("T self", read_truth(kind)), Operator("T self, l? dim, b keepdim=False", read_truth(kind))]
-        for name, kind in (("all", "ReduceAll"), ("any", "ReduceAny"))
-    },
-    "aten::logsumexp": Operator("T self, l dim, b keepdim=False", lambda c: emit_reduction(c, "ReduceLogSumExp", as_real(c, "self"))),
-    "aten::frobenius_norm": Operator("T self, l dim, b keepdim=False", lambda c: emit_reduction(c, "ReduceL2", as_real(c, "self"))),
-    "aten::aminmax": Operator(
-        "T self, *, i? dim=None, b keepdim=False",
-        lambda c: (emit_reduction(c, "ReduceMin", c.name("self"), "smallest"), emit_reduction(c, "ReduceMax", c.name("self"), "largest")),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "aten::argmax(T self, i? dim=None, b keepdim=False)": read_place("ArgMax"),
+    "aten::argmin(T self, i? dim=None, b keepdim=False)": read_place("ArgMin"),
+    "aten::topk(T self, i k, i dim=-1, b largest=True, b sorted=True)": read_topk,
+    f"aten::sort(T self, {_SORTED})": read_sort(0, 1),
+    f"aten::sort(T self, b? stable, {_SORTED})": read_sort(0, 1),
+    f"aten::argsort(T self, {_SORTED})": read_sort(1),
+    f"aten::argsort(T self, b stable, {_SORTED})": read_sort(1),
+    "aten::msort(T self)": read_sort(0),
+    "aten::cumsum(T self, i dim, i? dtype=None)": read_cumulative("CumSum"),
+    "aten::cumprod(T self, i dim, i? dtype=None)": read_cumulative("CumProd"),
+    "aten::kthvalue(T self, i k, i dim=-1, b keepdim=False)": read_kth,
+    f"aten::mean(T self{_TYPED})": read_mean,
+    f"aten::mean({_AXES}{_TYPED})": read_mean,
+    f"aten::sum(T self{_TYPED})": read_total("ReduceSum"),
+    f"aten::sum({_AXES}{_TYPED})": read_total("ReduceSum"),
+    f"aten::prod(T self{_TYPED})": read_total("ReduceProd"),
+    f"aten::prod(T self, i dim, b keepdim=False{_TYPED})": read_total("ReduceProd"),
+    "aten::amax(T self, l dim=(), b keepdim=False)": read_extreme("ReduceMax"),
+    "aten::amin(T self, l dim=(), b keepdim=False)": read_extreme("ReduceMin"),
+    "aten::max(T self)": read_extreme("ReduceMax"),
+    "aten::min(T self)": read_extreme("ReduceMin"),
+    "aten::max(T self, T other)": read_binary("Max"),
+    "aten::min(T self, T other)": read_binary("Min"),
+    "aten::max(T self, i dim, b keepdim=False)": read_extreme_with_position("ReduceMax", "ArgMax"),
+    "aten::min(T self, i dim, b keepdim=False)": read_extreme_with_position("ReduceMin", "ArgMin"),
+    **{f"aten::all({form})": read_truth("ReduceAll") for form in ("T self", _AXES)},
+    **{f"aten::any({form})": read_truth("ReduceAny") for form in ("T self", _AXES)},
+    "aten::logsumexp(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceLogSumExp", as_real(c, "self")),
+    "aten::frobenius_norm(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceL2", as_real(c, "self")),
+    "aten::aminmax(T self, *, i? dim=None, b keepdim=False)": lambda c: (
+        emit_reduction(c, "ReduceMin", c.name("self"), "smallest"),
+        emit_reduction(c, "ReduceMax", c.name("self"), "largest"),
     ),
-    "aten::linalg_vector_norm": Operator(f"T self, f ord=2, l? dim=None, b keepdim=False{_TYPED}", read_norm),
-    "aten::norm": [
-        Operator(f"T self, f? ord=2{_TYPED}", read_norm),
-        Operator(f"T self, f? ord, l dim, b keepdim=False{_TYPED}", read_norm),
-    ],
-    **{f"aten::{name}": [Operator(each, read_variance(root=name == "std")) for each in _VAR] for name in ("var", "std")},
-    **{f"aten::{name}_mean": [Operator(each, read_variance(root=name == "std", mean=True)) for each in _VAR] for name in ("var", "std")},
+    f"aten::linalg_vector_norm(T self, f ord=2, l? dim=None, b keepdim=False{_TYPED})": read_norm,
+    f"aten::norm(T self, f? ord=2{_TYPED})": read_norm,
+    f"aten::norm(T self, f? ord, l dim, b keepdim=False{_TYPED})": read_norm,
+    **{f"aten::{name}({form})": read_variance(root=name == "std") for name in ("var", "std") for form in _VAR},
+    **{f"aten::{name}_mean({form})": read_variance(root=name == "std", mean=True) for name in ("var", "std") for form in _VAR},
 }

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
@@ -25,7 +25,7 @@ __all__ = ["OPERATORS", "multiply_axes"]
 _LARGEST_MAP = 2**22
 
 
-def multiply_axes(c: Reading, name: str, matrices: Sequence[Array]) -> Ref:
+def multiply_axes(c: Reading, name: str, matrices: Sequence[Array]) -> str:
     """Data of channels and space, each axis of which a matrix (new size, size) maps.
 
     A quantized tensor keeps its quantization and is rounded once, so all positions are mapped by one matrix; float values axis by axis.
@@ -39,25 +39,25 @@ def multiply_axes(c: Reading, name: str, matrices: Sequence[Array]) -> Ref:
     steps = [functools.reduce(np.kron, matrices)] if tensor.is_quantized or whole <= 2**16 else list(matrices)
     if len(steps) == 1:
         flat = c.emit("Reshape", [name, c.list64([0, 0, -1], "positions")], hint="flat")
-        result = c.emit("MatMul", [flat.name, c.const(steps[0].T.astype(dtype), "weights")], hint="mapped")
-        return c.emit("Reshape", [result.name, c.list64([0, 0, *sizes], "shape")])
-    result = Ref(name)
+        result = c.emit("MatMul", [flat, c.const(steps[0].T.astype(dtype), "weights")], hint="mapped")
+        return c.emit("Reshape", [result, c.list64([0, 0, *sizes], "shape")])
+    result = name
     for axis, matrix in enumerate(steps):
         result = _multiply_axis(c, result, matrix.astype(dtype), axis, len(steps))
     return result
 
 
-def _multiply_axis(c: Reading, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
+def _multiply_axis(c: Reading, data: str, matrix: Array, axis: int, count: int) -> str:
     """One axis of space times a matrix; the last is a product with rows, another one with columns of the two last axes."""
     hint = "" if axis == count - 1 else f"axis{axis}"
     if axis == count - 1:
-        return c.emit("MatMul", [data.name, c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")], quantization=None, hint=hint)
+        return c.emit("MatMul", [data, c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")], quantization=None, hint=hint)
     order = [*range(count + 2)]
     order[2 + axis], order[-1] = order[-1], order[2 + axis]
-    turned = c.emit("Transpose", [data.name], quantization=None, hint=f"turned{axis}", perm=tuple(order))
+    turned = c.emit("Transpose", [data], quantization=None, hint=f"turned{axis}", perm=tuple(order))
     weights = c.const(np.ascontiguousarray(matrix.T), f"weights{axis}")
-    result = c.emit("MatMul", [turned.name, weights], quantization=None, hint=f"mapped{axis}")
-    return c.emit("Transpose", [result.name], quantization=None, hint=hint, perm=tuple(order))
+    result = c.emit("MatMul", [turned, weights], hint=f"mapped{axis}")
+    return c.emit("Transpose", [result], hint=hint, perm=tuple(order))
 
 
 #: The largest size of an axis.
@@ -138,20 +138,20 @@ def _multiply_size(c: Reading, size: Any, factor: float | None) -> Any:
     if factor != int(factor):
         raise c.unknown_shape(_argument(c))
     names = [scalar(c, size, "size"), scalar(c, int(factor), "factor")]
-    return Ref(c.emit("Mul", names, dtype="int64", quantization=None, hint="wanted").name, number=True)
+    return Ref(c.emit("Mul", names, dtype="int64", hint="wanted"), number=True)
 
 
 def _is_known(axes: Sequence[_Axis]) -> bool:
     return all(isinstance(axis.size, int) and isinstance(axis.wanted, int) for axis in axes)
 
 
-def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
+def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> str:
     """A Resize. One spatial axis becomes two, the first with one element, since more runtimes have a Resize of two axes."""
     if len(axes) == 1:
         flat = c.list64([2], "flat_axis")
-        wide = c.emit("Unsqueeze", [name, flat], hint="wide").name
+        wide = c.emit("Unsqueeze", [name, flat], hint="wide")
         result = _emit_resize(c, wide, [_Axis(1, 1, None), *axes], mode, transformation, nearest)
-        return c.emit("Squeeze", [result.name, flat])
+        return c.emit("Squeeze", [result, flat])
     sizes = sizes_tensor(c, [axis.wanted for axis in axes], "sizes")
     return c.emit(
         "Resize",
@@ -166,7 +166,7 @@ def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transf
 def read_nearest(spatial: int, exact: bool) -> ReadFunction:
     """upsample_nearest, whose position is rounded down, and _upsample_nearest_exact, which takes the middle of an element."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name = c.name(_argument(c))
         axes = _axes(c, name, spatial)
         if not _is_known(axes):
@@ -174,10 +174,10 @@ def read_nearest(spatial: int, exact: bool) -> ReadFunction:
         chosen = [_nearest_indices(axis, exact) for axis in axes]
         if all(np.array_equal(each, _indices_by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=True)):
             return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
-        result = Ref(name)
+        result = name
         for axis, each in enumerate(chosen):
             hint = "" if axis == spatial - 1 else f"axis{axis}"
-            result = c.emit("Gather", [result.name, c.list64(each.tolist(), f"positions{axis}")], hint=hint, axis=2 + axis)
+            result = c.emit("Gather", [result, c.list64(each.tolist(), f"positions{axis}")], hint=hint, axis=2 + axis)
         return result
 
     return read
@@ -200,7 +200,7 @@ def _indices_by_ratio(axis: _Axis, exact: bool) -> Array:
 def read_linear(spatial: int) -> ReadFunction:
     """upsample_linear1d, bilinear2d, trilinear3d."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
         axes = _axes(c, name, spatial)
         if align or all(axis.is_plain for axis in axes):
@@ -210,7 +210,7 @@ def read_linear(spatial: int) -> ReadFunction:
     return read
 
 
-def read_cubic(c: Reading) -> Ref:
+def read_cubic(c: Reading) -> str:
     """upsample_bicubic2d."""
     name, align = as_real(c, _argument(c)), bool(c["align_corners"])
     return _resize_by_matrices(
@@ -221,14 +221,14 @@ def read_cubic(c: Reading) -> Ref:
 def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
     """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
         return _resize_by_matrices(c, name, _axes(c, name, 2), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
 
     return read
 
 
-def _resize_by_matrices(c: Reading, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
+def _resize_by_matrices(c: Reading, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> str:
     if not _is_known(axes):
         raise c.unknown_shape(_argument(c))
     if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):
@@ -270,24 +270,25 @@ def _cubic(x: Array, a: float) -> Array:
 
 
 _SCALES = {1: "f? scales=None", 2: "f? scales_h=None, f? scales_w=None", 3: "f? scales_d=None, f? scales_h=None, f? scales_w=None"}
+#: Operator -> its axes of space, and what reads it.
+_NEAREST: Mapping[str, tuple[int, ReadFunction]] = {
+    f"{name}{n}d": (n, read_nearest(n, exact))
+    for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
+    for n in (1, 2, 3)
+}
+_SMOOTH: Mapping[str, tuple[int, ReadFunction]] = {
+    "upsample_linear1d": (1, read_linear(1)),
+    "upsample_bilinear2d": (2, read_linear(2)),
+    "upsample_trilinear3d": (3, read_linear(3)),
+    "upsample_bicubic2d": (2, read_cubic),
+    "_upsample_bilinear2d_aa": (2, read_smooth(_triangle, 1)),
+    "_upsample_bicubic2d_aa": (2, read_smooth(lambda x: _cubic(x, _CUBIC_SMOOTH), 2)),
+}
 
-
-def _forms(read: ReadFunction, spatial: int, align: bool) -> list[Operator]:
-    """The overload with lists of sizes and factors, and that with sizes and a factor for each axis."""
-    corners = "b align_corners, " if align else ""
-    return [
-        Operator(f"T input, l? output_size, {corners}r? scale_factors", read),
-        Operator(f"T self, l output_size, {corners}{_SCALES[spatial]}", read),
-    ]
-
-
-_LINEAR = {1: "linear1d", 2: "bilinear2d", 3: "trilinear3d"}
-
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **{f"aten::upsample_nearest{n}d": _forms(read_nearest(n, exact=False), n, align=False) for n in (1, 2, 3)},
-    **{f"aten::_upsample_nearest_exact{n}d": _forms(read_nearest(n, exact=True), n, align=False) for n in (1, 2, 3)},
-    **{f"aten::upsample_{name}": _forms(read_linear(n), n, align=True) for n, name in _LINEAR.items()},
-    "aten::upsample_bicubic2d": _forms(read_cubic, 2, align=True),
-    "aten::_upsample_bilinear2d_aa": _forms(read_smooth(_triangle, 1), 2, align=True),
-    "aten::_upsample_bicubic2d_aa": _forms(read_smooth(lambda x: _cubic(x, _CUBIC_SMOOTH), 2), 2, align=True),
+#: Of each the overload with lists of sizes and factors, and that with sizes and a factor for each axis.
+OPERATORS: Mapping[str, ReadFunction] = {
+    **{f"aten::{name}(T input, l? output_size, r? scale_factors)": read for name, (_, read) in _NEAREST.items()},
+    **{f"aten::{name}(T self, l output_size, {_SCALES[n]})": read for name, (n, read) in _NEAREST.items()},
+    **{f"aten::{name}(T input, l? output_size, b align_corners, r? scale_factors)": read for name, (_, read) in _SMOOTH.items()},
+    **{f"aten::{name}(T self, l output_size, b align_corners, {_SCALES[n]})": read for name, (n, read) in _SMOOTH.items()},
 }

@@ -4,31 +4,29 @@ decompositions leave changes in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import cast_operand, emit_reshape, size_of, sizes_tensor
+from qconvert.formats.torch.operands import cast_operand, emit_reshape, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
-from qconvert.formats.torch.reading import Operator, Reading
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.reading import ReadFunction, Reading
 
-__all__ = ["OPERATORS", "_UPDATES"]
+__all__ = ["OPERATORS"]
 
 
-def read_copy(c: Reading) -> Ref:
+def read_copy(c: Reading) -> str:
     """aten::copy(self, src): the values of one tensor in the shape and type of another."""
     tensor = c.operand("self")
     source = cast_operand(c, c["src"], tensor.dtype, "source")
     if c.lookup(source).shape == tensor.shape:
-        return Ref(source)
-    sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
-    return c.emit("Expand", [source, sizes_tensor(c, sizes, "shape")])
+        return source
+    return c.emit("Expand", [source, sizes_tensor(c, sizes_of(c), "shape")])
 
 
-def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> Ref:
+def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> str:
     """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
@@ -37,13 +35,13 @@ def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> 
         bounds = start > 0, end > start, end < size
     else:
         bounds = start != 0, True, end is not None
-    parts = [emit_slice(c, name, axis, 0, start, hint="before").name] if bounds[0] else []
+    parts = [emit_slice(c, name, axis, 0, start, hint="before")] if bounds[0] else []
     parts += [source] if bounds[1] else []
-    parts += [emit_slice(c, name, axis, end, END, hint="behind").name] if bounds[2] else []
-    return c.emit("Concat", parts, axis=axis) if len(parts) > 1 else Ref(parts[0]) if parts else Ref(name)
+    parts += [emit_slice(c, name, axis, end, END, hint="behind")] if bounds[2] else []
+    return c.emit("Concat", parts, axis=axis) if len(parts) > 1 else parts[0] if parts else name
 
 
-def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, step: int) -> Ref:
+def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, step: int) -> str:
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
     name, size = c.name("self"), c.operand("self").static_shape
     if size is None:
@@ -53,12 +51,12 @@ def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, s
     replaced = places[start:end:step]
     places[replaced] = size[axis] + np.arange(len(replaced))
     both = c.emit("Concat", [name, source], hint="both", axis=axis)
-    return c.emit("Gather", [both.name, c.const(places, "places")], axis=axis)
+    return c.emit("Gather", [both, c.const(places, "places")], axis=axis)
 
 
-def read_slice_scatter(c: Reading) -> Ref:
+def read_slice_scatter(c: Reading) -> str:
     """aten::slice_scatter(self, src, dim, start, end, step)."""
-    axis, step = c.axis(c.integer("dim"), c.rank("self")), c.integer("step")
+    axis, step = c.axis_of(), c.integer("step")
     if step < 1:
         raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
     source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
@@ -69,19 +67,12 @@ def read_slice_scatter(c: Reading) -> Ref:
     return _replace_slice(c, source, axis, 0 if c["start"] is None else c["start"], None if isinstance(end, int) and end >= END else end)
 
 
-def read_select_scatter(c: Reading) -> Ref:
+def read_select_scatter(c: Reading) -> str:
     """aten::select_scatter(self, src, dim, index)."""
-    axis, index = c.axis(c.integer("dim"), c.rank("self")), c.integer("index")
+    axis, index = c.axis_of(), c.integer("index")
     source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
-    wide = c.emit("Unsqueeze", [source, c.list64([axis], "axes")], hint="wide").name
+    wide = c.emit("Unsqueeze", [source, c.list64([axis], "axes")], hint="wide")
     return _replace_slice(c, wide, axis, index, index + 1 if index != -1 else None)
-
-
-_UPDATES: dict[str, Operator | Sequence[Operator]] = {
-    "aten::copy": Operator("T self, T src, b non_blocking=False", read_copy),
-    "aten::slice_scatter": Operator("T self, T src, i dim=0, i? start=None, i? end=None, i step=1", read_slice_scatter),
-    "aten::select_scatter": Operator("T self, T src, i dim, i index", read_select_scatter),
-}
 
 
 _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
@@ -89,15 +80,14 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 
 def _values(c: Reading, argument: str) -> str:
     """Numbers or a tensor cast to the type of the data. Quantized data are not covered."""
-    if c.operand("self").is_quantized:
-        raise c.unsupported_error("quantized data", rule="quantized-data")
+    c.require_plain(c.name("self"))
     return cast_operand(c, c[argument], c.operand("self").dtype, argument)
 
 
 def _emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str) -> str:
     if c.lookup(name).shape == tuple(shape):
         return name
-    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint).name
+    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint)
 
 
 def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
@@ -113,7 +103,7 @@ def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
 def read_scatter(value: str, reduction: str = "none") -> Any:
     """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         name, axis, index = _axis_and_indices(c)
         values, shape = _values(c, value), c.lookup(index).shape
         if shape is None or len(shape) != c.rank("self"):
@@ -122,7 +112,7 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
             values = _emit_expand(c, values, shape, "values")
         for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
             if isinstance(size, int) and size != have:
-                values = emit_slice(c, values, each, 0, size, hint=f"first{each}").name
+                values = emit_slice(c, values, each, 0, size, hint=f"first{each}")
         stated = c.get("reduce")
         if stated is not None and stated not in _REDUCTIONS:
             raise c.unsupported_error(f"the reduction {stated}", rule="form-not-covered")
@@ -133,41 +123,41 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
     return read
 
 
-def _put_slices(c: Reading, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
+def _put_slices(c: Reading, name: str, axis: int, index: str, values: str, reduction: str) -> str:
     """Whole slices of an axis: it comes to the front, where one ScatterND takes them."""
     rank = c.lookup(name).rank or 0
     order = (axis, *(other for other in range(rank) if other != axis))
-    turned = [c.emit("Transpose", [each], perm=order, hint="front").name if axis else each for each in (name, values)]
-    places = emit_reshape(c, index, [-1, 1], hint="places_").name
+    turned = [c.emit("Transpose", [each], perm=order, hint="front") if axis else each for each in (name, values)]
+    places = emit_reshape(c, index, [-1, 1], hint="places_")
     found = c.emit("ScatterND", [turned[0], places, turned[1]], reduction=reduction, hint="put" if axis else "")
     back = [order.index(each) for each in range(rank)]
-    return c.emit("Transpose", [found.name], perm=tuple(back)) if axis else found
+    return c.emit("Transpose", [found], perm=tuple(back)) if axis else found
 
 
-def read_index_fill(c: Reading) -> Ref:
+def read_index_fill(c: Reading) -> str:
     """aten::index_fill(x, dim, index, value)."""
     name, axis, index = _axis_and_indices(c)
-    sizes = [size_of(c, name, each) for each in range(c.rank("self"))]
-    sizes[axis] = size_of(c, emit_reshape(c, index, [-1], hint="list_").name, 0)
+    sizes = sizes_of(c)
+    sizes[axis] = size_of(c, emit_reshape(c, index, [-1], hint="list_"), 0)
     return _put_slices(c, name, axis, index, _emit_expand(c, _values(c, "value"), sizes, "values"), "none")
 
 
-def read_index_copy(c: Reading) -> Ref:
+def read_index_copy(c: Reading) -> str:
     """aten::index_copy(x, dim, index, source)."""
     name, axis, index = _axis_and_indices(c)
     return _put_slices(c, name, axis, index, _values(c, "source"), "none")
 
 
-def read_index_add(c: Reading) -> Ref:
+def read_index_add(c: Reading) -> str:
     """aten::index_add(x, dim, index, source, alpha)."""
     name, axis, index = _axis_and_indices(c)
     values = _values(c, "source")
     if c.number("alpha") != 1:
-        values = c.emit("Mul", [values, c.real_constant(c.number("alpha"), values, "alpha")], hint="scaled").name
+        values = c.emit("Mul", [values, c.real_constant(c.number("alpha"), values, "alpha")], hint="scaled")
     return _put_slices(c, name, axis, index, values, "add")
 
 
-def read_index_put(c: Reading) -> Ref:
+def read_index_put(c: Reading) -> str:
     """aten::index_put(x, indices, values, accumulate), x[a, :, b] = y: indices as of aten::index, or truth values."""
     rank, refs, adds = c.rank("self"), c.names_or_none("indices"), bool(c["accumulate"])
     chosen = [axis for axis, name in enumerate(refs) if name is not None]
@@ -182,11 +172,11 @@ def read_index_put(c: Reading) -> Ref:
     rest = [axis for axis in range(rank) if axis not in chosen]
     order = (*chosen, *rest)
     turned = order != tuple(range(rank))
-    data = c.emit("Transpose", [c.name("self")], perm=order, hint="front").name if turned else c.name("self")
+    data = c.emit("Transpose", [c.name("self")], perm=order, hint="front") if turned else c.name("self")
     sizes = [*whole, *(size_of(c, c.name("self"), axis) for axis in rest)]
     values = _emit_expand(c, _move_index_axes(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
     found = c.emit("ScatterND", [data, index, values], reduction="add" if adds else "none", hint="put" if turned else "")
-    return c.emit("Transpose", [found.name], perm=tuple(order.index(each) for each in range(rank))) if turned else found
+    return c.emit("Transpose", [found], perm=tuple(order.index(each) for each in range(rank))) if turned else found
 
 
 def _move_index_axes(c: Reading, values: str, chosen: list[int], count: int, rank: int) -> str:
@@ -198,29 +188,29 @@ def _move_index_axes(c: Reading, values: str, chosen: list[int], count: int, ran
         return values
     missing = full - have
     if missing:
-        values = emit_reshape(c, values, [1] * missing + [size_of(c, values, axis) for axis in range(have)], hint="wide_").name
+        values = emit_reshape(c, values, [1] * missing + [size_of(c, values, axis) for axis in range(have)], hint="wide_")
     order = (*range(first, first + count), *range(first), *range(first + count, full))
-    return c.emit("Transpose", [values], perm=order, hint="values_front").name
+    return c.emit("Transpose", [values], perm=order, hint="values_front")
 
 
-def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> Ref:
+def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
     """Elements where a mask is true: all the same, or each its own in their order."""
     name, count = c.name("self"), c.lookup(mask).rank or 0
     values = _values(c, "values")
     following = rank - axis - count
     if (c.lookup(values).rank or 0) <= following or c.lookup(values).static_shape == (1,):
         if following:
-            mask = emit_reshape(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * following], hint="mask_").name
-        total = c.emit("Add", [name, values], hint="total").name if adds else values
+            mask = emit_reshape(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * following], hint="mask_")
+        total = c.emit("Add", [name, values], hint="total") if adds else values
         return c.emit("Where", [mask, total, name])
     if axis:
         raise c.unsupported_error("a mask after other axes, with values of more than one element,", rule="form-not-covered")
-    places = c.emit("NonZero", [mask], dtype="int64", quantization=None, hint="places").name
-    rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows").name
+    places = c.emit("NonZero", [mask], dtype="int64", hint="places")
+    rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows")
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
 
 
-def read_take_along(c: Reading) -> Ref:
+def read_take_along(c: Reading) -> str:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:
@@ -237,20 +227,17 @@ def read_take_along(c: Reading) -> Ref:
 
 
 _REDUCED = "*, s? reduce=None"
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    **_UPDATES,
-    "aten::scatter": [
-        Operator(f"T self, i dim, T index, T src, {_REDUCED}", read_scatter("src")),
-        Operator(f"T self, i dim, T index, f value, {_REDUCED}", read_scatter("value")),
-    ],
-    "aten::scatter_add": Operator("T self, i dim, T index, T src", read_scatter("src", "add")),
-    "aten::scatter_reduce": Operator("T self, i dim, T index, T src, s reduce, *, b include_self=True", read_scatter("src")),
-    "aten::index_fill": Operator("T self, i dim, T index, x value", read_index_fill),
-    "aten::index_copy": Operator("T self, i dim, T index, T source", read_index_copy),
-    "aten::index_add": Operator("T self, i dim, T index, T source, *, f alpha=1", read_index_add),
-    **{
-        f"aten::{name}": Operator("T self, t indices, T values, b accumulate=False", read_index_put)
-        for name in ("index_put", "_unsafe_index_put")
-    },
-    "aten::take_along_dim": Operator("T self, T indices, i? dim=None", read_take_along),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "aten::copy(T self, T src, b non_blocking=False)": read_copy,
+    "aten::slice_scatter(T self, T src, i dim=0, i? start=None, i? end=None, i step=1)": read_slice_scatter,
+    "aten::select_scatter(T self, T src, i dim, i index)": read_select_scatter,
+    f"aten::scatter(T self, i dim, T index, T src, {_REDUCED})": read_scatter("src"),
+    f"aten::scatter(T self, i dim, T index, f value, {_REDUCED})": read_scatter("value"),
+    "aten::scatter_add(T self, i dim, T index, T src)": read_scatter("src", "add"),
+    "aten::scatter_reduce(T self, i dim, T index, T src, s reduce, *, b include_self=True)": read_scatter("src"),
+    "aten::index_fill(T self, i dim, T index, x value)": read_index_fill,
+    "aten::index_copy(T self, i dim, T index, T source)": read_index_copy,
+    "aten::index_add(T self, i dim, T index, T source, *, f alpha=1)": read_index_add,
+    "aten::index_put|_unsafe_index_put(T self, t indices, T values, b accumulate=False)": read_index_put,
+    "aten::take_along_dim(T self, T indices, i? dim=None)": read_take_along,
 }

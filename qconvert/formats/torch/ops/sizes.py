@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Operator, Reading
+from qconvert.formats.torch.operands import scalar, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
@@ -19,21 +19,15 @@ __all__ = ["OPERATORS"]
 
 def read_size(c: Reading) -> Any:
     """aten::size(x, dim) and aten::sym_size."""
-    return size_of(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")))
-
-
-def read_sizes(c: Reading) -> list[Any]:
-    """aten::size(x): all of them."""
-    return [size_of(c, c.name("self"), axis) for axis in range(c.rank("self"))]
+    return size_of(c, c.name("self"), c.axis_of())
 
 
 def read_count(c: Reading) -> Any:
     """aten::numel(x)."""
-    name = c.name("self")
-    sizes = [size_of(c, name, axis) for axis in range(c.rank("self"))]
+    sizes = sizes_of(c)
     if all(isinstance(size, int) for size in sizes):
         return math.prod(sizes)
-    return Ref(c.emit("ReduceProd", [sizes_tensor(c, sizes, "sizes"), c.list64([0], "axes")], keepdims=0).name, number=True)
+    return Ref(c.emit("ReduceProd", [sizes_tensor(c, sizes, "sizes"), c.list64([0], "axes")], keepdims=0), number=True)
 
 
 def read_rank(c: Reading) -> int:
@@ -46,12 +40,12 @@ def read_length(c: Reading) -> Any:
     return size_of(c, c.name("self"), 0)
 
 
-def read_number_tensor(c: Reading) -> Ref:
+def read_number_tensor(c: Reading) -> str:
     """prim::NumToTensor(n): a number as a tensor of rank 0."""
     value = c["a"]
     if isinstance(value, Ref):
-        return Ref(value.name)
-    return Ref(c.const(np.array(value, np.int64 if isinstance(value, int) else np.float32), "number"))
+        return value.name
+    return c.const(np.array(value, np.int64 if isinstance(value, int) else np.float32), "number")
 
 
 def _read_single_element(c: Reading) -> Any:
@@ -76,7 +70,7 @@ def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Reading]
             return convert(value)
         if c.lookup(value.name).dtype == dtype:
             return Ref(value.name, number=True)
-        return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype).name, number=True)
+        return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype), number=True)
 
     return read
 
@@ -87,17 +81,17 @@ def read_item(c: Reading) -> Any:
     return Ref(value.name, number=True) if isinstance(value, Ref) else value
 
 
-def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
+def read_arithmetic(kind: str, dtype: str = "int64") -> ReadFunction:
     """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
 
     def read(c: Reading) -> Ref:
         names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
-        return Ref(c.emit(kind, names, dtype=dtype, quantization=None).name, number=True)
+        return Ref(c.emit(kind, names, dtype=dtype, quantization=None), number=True)
 
-    return Operator("i a, i b", read)
+    return read
 
 
-def read_comparison_of_lists(equal: bool) -> Operator:
+def read_comparison_of_lists(equal: bool) -> ReadFunction:
     """Whether two lists of sizes, of which one is known only at run time, are equal, or are not."""
 
     def read(c: Reading) -> Any:
@@ -105,11 +99,11 @@ def read_comparison_of_lists(equal: bool) -> Operator:
         if len(a) != len(b) or any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)):
             return not equal
         places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
-        differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places).name]).name, c.list64([0], "axes")], keepdims=0)
+        differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places)]), c.list64([0], "axes")], keepdims=0)
         kind = "Equal" if equal else "Greater"
-        return Ref(c.emit(kind, [differs.name, scalar(c, 0, "zero")], dtype="bool", quantization=None).name, number=True)
+        return Ref(c.emit(kind, [differs, scalar(c, 0, "zero")], dtype="bool"), number=True)
 
-    return Operator("l a, l b", read)
+    return read
 
 
 def read_type(c: Reading) -> int:
@@ -120,9 +114,9 @@ def read_type(c: Reading) -> int:
     return numbers[quantized.get(tensor.dtype, tensor.dtype) if tensor.is_quantized else tensor.dtype]
 
 
-def read_property(fact: Callable[[Tensor], Any]) -> Operator:
+def read_property(fact: Callable[[Tensor], Any]) -> ReadFunction:
     """A property of a tensor without its values: its rank, whether it is float …"""
-    return Operator("T a", lambda c: fact(c.operand("a")))
+    return lambda c: fact(c.operand("a"))
 
 
 _COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
@@ -132,29 +126,32 @@ _WHOLE = ("aten::Int", "prim::int", "aten::IntImplicit")
 _REAL = ("aten::Float", "prim::float", "aten::FloatImplicit")
 _TRUTH = ("aten::Bool", "prim::bool", "aten::is_nonzero")
 
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::size": [Operator("T self, i dim", read_size), Operator("T self", read_sizes)],
-    "aten::sym_size": [Operator("T self, i dim", read_size), Operator("T self", read_sizes)],
-    "aten::numel": Operator("T self", read_count),
-    "aten::dim": Operator("T self", read_rank),
-    "aten::len": Operator("T self", read_length),
-    "prim::NumToTensor": Operator("f a", read_number_tensor),
-    **{name: [Operator("T a", read_number("int64", int)), Operator("f a", read_number("int64", int))] for name in _WHOLE},
-    **{name: [Operator("T a", read_number("float32", float)), Operator("f a", read_number("float32", float))] for name in _REAL},
-    **{name: [Operator("T a", read_number("bool", bool)), Operator("f a", read_number("bool", bool))] for name in _TRUTH},
-    **{name: Operator("T a", read_item) for name in ("aten::item", "aten::_local_scalar_dense", "aten::ScalarImplicit")},
-    "prim::dtype": Operator("T a", read_type),
-    "aten::is_floating_point": read_property(lambda tensor: "float" in tensor.dtype),
-    "prim::is_quantized": read_property(lambda tensor: tensor.is_quantized),
-    "aten::is_complex": read_property(lambda tensor: False),
-    **{
-        f"prim::{name}": read_property(lambda tensor: False)
-        for name in ("is_cuda", "is_mkldnn", "is_sparse", "is_meta", "is_nested", "requires_grad")
-    },
-    **{f"prim::{name}": read_property(lambda tensor: None) for name in ("device", "layout")},
-    "prim::ndim": Operator("T self", read_rank),
-    **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items() if name not in ("eq", "ne")},
-    **{f"prim::{n}": [read_arithmetic(_COMPARISONS[n], "bool"), read_comparison_of_lists(n == "eq")] for n in ("eq", "ne")},
-    **{f"prim::{name}": read_arithmetic(kind) for name, kind in _NUMBERS.items()},
-    "aten::floordiv": read_arithmetic("FloorDiv"),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "aten::size(T self, i dim)": read_size,
+    "aten::size(T self)": sizes_of,
+    "aten::sym_size(T self, i dim)": read_size,
+    "aten::sym_size(T self)": sizes_of,
+    "aten::numel(T self)": read_count,
+    "aten::dim(T self)": read_rank,
+    "aten::len(T self)": read_length,
+    "prim::NumToTensor(f a)": read_number_tensor,
+    **{f"{name}(T a)": read_number("int64", int) for name in _WHOLE},
+    **{f"{name}(f a)": read_number("int64", int) for name in _WHOLE},
+    **{f"{name}(T a)": read_number("float32", float) for name in _REAL},
+    **{f"{name}(f a)": read_number("float32", float) for name in _REAL},
+    **{f"{name}(T a)": read_number("bool", bool) for name in _TRUTH},
+    **{f"{name}(f a)": read_number("bool", bool) for name in _TRUTH},
+    "aten::item|_local_scalar_dense|ScalarImplicit(T a)": read_item,
+    "prim::dtype(T a)": read_type,
+    "aten::is_floating_point(T a)": read_property(lambda tensor: "float" in tensor.dtype),
+    "prim::is_quantized(T a)": read_property(lambda tensor: tensor.is_quantized),
+    "aten::is_complex(T a)": read_property(lambda tensor: False),
+    "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad(T a)": read_property(lambda tensor: False),
+    "prim::device|layout(T a)": read_property(lambda tensor: None),
+    "prim::ndim(T self)": read_rank,
+    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in _COMPARISONS.items() if name not in ("eq", "ne")},
+    **{f"prim::{n}(i a, i b)": read_arithmetic(_COMPARISONS[n], "bool") for n in ("eq", "ne")},
+    **{f"prim::{n}(l a, l b)": read_comparison_of_lists(n == "eq") for n in ("eq", "ne")},
+    **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in _NUMBERS.items()},
+    "aten::floordiv(i a, i b)": read_arithmetic("FloorDiv"),
 }

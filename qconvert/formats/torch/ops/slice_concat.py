@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -17,7 +17,7 @@ __all__ = ["END", "OPERATORS", "emit_slice"]
 END = 2**63 - 1
 
 
-def emit_slice(c: Reading, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> Ref:
+def emit_slice(c: Reading, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> str:
     """The elements of one axis from `start` to before `end`, which may be numbers, from the end if negative, or Refs of numbers."""
     shape = c.lookup(name).shape
     size = None if shape is None else shape[axis]
@@ -25,72 +25,64 @@ def emit_slice(c: Reading, name: str, axis: int, start: Any, end: Any, step: int
         start, end = (min(max(value + size if value < 0 else value, 0), size) for value in (start, end))
         end = max(start, end)
         if start == 0 and end == size and step == 1:
-            return Ref(name)
+            return name
     elif isinstance(start, int) and start == 0 and isinstance(end, int) and end >= END and step == 1:
-        return Ref(name)
+        return name
     mark = f"{hint}_" if hint else ""
     bounds = [sizes_tensor(c, [value], f"{mark}{what}") for value, what in ((start, "start"), (end, "end"))]
     inputs = [name, *bounds, c.list64([axis], f"{mark}axis")]
     return c.emit("Slice", [*inputs, c.list64([step], f"{mark}step")] if step != 1 else inputs, hint=hint)
 
 
-def read_slice(c: Reading) -> Ref:
+def read_slice(c: Reading) -> str:
     """aten::slice(x, dim, start, end, step)."""
     step = c.integer("step")
     if step < 1:
         raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
     start, end = (default if c[name] is None else c[name] for name, default in (("start", 0), ("end", END)))
-    return emit_slice(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")), start, end, step)
+    return emit_slice(c, c.name("self"), c.axis_of(), start, end, step)
 
 
-def read_select(c: Reading) -> Ref:
+def read_select(c: Reading) -> str:
     """aten::select(x, dim, index): one index of an axis, which goes."""
-    axis = c.axis(c.integer("dim"), c.rank("self"))
+    axis = c.axis_of()
     index, size = c["index"], (c.operand("self").shape or ())[axis]
     if isinstance(index, int) and isinstance(size, int):
         index = c.axis(index, size)
     return c.emit("Gather", [c.name("self"), scalar(c, index, "index")], axis=axis)
 
 
-def read_narrow(c: Reading) -> Ref:
+def read_narrow(c: Reading) -> str:
     """aten::narrow(x, dim, start, length)."""
-    name, axis, start, length = c.name("self"), c.axis(c.integer("dim"), c.rank("self")), c["start"], c["length"]
+    name, axis, start, length = c.name("self"), c.axis_of(), c["start"], c["length"]
     if isinstance(start, Ref) and not start.number:
-        start = Ref(emit_reshape(c, start.name, [], hint="start_number").name, number=True)
+        start = Ref(emit_reshape(c, start.name, [], hint="start_number"), number=True)
     if isinstance(start, int) and isinstance(length, int):
         end: Any = start + length if start >= 0 or start + length < 0 else END
     else:
         end = Ref(
-            c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", quantization=None, hint="to").name,
+            c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", hint="to"),
             number=True,
         )
     return emit_slice(c, name, axis, start, end)
 
 
-def _emit_split(c: Reading, axis: int, sizes: Sequence[int]) -> list[Ref]:
+def _emit_split(c: Reading, axis: int, sizes: Sequence[int]) -> list[str]:
     """Parts of these sizes along an axis, one after the other."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
         raise c.invalid(f"the sizes {list(sizes)[:20]} do not add up to the {size} elements of the axis", rule="sizes-do-not-fit")
     if len(sizes) == 1:
-        return [Ref(name)]
+        return [name]
     if not sizes:
         raise c.invalid("the list of sizes is empty", rule="sizes-do-not-fit")
     return c.emit_several("Split", [name, c.list64(sizes, "sizes")], len(sizes), axis=axis)
 
 
-def _size(c: Reading, axis: int) -> int:
-    """The size of an axis that must be known before the model runs."""
-    size = (c.operand("self").shape or ())[axis]
-    if not isinstance(size, int):
-        raise c.unknown_shape("self")
-    return size
-
-
-def read_chunk(c: Reading) -> list[Ref]:
+def read_chunk(c: Reading) -> list[str]:
     """aten::chunk(x, chunks, dim): parts of one size, of which the last may be smaller."""
-    axis, chunks = c.axis(c.integer("dim"), c.rank("self")), c.integer("chunks")
-    size = _size(c, axis)
+    axis, chunks = c.axis_of(), c.integer("chunks")
+    size = c.static_size(axis)
     if chunks < 1 or min(chunks, size) > 10_000:
         raise c.invalid(f"an axis of {size} cannot be split into {chunks} chunks", rule="too-many-elements")
     return _emit_split(c, axis, _chunk_sizes(size, max(-(-size // chunks), 1)))
@@ -100,26 +92,26 @@ def _chunk_sizes(size: int, part: int) -> list[int]:
     return [min(part, size - start) for start in range(0, max(size, 1), part)]
 
 
-def read_split(c: Reading) -> list[Ref]:
+def read_split(c: Reading) -> list[str]:
     """aten::split(x, split_size, dim): parts of one size, or of those in a list."""
-    axis, wanted = c.axis(c.integer("dim"), c.rank("self")), c["split_size"]
+    axis, wanted = c.axis_of(), c["split_size"]
     if isinstance(wanted, (list, tuple)):
         return _emit_split(c, axis, c.integers("split_size"))
-    part, size = c.integer("split_size"), _size(c, axis)
+    part, size = c.integer("split_size"), c.static_size(axis)
     if part < 1 or size // part > 10_000:
         raise c.invalid(f"an axis of {size} cannot be split into parts of {part}", rule="sizes-do-not-fit")
     return _emit_split(c, axis, _chunk_sizes(size, part))
 
 
-def read_split_with_sizes(c: Reading) -> list[Ref]:
+def read_split_with_sizes(c: Reading) -> list[str]:
     """aten::split_with_sizes(x, sizes, dim)."""
-    return _emit_split(c, c.axis(c.integer("dim"), c.rank("self")), c.integers("split_sizes"))
+    return _emit_split(c, c.axis_of(), c.integers("split_sizes"))
 
 
-def read_tensor_split(c: Reading) -> list[Ref]:
+def read_tensor_split(c: Reading) -> list[str]:
     """aten::tensor_split(x, sections or indices, dim): the first parts may be larger by one, or parts begin at indices."""
-    axis = c.axis(c.integer("dim"), c.rank("self"))
-    size = _size(c, axis)
+    axis = c.axis_of()
+    size = c.static_size(axis)
     if "sections" in c:
         count = c.integer("sections")
         if not 0 < count <= 10_000:
@@ -129,16 +121,16 @@ def read_tensor_split(c: Reading) -> list[Ref]:
     return [emit_slice(c, c.name("self"), axis, start, end, hint=f"part{i}") for i, (start, end) in enumerate(pairwise([0, *edges, size]))]
 
 
-def read_unbind(c: Reading) -> list[Ref]:
+def read_unbind(c: Reading) -> list[str]:
     """aten::unbind(x, dim): one tensor for each index of an axis."""
-    axis = c.axis(c.integer("dim"), c.rank("self"))
-    count = _size(c, axis)
+    axis = c.axis_of()
+    count = c.static_size(axis)
     if not 0 < count <= 10_000:
         raise c.unsupported_error(f"an axis of {count}", rule="shape-not-covered")
     return c.emit_several("Unpack", [c.name("self")], count, axis=axis) if count > 1 else [_emit_squeeze(c, axis)]
 
 
-def _emit_squeeze(c: Reading, axis: int) -> Ref:
+def _emit_squeeze(c: Reading, axis: int) -> str:
     return c.emit("Squeeze", [c.name("self"), c.list64([axis], "axes")])
 
 
@@ -150,22 +142,22 @@ def _names_to_concat(c: Reading, argument: str) -> list[str]:
         raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
     if any(c.lookup(name).is_quantized for name in kept):
         return kept
-    dtype = common_type(c, [Ref(name) for name in kept])
-    return [cast_operand(c, Ref(name), dtype, f"part{index}") for index, name in enumerate(kept)]
+    dtype = common_type(c, kept)
+    return [cast_operand(c, name, dtype, f"part{index}") for index, name in enumerate(kept)]
 
 
-def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> Ref:
+def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> str:
     """Tensors one after the other, with the quantization of the first if no other is stated."""
     if len(names) == 1 and quantization is None and not activation:
-        return Ref(names[0])
+        return names[0]
     label = c.lookup(names[0]).quantization if quantization is None else quantization
     if not activation:
         return c.emit("Concat", names, quantization=label, axis=axis)
     joined = c.emit("Concat", names, quantization=label, axis=axis, hint="joined")  # TFLite has no kernel for both
-    return c.emit(activation, [joined.name], quantization=label)
+    return c.emit(activation, [joined], quantization=label)
 
 
-def read_cat(c: Reading) -> Ref:
+def read_cat(c: Reading) -> str:
     """aten::cat(tensors, dim): of quantized tensors, the first one's quantization is the result's."""
     names = _names_to_concat(c, "tensors")
     rank = next((rank for name in names if (rank := c.lookup(name).rank) is not None), None)
@@ -174,10 +166,10 @@ def read_cat(c: Reading) -> Ref:
     return _emit_concat(c, names, c.axis(c.integer("dim"), rank))
 
 
-def read_quantized_cat(activation: str = "") -> Operator:
+def read_quantized_cat(activation: str = "") -> ReadFunction:
     """quantized::cat(tensors, dim, scale, zero_point): each is rounded to the stated quantization, or the first one's."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         names = c.names("qx")
         if not names:
             raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
@@ -187,19 +179,19 @@ def read_quantized_cat(activation: str = "") -> Operator:
         quantization = first.quantization if c["scale"] is None else c.quantization(dtype=first.dtype)
         return _emit_concat(c, names, c.axis(c.integer("dim"), first.rank), quantization, activation)
 
-    return Operator("t qx, i dim, f? scale, i? zero_point", read)
+    return read
 
 
-def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> Ref:
+def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> str:
     """Tensors along a new axis; those with several quantizations go onto the first one's."""
     quantizations = [c.lookup(name).quantization for name in names]
     if all(quantization == quantizations[0] for quantization in quantizations):
         return c.emit("Pack", names, axis=axis)
     axes = c.list64([axis], "axes")
-    return _emit_concat(c, [c.emit("Unsqueeze", [name, axes], hint=f"part{i}").name for i, name in enumerate(names)], axis)
+    return _emit_concat(c, [c.emit("Unsqueeze", [name, axes], hint=f"part{i}") for i, name in enumerate(names)], axis)
 
 
-def read_stack(c: Reading) -> Ref:
+def read_stack(c: Reading) -> str:
     """aten::stack(tensors, dim)."""
     names = _names_to_concat(c, "tensors")
     rank = c.lookup(names[0]).rank
@@ -211,7 +203,7 @@ def read_stack(c: Reading) -> Ref:
 def read_stack_along(fewest: int, axis: int) -> ReadFunction:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         names, made = _names_to_concat(c, "tensors"), []
         for index, name in enumerate(names):
             rank = c.lookup(name).rank
@@ -222,35 +214,29 @@ def read_stack_along(fewest: int, axis: int) -> ReadFunction:
                 front = [1] if fewest > 1 and rank < 2 else []
                 sizes = [*front, *sizes] if rank else [1]
                 sizes += [1] * (fewest - len(sizes))
-                name = emit_reshape(c, name, sizes, hint=f"part{index}").name
+                name = emit_reshape(c, name, sizes, hint=f"part{index}")
             made.append(name)
         return _emit_concat(c, made, min(axis, len(c.lookup(made[0]).shape or (0,)) - 1))
 
     return read
 
 
-_SPLIT = [Operator("T self, l split_size, i dim=0", read_split)]
-
-OPERATORS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::slice": Operator("T self, i dim=0, i? start=None, i? end=None, i step=1", read_slice),
-    "aten::slice_copy": Operator("T self, i dim=0, i? start=None, i? end=None, i step=1", read_slice),
-    **{f"aten::{name}": Operator("T self, i dim, i index", read_select) for name in ("select", "select_copy")},
-    "aten::narrow": [Operator(f"T self, i dim, {kind} start, i length", read_narrow) for kind in "iT"],
-    **{f"aten::{name}": Operator("T self, i chunks, i dim=0", read_chunk) for name in ("chunk", "unsafe_chunk")},
-    **{f"aten::{name}": _SPLIT for name in ("split", "unsafe_split", "split_copy")},
-    **{
-        f"aten::{name}": Operator("T self, l split_sizes, i dim=0", read_split_with_sizes)
-        for name in ("split_with_sizes", "unsafe_split_with_sizes", "split_with_sizes_copy")
-    },
-    "aten::tensor_split": [
-        Operator("T self, i sections, i dim=0", read_tensor_split), Operator("T self, l indices, i dim=0", read_tensor_split)
-    ],
-    **{f"aten::{name}": Operator("T self, i dim=0", read_unbind) for name in ("unbind", "unbind_copy")},
-    **{f"aten::{name}": Operator("t tensors, i dim=0", read_cat) for name in ("cat", "concat", "concatenate")},
-    "quantized::cat": read_quantized_cat(),
-    "quantized::cat_relu": read_quantized_cat("Relu"),
-    "aten::stack": Operator("t tensors, i dim=0", read_stack),
-    "aten::hstack": Operator("t tensors", read_stack_along(1, 1)),
-    "aten::vstack": Operator("t tensors", read_stack_along(2, 0)),
-    "aten::dstack": Operator("t tensors", read_stack_along(3, 2)),
+OPERATORS: Mapping[str, ReadFunction] = {
+    "aten::slice(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
+    "aten::slice_copy(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
+    "aten::select|select_copy(T self, i dim, i index)": read_select,
+    **{f"aten::narrow(T self, i dim, {kind} start, i length)": read_narrow for kind in "iT"},
+    "aten::chunk|unsafe_chunk(T self, i chunks, i dim=0)": read_chunk,
+    "aten::split|unsafe_split|split_copy(T self, l split_size, i dim=0)": read_split,
+    "aten::split_with_sizes|unsafe_split_with_sizes|split_with_sizes_copy(T self, l split_sizes, i dim=0)": read_split_with_sizes,
+    "aten::tensor_split(T self, i sections, i dim=0)": read_tensor_split,
+    "aten::tensor_split(T self, l indices, i dim=0)": read_tensor_split,
+    "aten::unbind|unbind_copy(T self, i dim=0)": read_unbind,
+    "aten::cat|concat|concatenate(t tensors, i dim=0)": read_cat,
+    "quantized::cat(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat(),
+    "quantized::cat_relu(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat("Relu"),
+    "aten::stack(t tensors, i dim=0)": read_stack,
+    "aten::hstack(t tensors)": read_stack_along(1, 1),
+    "aten::vstack(t tensors)": read_stack_along(2, 0),
+    "aten::dstack(t tensors)": read_stack_along(3, 2),
 }  # fmt: skip

@@ -6,7 +6,7 @@ Where a tensor lies and how it is laid out in memory says nothing about its valu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,29 +14,29 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand
 from qconvert.formats.torch.ops.elementwise import emit_trunc
-from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["OPERATORS", "_CASTS", "scale_values"]
+__all__ = ["OPERATORS", "scale_values"]
 
 
-def cast(c: Reading, name: str, dtype: str | None) -> Ref:
+def cast(c: Reading, name: str, dtype: str | None) -> str:
     """A tensor in another type; quantized tensors stay as they are. Constants of integers count as real numbers by a Dequantize, so that
     they stay integers."""
     tensor = c.lookup(c.plain(name))
     if dtype is None or tensor.dtype == dtype:
-        return Ref(tensor.name)
+        return tensor.name
     if tensor.is_quantized:
         if dtype == "float32":
-            return Ref(name)
+            return name
         raise c.unsupported_error(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
-        return c.emit("Dequantize", [c.label_tensor(tensor, Quantization.per_tensor(1.0))], dtype="float32", quantization=None)
-    return Ref(cast_operand(c, Ref(tensor.name), dtype, "data"))
+        return c.emit("Dequantize", [c.label_tensor(tensor, Quantization.per_tensor(1.0))], dtype="float32")
+    return cast_operand(c, tensor.name, dtype, "data")
 
 
-def read_to(c: Reading) -> Ref:
+def read_to(c: Reading) -> str:
     """aten::to, _to_copy: to a type, a device, or both."""
     return cast(c, c.name("self"), c.dtype("dtype") if "dtype" in c else None)
 
@@ -45,19 +45,19 @@ def read_number_to(c: Reading) -> Any:
     """aten::to of a number, such as a static size: 2 as float32 is 2.0."""
     value, dtype = c["self"], c.dtype("dtype")
     if isinstance(value, Ref):
-        return Ref(cast(c, value.name, dtype).name, number=True)
+        return Ref(cast(c, value.name, dtype), number=True)
     return bool(value) if dtype == "bool" else float(value) if dtype in REALS else int(value)
 
 
-def read_like(c: Reading) -> Ref:
+def read_like(c: Reading) -> str:
     """aten::type_as and to(other): in another tensor's type."""
     other = c.operand("other")
-    return Ref(c.name("self")) if other.is_quantized else cast(c, c.name("self"), other.dtype)
+    return c.name("self") if other.is_quantized else cast(c, c.name("self"), other.dtype)
 
 
-def read_named(dtype: str) -> Operator:
+def read_named(dtype: str) -> ReadFunction:
     """aten::float, half, int …"""
-    return Operator("T self, b non_blocking=False", lambda c: cast(c, c.name("self"), dtype))
+    return lambda c: cast(c, c.name("self"), dtype)
 
 
 def read_assertion(c: Reading) -> None:
@@ -75,26 +75,6 @@ _CAST = {
 _COPY = "b? non_blocking=False, b? copy=False, a memory_format=None"
 _PLACE = "a layout=None, a device=None, a pin_memory=None"
 
-_CASTS: dict[str, Operator | Sequence[Operator]] = {
-    "aten::to": [
-        Operator(f"T self, i dtype, {_COPY}", read_to),
-        Operator(f"f self, i dtype, {_COPY}", read_number_to),
-        Operator(f"T self, T other, {_COPY}", read_like),
-        Operator(f"T self, a? device, i dtype, {_COPY}", read_to),
-        Operator(f"T self, a? device=None, i? dtype=None, {_COPY}", read_to),
-        Operator(f"T self, i? dtype=None, {_PLACE}, {_COPY}", read_to),
-    ],
-    "aten::_to_copy": Operator(f"T self, i? dtype=None, {_PLACE}, b? non_blocking=False, a memory_format=None", read_to),
-    "aten::type_as": Operator("T self, T other", read_like),
-    **{f"aten::{name}": read_named(dtype) for name, dtype in _NAMED.items()},
-    **{f"aten::_cast_{name}": read_named(dtype) for name, dtype in _CAST.items()},
-    **{f"aten::{name}": Operator("T self", lambda c: Ref(c.name("self"))) for name in ("cpu", "cuda")},
-    "aten::_assert_tensor_metadata": Operator(
-        "a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None", read_assertion
-    ),
-    "quantized_decomposed::convert_element_type": Operator("T input, i dtype", lambda c: cast(c, c.name("input"), c.dtype("dtype"))),
-}
-
 
 def read_real(kind: str) -> ReadFunction:
     """A function of float values; integers are cast to float32 first."""
@@ -108,10 +88,10 @@ def read_same_type(kind: str) -> ReadFunction:
 
 def read_floor_ceil(kind: str) -> ReadFunction:
     """A rounding, which leaves integers as they are."""
-    return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else Ref(c.name("self"))
+    return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else c.name("self")
 
 
-def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> Ref:
+def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> str:
     """Float values times a number."""
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
@@ -119,68 +99,68 @@ def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> Ref:
 def read_log(base: float) -> ReadFunction:
     """aten::log2 and log10."""
 
-    def read(c: Reading) -> Ref:
+    def read(c: Reading) -> str:
         known = c.constant("self")
         if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
             with np.errstate(all="ignore"):
-                return Ref(c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log"))
-        return scale_values(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural").name, 1 / math.log(base))
+                return c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log")
+        return scale_values(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural"), 1 / math.log(base))
 
     return read
 
 
-def read_log1p(c: Reading) -> Ref:
+def read_log1p(c: Reading) -> str:
     """aten::log1p: log(1 + x)."""
     name = as_real(c, "self")
-    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum").name], quantization=None)
+    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum")])
 
 
-def read_exp2(c: Reading) -> Ref:
+def read_exp2(c: Reading) -> str:
     """aten::exp2: exp(log(2) * x); of a constant as PyTorch computes it, a power of two where x is whole."""
     known = c.constant("self")
     if known is not None and known.dtype == np.float32:
         with np.errstate(all="ignore"):
-            return Ref(c.const(np.exp2(known), "power"))
-    return c.emit("Exp", [scale_values(c, as_real(c, "self"), math.log(2), "exponent").name], quantization=None)
+            return c.const(np.exp2(known), "power")
+    return c.emit("Exp", [scale_values(c, as_real(c, "self"), math.log(2), "exponent")])
 
 
 def _read_minus_one(kind: str, inner: bool) -> ReadFunction:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
 
-    def read(c: Reading) -> Ref:
-        name = c.emit(kind, [as_real(c, "self")], quantization=None, hint="function").name
+    def read(c: Reading) -> str:
+        name = c.emit(kind, [as_real(c, "self")], quantization=None, hint="function")
         one = c.real_constant(1.0, name, "one")
         return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
 
     return read
 
 
-def read_trunc(c: Reading) -> Ref:
+def read_trunc(c: Reading) -> str:
     """aten::trunc, fix."""
     name = c.name("self")
-    return emit_trunc(c, name) if c.is_real(name) else Ref(name)
+    return emit_trunc(c, name) if c.is_real(name) else name
 
 
-def read_fraction(c: Reading) -> Ref:
+def read_fraction(c: Reading) -> str:
     """aten::frac: x - trunc(x)."""
     name = c.name("self")
-    sign = c.emit("Sign", [name], quantization=None, hint="sign").name
-    part = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
-    return c.emit("Sub", [name, c.emit("Mul", [sign, part], quantization=None, hint="truncated").name], quantization=None)
+    sign = c.emit("Sign", [name], quantization=None, hint="sign")
+    part = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude")], hint="whole")
+    return c.emit("Sub", [name, c.emit("Mul", [sign, part], hint="truncated")], quantization=None)
 
 
-def read_round(c: Reading) -> Ref:
+def read_round(c: Reading) -> str:
     """aten::round, also to a number of decimals."""
     name, decimals = c.name("self"), c.integer("decimals")
     if not c.is_real(name):
-        return Ref(name)
+        return name
     if decimals == 0:
         return c.emit("Round", [name])
-    whole = c.emit("Round", [scale_values(c, name, 10.0**decimals, "shifted").name], quantization=None, hint="whole")
-    return scale_values(c, whole.name, 10.0**-decimals)
+    whole = c.emit("Round", [scale_values(c, name, 10.0**decimals, "shifted")], hint="whole")
+    return scale_values(c, whole, 10.0**-decimals)
 
 
-def read_square(c: Reading) -> Ref:
+def read_square(c: Reading) -> str:
     """aten::square, also of integers."""
     name = c.name("self")
     return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
@@ -191,10 +171,10 @@ def read_degrees(factor: float) -> ReadFunction:
     return lambda c: scale_values(c, as_real(c, "self"), factor)
 
 
-def read_finite(c: Reading) -> Ref:
+def read_finite(c: Reading) -> str:
     """aten::isfinite: neither infinite nor no number."""
-    found = [c.emit(kind, [c.name("self")], quantization=None, hint=kind).name for kind in ("IsNaN", "IsInf")]
-    return c.emit("Not", [c.emit("Or", found, dtype="bool", quantization=None, hint="endless").name], dtype="bool", quantization=None)
+    found = [c.emit(kind, [c.name("self")], quantization=None, hint=kind) for kind in ("IsNaN", "IsInf")]
+    return c.emit("Not", [c.emit("Or", found, hint="endless")])
 
 
 _REAL = {
@@ -206,25 +186,37 @@ _REAL = {
 }  # fmt: skip
 _KEPT = {"abs": "Abs", "absolute": "Abs", "neg": "Neg", "negative": "Neg", "sign": "Sign", "sgn": "Sign"}
 
-OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
-    **_CASTS,
-    **{f"aten::{name}": Operator("T self", read_real(kind)) for name, kind in _REAL.items()},
-    **{f"aten::{name}": Operator("T self", read_same_type(kind)) for name, kind in _KEPT.items()},
-    "prim::abs": Operator("T self", read_same_type("Abs")),
-    **{f"aten::{name}": Operator("T self", read_floor_ceil(name.title())) for name in ("floor", "ceil")},
-    **{f"aten::{name}": Operator("T self", read_same_type(kind)) for name, kind in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
-    "aten::isfinite": Operator("T self", read_finite),
-    "aten::positive": Operator("T self", lambda c: Ref(c.name("self"))),
-    "aten::deg2rad": Operator("T self", read_degrees(math.pi / 180)),
-    "aten::rad2deg": Operator("T self", read_degrees(180 / math.pi)),
-    "aten::round": Operator("T self, i decimals=0", read_round),
-    **{f"aten::{name}": Operator("T self", read_trunc) for name in ("trunc", "fix")},
-    "aten::frac": Operator("T self", read_fraction),
-    "aten::square": Operator("T self", read_square),
-    "aten::log2": Operator("T self", read_log(2)),
-    "aten::log10": Operator("T self", read_log(10)),
-    "aten::log1p": Operator("T self", read_log1p),
-    "aten::exp2": Operator("T self", read_exp2),
-    "aten::expm1": Operator("T self", _read_minus_one("Exp", inner=True)),
-    "aten::erfc": Operator("T self", _read_minus_one("Erf", inner=False)),
+OPERATORS: Mapping[str, ReadFunction] = {
+    f"aten::to(T self, i dtype, {_COPY})": read_to,
+    f"aten::to(f self, i dtype, {_COPY})": read_number_to,
+    f"aten::to(T self, T other, {_COPY})": read_like,
+    f"aten::to(T self, a? device, i dtype, {_COPY})": read_to,
+    f"aten::to(T self, a? device=None, i? dtype=None, {_COPY})": read_to,
+    f"aten::to(T self, i? dtype=None, {_PLACE}, {_COPY})": read_to,
+    f"aten::_to_copy(T self, i? dtype=None, {_PLACE}, b? non_blocking=False, a memory_format=None)": read_to,
+    "aten::type_as(T self, T other)": read_like,
+    **{f"aten::{name}(T self, b non_blocking=False)": read_named(dtype) for (name, dtype) in _NAMED.items()},
+    **{f"aten::_cast_{name}(T self, b non_blocking=False)": read_named(dtype) for (name, dtype) in _CAST.items()},
+    "aten::cpu|cuda(T self)": lambda c: c.name("self"),
+    "aten::_assert_tensor_metadata(a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None)": read_assertion,
+    "quantized_decomposed::convert_element_type(T input, i dtype)": lambda c: cast(c, c.name("input"), c.dtype("dtype")),
+    **{f"aten::{name}(T self)": read_real(kind) for (name, kind) in _REAL.items()},
+    **{f"aten::{name}(T self)": read_same_type(kind) for (name, kind) in _KEPT.items()},
+    "prim::abs(T self)": read_same_type("Abs"),
+    **{f"aten::{name}(T self)": read_floor_ceil(name.title()) for name in ("floor", "ceil")},
+    **{f"aten::{name}(T self)": read_same_type(kind) for (name, kind) in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
+    "aten::isfinite(T self)": read_finite,
+    "aten::positive(T self)": lambda c: c.name("self"),
+    "aten::deg2rad(T self)": read_degrees(math.pi / 180),
+    "aten::rad2deg(T self)": read_degrees(180 / math.pi),
+    "aten::round(T self, i decimals=0)": read_round,
+    "aten::trunc|fix(T self)": read_trunc,
+    "aten::frac(T self)": read_fraction,
+    "aten::square(T self)": read_square,
+    "aten::log2(T self)": read_log(2),
+    "aten::log10(T self)": read_log(10),
+    "aten::log1p(T self)": read_log1p,
+    "aten::exp2(T self)": read_exp2,
+    "aten::expm1(T self)": _read_minus_one("Exp", inner=True),
+    "aten::erfc(T self)": _read_minus_one("Erf", inner=False),
 }

@@ -1,28 +1,34 @@
 """Graphs as modules of torch.ao.nn.quantized, which TorchScript keeps: a function for each kind that PyTorch has a quantized kernel for.
 
-Operators that the kernels do not take are in float between a dequantize and a quantize, by the functions of writers/.
+Where the kernel is called by aten's operator of float values, the function of writers/ writes it, on quantized tensors. Operators that the
+kernels do not take are in float between a dequantize and a quantize, by the functions of writers/ too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.torch.quantized_modules import operators
-from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
+from qconvert.formats.torch.quantized_modules.builder import ModuleBuilder, ModuleFunction
+from qconvert.formats.torch.quantized_modules.operators import WRITERS, write_reinterpret
 from qconvert.formats.torch.writing import WriteFunction
-from qconvert.kernels.torch import kernel_obstacle
+from qconvert.graph import Op
+from qconvert.kernels.torch import OBSTACLES, kernel_obstacle
 from qconvert.rewriting.lowering import with_conditions_of
 
-__all__ = ["WRITERS", "module_writers"]
-
-WRITERS = operators.WRITERS
+__all__ = ["module_writers"]
 
 
 def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
     """The write functions of modules, by kind, next to those in float."""
-    chosen = {kind: _choose_writer(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
-    return {**real, **chosen, "Reinterpret": operators.write_reinterpret}
+    chosen = {kind: _choose_writer(WRITERS.get(kind), real[kind]) for kind in OBSTACLES if kind in real}
+    return {**real, **chosen, "Reinterpret": write_reinterpret}
 
 
-def _choose_writer(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:
-    return with_conditions_of(real, lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b))
+def _choose_writer(write: ModuleFunction | None, real: WriteFunction) -> ModuleFunction:
+    def choose(op: Op, b: ModuleBuilder) -> None:
+        is_float = bool(kernel_obstacle(b.graph, op))
+        b.on_bytes = write is None and not is_float
+        (real if is_float or write is None else write)(op, b)
+        b.on_bytes = False
+
+    return with_conditions_of(real, choose)

@@ -60,12 +60,14 @@ class ModuleBuilder(Builder):
     Attributes:
         layers: node of a call -> the layer.
         quantizations: node of a constant that is a quantized tensor -> its quantization.
+        on_bytes: whether the operator that is written computes on quantized tensors what others compute on float values.
     """
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, "fast")
         self.layers: dict[Node, Layer] = {}
         self.quantizations: dict[Node, Quantization] = {}
+        self.on_bytes = False
         _require_storable(graph)
 
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
@@ -79,7 +81,7 @@ class ModuleBuilder(Builder):
 
     def layer(self, op: Op, layer: Layer, *nodes: Node) -> Node:
         """Adds a call of a layer, which is named after the operator's result."""
-        node = self._add_node(Node(LAYER, nodes, name=op.outputs[0].partition(";")[0]))
+        node = self._add_node(LAYER, nodes, name=op.outputs[0].partition(";")[0])
         self.layers[node] = layer
         self.sources[node] = op.source
         return node
@@ -132,6 +134,8 @@ class ModuleBuilder(Builder):
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
         """Adds a dequantize of a quantized tensor; a constant of plain integers becomes one."""
+        if self.on_bytes:
+            return node  # type: ignore[no-any-return]
         if node.data is not None and node not in self.quantizations:
             self.quantizations[node] = self._verify_quantization(dtype, quantization, name)
         return self.aten("dequantize", node)
@@ -163,9 +167,9 @@ class ModuleBuilder(Builder):
         """A quantized tensor between real bounds, both of which qnnpack wants. It takes channels that are last in memory for others."""
         return self.aten("hardtanh", self.aten("contiguous", node), low, high)
 
-    def quantization_of(self, name: str) -> tuple[float, int]:
-        """Scale and zero point of a tensor of bytes."""
-        quantization = self.graph[name].quantization
+    def output_qparams(self, op: Op) -> tuple[float, int]:
+        """Scale and zero point of the result, which is a tensor of bytes."""
+        quantization = self.output_tensor(op).quantization
         assert quantization is not None
         return float(quantization.scale[0]), int(quantization.zero_point[0])
 
@@ -173,6 +177,13 @@ class ModuleBuilder(Builder):
         """Whether an operator has a relu that its quantization does not imply."""
         tensor = self.tensor(op.outputs[0])
         return op.attributes.get("activation") == "relu" and not self._is_implied(tensor, ACTIVATIONS["relu"])
+
+    def finish(self, op: Op, node: Any, index: int = 0) -> None:
+        """Ends an operator: see Builder; its value is a quantized tensor already where it computes on such."""
+        if self.on_bytes:
+            self.close(op, node)
+        else:
+            super().finish(op, node, index)
 
     def close(self, op: Op, node: Node) -> None:
         """Ends an operator whose node is a quantized tensor on the result's quantization already, but for an activation other than relu."""

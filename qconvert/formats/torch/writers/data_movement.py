@@ -8,41 +8,41 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.indexing import gather_in_batches, static_shape
+from qconvert.formats.torch.writers.indexing import gather_in_batches
 from qconvert.formats.torch.writers.layer_parts import torch_pads
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators.space import block_axes
 
-__all__ = ["WRITERS", "_SPACE"]
+__all__ = ["WRITERS"]
 
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""
     b.channels_first(op)
-    block, node = int(op["blocksize"]), b.stored_value(op.inputs[0])
+    block, node = int(op["blocksize"]), b.stored_input(op)
     if op["mode"] == "CRD":
-        b.set_node(op.outputs[0], b.aten("pixel_shuffle", node, block))
+        b.store(op, b.aten("pixel_shuffle", node, block))
         return
     channels, height, width = _sizes(op, b)
     node = b.aten("reshape", node, [-1, block, block, channels // block**2, height, width])
     node = b.aten("permute", node, [0, 3, 4, 1, 5, 2])
-    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, channels // block**2, height * block, width * block]))
+    b.store(op, b.aten("reshape", node, [-1, channels // block**2, height * block, width * block]))
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
     """SpaceToDepth: the positions in a block come before the channels."""
     b.channels_first(op)
     block, (channels, height, width) = int(op["blocksize"]), _sizes(op, b)
-    node = b.aten("reshape", b.stored_value(op.inputs[0]), [-1, channels, height // block, block, width // block, block])
+    node = b.aten("reshape", b.stored_input(op), [-1, channels, height // block, block, width // block, block])
     node = b.aten("permute", node, [0, 3, 5, 1, 2, 4])
-    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
+    b.store(op, b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
 
 
 def _sizes(op: Op, b: Builder) -> list[int]:
     """The sizes after the batch, which must be known."""
-    sizes = b.shape(op, op.inputs[0])[1:]
+    sizes = b.shape(op)[1:]
     if any(isinstance(size, str) for size in sizes):
         raise b.unsupported_error(op, f"data of shape {sizes}")
     return [int(size) for size in sizes]
@@ -51,12 +51,12 @@ def _sizes(op: Op, b: Builder) -> list[int]:
 def write_space_to_batch(op: Op, b: Builder) -> None:
     """SpaceToBatch: padded, cut into blocks, whose positions come before the batch."""
     blocks, pads, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
-    axes, sizes, quantization = block_axes(op, rank, len(blocks)), _sizes(op, b), b.tensor(op.inputs[0]).quantization
+    axes, sizes, quantization = block_axes(op, rank, len(blocks)), _sizes(op, b), b.input_tensor(op).quantization
     begins, ends = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
     zero = 0 if quantization is None else int(quantization.zero_point[0])
-    node = b.pad(b.tensor(op.inputs[0]), b.stored_value(op.inputs[0]), torch_pads(begins, ends), zero)
+    node = b.pad(b.input_tensor(op), b.stored_input(op), torch_pads(begins, ends), zero)
     cut, inner, outer = [-1], [], [0]
     for axis in range(1, rank):
         size = sizes[axis - 1] + begins[axis] + ends[axis]
@@ -66,16 +66,16 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
             inner.append(len(cut))
             cut.append(blocks[axes.index(axis)])
     node = b.aten("permute", b.aten("reshape", node, cut), [*inner, *outer])
-    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, *(cut[place] for place in outer[1:])]))
+    b.store(op, b.aten("reshape", node, [-1, *(cut[place] for place in outer[1:])]))
 
 
 def write_batch_to_space(op: Op, b: Builder) -> None:
     """BatchToSpace: the mirror, with crops at the end."""
     blocks, crops, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
     count, sizes = len(blocks), _sizes(op, b)
-    axes, batch = block_axes(op, rank, count), b.shape(op, op.inputs[0])[0]
+    axes, batch = block_axes(op, rank, count), b.shape(op)[0]
     rows = batch // math.prod(blocks) if isinstance(batch, int) else -1
-    node = b.aten("reshape", b.stored_value(op.inputs[0]), [*blocks, rows, *sizes])
+    node = b.aten("reshape", b.stored_input(op), [*blocks, rows, *sizes])
     order: list[int] = []
     for axis in range(rank):
         order += [count + axis, axes.index(axis)] if axis in axes else [count + axis]
@@ -84,15 +84,7 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
     for index, axis in enumerate(axes):
         if crops[index] or crops[count + index]:
             node = b.aten("slice.Tensor", node, axis, crops[index], whole[axis - 1] - crops[count + index])
-    b.set_node(op.outputs[0], node)
-
-
-_SPACE: Mapping[str, WriteFunction] = {
-    "DepthToSpace": write_depth_to_space,
-    "SpaceToDepth": write_space_to_depth,
-    "SpaceToBatch": write_space_to_batch,
-    "BatchToSpace": write_batch_to_space,
-}
+    b.store(op, node)
 
 
 def write_reshape(op: Op, b: Builder) -> None:
@@ -101,50 +93,50 @@ def write_reshape(op: Op, b: Builder) -> None:
     if not op["allowzero"] and 0 in wanted:
         b.note_operator()
         wanted = [size_at(op, b, index) if isinstance(size, int) and size == 0 else size for index, size in enumerate(wanted)]
-    b.set_node(op.outputs[0], b.aten("reshape", b.stored_value(op.inputs[0]), wanted))
+    b.store(op, b.aten("reshape", b.stored_input(op), wanted))
 
 
 def size_at(op: Op, b: Builder, axis: int) -> Any:
     """The size of the data along an axis, a number or a node."""
-    size = b.shape(op, op.inputs[0])[axis]
-    return b.aten("sym_size.int", b.stored_value(op.inputs[0]), axis) if isinstance(size, str) else size
+    size = b.shape(op)[axis]
+    return b.aten("sym_size.int", b.stored_input(op), axis) if isinstance(size, str) else size
 
 
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
     perm = [int(axis) for axis in op["perm"]]
-    b.set_node(op.outputs[0], b.aten("permute", b.stored_value(op.inputs[0]), perm))
+    b.store(op, b.aten("permute", b.stored_input(op), perm))
 
 
 def write_squeeze(op: Op, b: Builder) -> None:
     """Squeeze: one axis after the other, the last first."""
-    node, rank = b.stored_value(op.inputs[0]), b.rank(op)
+    node, rank = b.stored_input(op), b.rank(op)
     stated = b.integers(op, 1) if op.has(1) else None
     if stated is None:
-        stated = [axis for axis, size in enumerate(b.shape(op, op.inputs[0])) if size == 1]
-    b.set_node(op.outputs[0], b.aten("squeeze.dims", node, sorted(axis % rank for axis in stated)))
+        stated = [axis for axis, size in enumerate(b.shape(op)) if size == 1]
+    b.store(op, b.aten("squeeze.dims", node, sorted(axis % rank for axis in stated)))
 
 
 def write_unsqueeze(op: Op, b: Builder) -> None:
     """Unsqueeze: the axes of the result, the first first."""
-    node, axes = b.stored_value(op.inputs[0]), b.integers(op, 1)
+    node, axes = b.stored_input(op), b.integers(op, 1)
     rank = b.rank(op) + len(axes)
     for axis in sorted(axis % rank for axis in axes):
         node = b.aten("unsqueeze", node, axis)
-    b.set_node(op.outputs[0], node)
+    b.store(op, node)
 
 
 def write_expand(op: Op, b: Builder) -> None:
     """Expand: sizes of 1 keep those of the data."""
-    shape, wanted = b.shape(op, op.inputs[0]), sizes_of(b, op.inputs[1])
+    shape, wanted = b.shape(op), sizes_of(b, op.inputs[1])
     before = len(wanted) - len(shape)
     sizes = [-1 if size == 1 and place >= before else size for place, size in enumerate(wanted)]
-    b.set_node(op.outputs[0], b.aten("expand", b.stored_value(op.inputs[0]), sizes))
+    b.store(op, b.aten("expand", b.stored_input(op), sizes))
 
 
 def write_tile(op: Op, b: Builder) -> None:
     """Tile."""
-    b.set_node(op.outputs[0], b.aten("repeat", b.stored_value(op.inputs[0]), sizes_of(b, op.inputs[1])))
+    b.store(op, b.aten("repeat", b.stored_input(op), sizes_of(b, op.inputs[1])))
 
 
 def write_concat(op: Op, b: Builder) -> None:
@@ -152,19 +144,19 @@ def write_concat(op: Op, b: Builder) -> None:
     sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     axis = int(op["axis"])
     if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
-        b.set_node(op.outputs[0], b.aten("cat", [b.stored_value(name) for name in op.inputs], axis))
+        b.store(op, b.aten("cat", [b.stored_value(name) for name in op.inputs], axis))
     else:
         b.finish(op, b.aten("cat", b.float_values(op), axis))
 
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: a new axis."""
-    b.set_node(op.outputs[0], b.aten("stack", [b.stored_value(name) for name in op.inputs], int(op["axis"])))
+    b.store(op, b.aten("stack", [b.stored_value(name) for name in op.inputs], int(op["axis"])))
 
 
 def write_unpack(op: Op, b: Builder) -> None:
     """Unpack: an axis taken apart."""
-    node = b.stored_value(op.inputs[0])
+    node = b.stored_input(op)
     for index, name in enumerate(op.outputs):
         if name:
             b.set_node(name, b.aten("select.int", node, int(op["axis"]), index))
@@ -172,7 +164,7 @@ def write_unpack(op: Op, b: Builder) -> None:
 
 def write_split(op: Op, b: Builder) -> None:
     """Split: a slice for each part."""
-    node, start = b.stored_value(op.inputs[0]), 0
+    node, start = b.stored_input(op), 0
     b.note_operator()
     for name, size in zip(op.outputs, b.integers(op, 1), strict=True):
         if name:
@@ -182,9 +174,9 @@ def write_split(op: Op, b: Builder) -> None:
 
 def write_slice(op: Op, b: Builder) -> None:
     """Slice, one axis after the other; a negative step turns the axis first."""
-    node = b.stored_value(op.inputs[0])
+    node = b.stored_input(op)
     starts, ends = sizes_of(b, op.inputs[1]), sizes_of(b, op.inputs[2])
-    rank, shape = b.rank(op), b.shape(op, op.inputs[0])
+    rank, shape = b.rank(op), b.shape(op)
     axes = b.integers(op, 3) if op.has(3) else list(range(len(starts)))
     steps = b.integers(op, 4) if op.has(4) else [1] * len(starts)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
@@ -199,14 +191,14 @@ def write_slice(op: Op, b: Builder) -> None:
             node = b.aten("flip", node, [axis])
             start, end, step = size - 1 - places[0], size - places[-1], -step
         node = b.aten("slice.Tensor", node, axis, start, end, step)
-    b.set_node(op.outputs[0], node)
+    b.store(op, node)
 
 
 def write_pad(op: Op, b: Builder) -> None:
     """Pad with a constant, or by reflecting or repeating what is there."""
     pads, rank = b.integers(op, 1), b.rank(op)
     begins, ends = pads[:rank], pads[rank:]
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     if op["mode"] == "constant":
         value: Any = 0 if data.quantization is None else int(data.quantization.zero_point[0])
         if op.has(2):
@@ -214,7 +206,7 @@ def write_pad(op: Op, b: Builder) -> None:
             if filler is None:
                 raise b.unsupported_error(op, "a filler that is computed at run time", rule="not-constant")
             value = filler.reshape(-1)[0].item()
-        b.set_node(op.outputs[0], b.pad(data, b.stored_value(data.name), torch_pads(begins, ends), value))
+        b.store(op, b.pad(data, b.stored_value(data.name), torch_pads(begins, ends), value))
         return
     mode = {"reflect": "reflect", "edge": "replicate"}.get(str(op["mode"]))
     moved = [axis for axis in range(rank) if begins[axis] or ends[axis]]
@@ -228,7 +220,7 @@ def write_pad(op: Op, b: Builder) -> None:
 
 def _write_repeated(op: Op, b: Builder, pads: list[int]) -> None:
     """A Pad that repeats what is there, by the indices of it along each axis."""
-    shape, node = static_shape(op, b, op.inputs[0]), b.stored_value(op.inputs[0])
+    shape, node = b.static_shape(op), b.stored_input(op)
     b.note_operator()
     for axis, size in enumerate(shape):
         begin, end = pads[axis], pads[len(shape) + axis]
@@ -236,7 +228,7 @@ def _write_repeated(op: Op, b: Builder, pads: list[int]) -> None:
             kept = np.arange(max(-begin, 0), size - max(-end, 0))
             places = np.pad(kept, (max(begin, 0), max(end, 0)), mode=op["mode"])
             node = b.aten("index_select", node, axis, b.buffer(places, f"{op.outputs[0]}/places"))
-    b.set_node(op.outputs[0], node)
+    b.store(op, node)
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -244,18 +236,21 @@ def write_gather(op: Op, b: Builder) -> None:
     if op["batch_dims"]:
         gather_in_batches(op, b)
         return
-    node, axis, data = b.stored_value(op.inputs[0]), int(op["axis"]) % b.rank(op), b.graph.constant(op.inputs[1])
+    node, axis, data = b.stored_input(op), int(op["axis"]) % b.rank(op), b.graph.constant(op.inputs[1])
     if data is not None and data.ndim == 0:
-        b.set_node(op.outputs[0], b.aten("select.int", node, axis, int(data)))
+        b.store(op, b.aten("select.int", node, axis, int(data)))
         return
-    index = b.stored_value(op.inputs[1])
-    if b.tensor(op.inputs[1]).dtype != "int64":
+    index = b.stored_input(op, 1)
+    if b.input_tensor(op, 1).dtype != "int64":
         index = b.cast(index, "int64")
-    b.set_node(op.outputs[0], b.aten("index.Tensor", node, [*[None] * axis, index]))
+    b.store(op, b.aten("index.Tensor", node, [*[None] * axis, index]))
 
 
 WRITERS: Mapping[str, WriteFunction] = {
-    **_SPACE,
+    "DepthToSpace": write_depth_to_space,
+    "SpaceToDepth": write_space_to_depth,
+    "SpaceToBatch": write_space_to_batch,
+    "BatchToSpace": write_batch_to_space,
     "Reshape": write_reshape,
     "Transpose": write_transpose,
     "Squeeze": write_squeeze,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from qconvert.formats.torch.program import Node
-from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
@@ -18,7 +17,7 @@ _MOST = 200  # detections, of each of which some twenty calls are made
 
 def write_detection(op: Op, b: Builder) -> None:
     """DetectionPostProcess in float64: boxes, classes, scores and count; rows that are not used are zero."""
-    rows = static_shape(op, b, op.outputs[0])[1]
+    rows = b.static_shape(op, op.outputs[0])[1]
     classes = min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
     steps = min(int(op["max_detections"]), -(-rows // max(classes, 1)))
     if op["use_regular_nms"]:
@@ -27,7 +26,7 @@ def write_detection(op: Op, b: Builder) -> None:
         raise b.unsupported_error(op, f"{steps} detections")
     b.note_operator()
     boxes = _decode_boxes(op, b)
-    count = static_shape(op, b, op.inputs[1])[-1]
+    count = b.static_shape(op, op.inputs[1])[-1]
     scores = b.aten("slice.Tensor", b.aten("select.int", _real(b, op.inputs[1]), 0, 0), 1, count - int(op["num_classes"]), count)
     order = b.aten("sort.stable", scores, stable=True, dim=1, descending=True)
     ordered, places = (b.aten("slice.Tensor", b.call("operator.getitem", order, place), 1, 0, classes) for place in (0, 1))
@@ -46,7 +45,7 @@ def write_detection(op: Op, b: Builder) -> None:
         kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
         _set_output(b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
     total = b.aten("sum.dim_IntList", b.cast(found, "float64"), [0], True)
-    b.set_node(op.outputs[3], b.cast(total, b.tensor(op.outputs[3]).dtype))
+    b.set_node(op.outputs[3], b.cast(total, b.output_tensor(op, 3).dtype))
 
 
 def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
@@ -71,11 +70,11 @@ def _decode_boxes(op: Op, b: Builder) -> Node:
         return b.aten("slice.Tensor", node, 1, start, start + 2)
 
     def scale_part(start: int) -> Node:
-        return b.aten("div.Tensor", part(coded, start), b.buffer(scales[start : start + 2], f"{op.outputs[0]}/scales"))
+        return part(coded, start) / b.buffer(scales[start : start + 2], f"{op.outputs[0]}/scales")
 
-    centres = b.aten("add.Tensor", b.aten("mul.Tensor", scale_part(0), part(anchors, 2)), part(anchors, 0))
-    halves = b.aten("mul.Tensor", b.aten("mul.Tensor", b.aten("exp", scale_part(2)), 0.5), part(anchors, 2))
-    return b.aten("cat", [b.aten("sub.Tensor", centres, halves), b.aten("add.Tensor", centres, halves)], 1)
+    centres = scale_part(0) * part(anchors, 2) + part(anchors, 0)
+    halves = b.aten("exp", scale_part(2)) * 0.5 * part(anchors, 2)
+    return b.aten("cat", [centres - halves, centres + halves], 1)
 
 
 def _suppress_boxes(op: Op, b: Builder, boxes: Node, best: Node, steps: int) -> list[tuple[Node, Node]]:
@@ -83,16 +82,16 @@ def _suppress_boxes(op: Op, b: Builder, boxes: Node, best: Node, steps: int) -> 
     lowest = b.buffer(np.array(-np.inf), f"{op.outputs[0]}/suppressed")
     left = b.aten("where.self", b.aten("ge.Scalar", best, float(op["nms_score_threshold"])), best, lowest)
     low, high = (b.aten("slice.Tensor", boxes, 1, start, start + 2) for start in (0, 2))
-    areas = b.aten("prod.dim_int", b.aten("sub.Tensor", high, low), 1)
-    places = b.buffer(np.arange(static_shape(op, b, op.inputs[0])[1]), f"{op.outputs[0]}/places")
+    areas = b.aten("prod.dim_int", high - low, 1)
+    places = b.buffer(np.arange(b.static_shape(op)[1]), f"{op.outputs[0]}/places")
     found = []
     for _ in range(steps):
         at = b.aten("argmax", left, 0, True)
         found.append((at, b.aten("gt.Tensor", b.aten("index_select", left, 0, at), lowest)))
         own = [b.aten("index_select", node, 0, at) for node in (low, high, areas)]
-        sides = b.aten("sub.Tensor", b.aten("minimum", own[1], high), b.aten("maximum", own[0], low))
+        sides = b.aten("minimum", own[1], high) - b.aten("maximum", own[0], low)
         shared = b.aten("prod.dim_int", b.aten("clamp_min", sides, 0.0), 1)
-        share = b.aten("div.Tensor", shared, b.aten("sub.Tensor", b.aten("add.Tensor", own[2], areas), shared))
+        share = shared / (own[2] + areas - shared)
         flat = b.aten("logical_or", b.aten("le.Scalar", own[2], 0.0), b.aten("le.Scalar", areas, 0.0))
         share = b.aten("where.self", flat, b.aten("zeros_like", share), share)
         gone = b.aten("logical_or", b.aten("gt.Scalar", share, float(op["nms_iou_threshold"])), b.aten("eq.Tensor", places, at))

@@ -31,7 +31,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
     PyTorch's own root of float32 is not always the nearest, and it multiplies by reciprocals instead of dividing. A root or a quotient of
     float64 that is rounded to float32 is the nearest.
     """
-    node, quantization = b.float_value(op.inputs[0]), b.tensor(op.outputs[0]).quantization
+    node, quantization = b.float_input(op), b.output_tensor(op).quantization
     if not b.wide or op["arithmetic"] != "tflite" or quantization is None:
         b.finish(op, b.aten("sqrt", node))
         return
@@ -41,7 +41,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
 
     scale = float(quantization.scale[0])
     root = single(b.aten("sqrt", single(node)))
-    b.finish(op, b.aten("mul.Tensor", b.aten("floor", single(b.aten("div.Tensor", root, scale))), scale))
+    b.finish(op, b.aten("floor", single(root / scale)) * scale)
 
 
 def write_clip(op: Op, b: Builder) -> None:
@@ -49,10 +49,10 @@ def write_clip(op: Op, b: Builder) -> None:
     names = (*op.inputs[1:3], "", "")[:2]
     bounds = bounds_of(op, b)
     if any(isinstance(bound, float | int) or bound is None for bound in bounds) and not any(_is_node(bound) for bound in bounds):
-        node = b.float_value(op.inputs[0])
+        node = b.float_input(op)
         b.finish(op, node if bounds == [None, None] else b.clip(node, *bounds))
         return
-    node = b.float_value(op.inputs[0])
+    node = b.float_input(op)
     for operator, name in zip(("maximum", "minimum"), names, strict=True):
         node = b.aten(operator, node, b.float_value(name)) if name else node
     b.finish(op, node)
@@ -77,7 +77,7 @@ def _bound(op: Op, b: Builder, name: str) -> Any:
     value = tensor.data.reshape(-1)[0]
     if tensor.quantization is not None:
         return float((float(value) - int(tensor.quantization.zero_point[0])) * tensor.quantization.scale[0])
-    real = b.tensor(op.inputs[0])
+    real = b.input_tensor(op)
     if real.is_quantized or "float" in real.dtype:
         return None if np.isinf(float(value)) else float(value)
     return int(value)
@@ -111,24 +111,24 @@ def write_leaky_relu(op: Op, b: Builder) -> None:
 def write_prelu(op: Op, b: Builder) -> None:
     """PRelu with one slope, or one for each channel."""
     is_one = _slopes(op, Scope(b.graph.tensors)) == "one"
-    b.finish(op, b.aten("prelu", b.float_value(op.inputs[0]), b.aten("reshape", b.float_value(op.inputs[1]), [1 if is_one else -1])))
+    b.finish(op, b.aten("prelu", b.float_input(op), b.aten("reshape", b.float_input(op, 1), [1 if is_one else -1])))
 
 
 @conditions(lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers")
 def write_hard_sigmoid(op: Op, b: Builder) -> None:
     """HardSigmoid with PyTorch's numbers, a sixth and a half."""
-    b.finish(op, b.aten("hardsigmoid", b.float_value(op.inputs[0])))
+    b.finish(op, b.aten("hardsigmoid", b.float_input(op)))
 
 
 @conditions(lambda op, scope: "" if op["alpha"] == 1 else "its alpha is not 1")
 def write_swish(op: Op, b: Builder) -> None:
     """Swish with an alpha of 1, silu."""
-    b.finish(op, b.aten("silu", b.float_value(op.inputs[0])))
+    b.finish(op, b.aten("silu", b.float_input(op)))
 
 
 def write_div(op: Op, b: Builder) -> None:
     """Div: of whole numbers rounded towards zero."""
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     if data.is_quantized or "float" in data.dtype:
         b.finish(op, b.aten("div.Tensor", *b.float_values(op)))
     else:
@@ -137,23 +137,23 @@ def write_div(op: Op, b: Builder) -> None:
 
 def write_thresholded_relu(op: Op, b: Builder) -> None:
     """ThresholdedRelu: x above alpha, else 0."""
-    b.finish(op, b.aten("threshold", b.float_value(op.inputs[0]), float(op["alpha"]), 0.0))
+    b.finish(op, b.aten("threshold", b.float_input(op), float(op["alpha"]), 0.0))
 
 
 @conditions(lambda op, scope: "" if float(op["bias"]) in (0.0, float(op["lambd"])) else "its bias is neither 0 nor its limit")
 def write_shrink(op: Op, b: Builder) -> None:
     """Shrink: aten's hard and soft forms."""
-    b.finish(op, b.aten("softshrink" if float(op["bias"]) else "hardshrink", b.float_value(op.inputs[0]), float(op["lambd"])))
+    b.finish(op, b.aten("softshrink" if float(op["bias"]) else "hardshrink", b.float_input(op), float(op["lambd"])))
 
 
 def write_selu(op: Op, b: Builder) -> None:
     """Selu: elu with its two numbers."""
-    b.finish(op, b.aten("elu", b.float_value(op.inputs[0]), float(op["alpha"]), float(op["gamma"])))
+    b.finish(op, b.aten("elu", b.float_input(op), float(op["alpha"]), float(op["gamma"])))
 
 
 def write_where(op: Op, b: Builder) -> None:
     """Where: of plain numbers, or of float values."""
-    condition = b.stored_value(op.inputs[0])
+    condition = b.stored_input(op)
     b.finish(op, b.aten("where.self", condition, *(b.float_value(name) for name in op.inputs[1:])))
 
 
@@ -199,7 +199,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Elu": simple("elu", "alpha"),
     "Celu": simple("celu", "alpha"),
     "Selu": write_selu,
-    "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.float_value(op.inputs[0]), approximate=str(op["approximate"]))),
+    "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.float_input(op), approximate=str(op["approximate"]))),
     "PRelu": write_prelu,
     "HardSigmoid": write_hard_sigmoid,
     "Swish": write_swish,

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.program import Node
-from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.torch.writing import Builder, with_note
 from qconvert.graph import Op, numpy_dtype
 from qconvert.operators.segments import first_value
 
-__all__ = ["WRITERS", "gather_in_batches", "indices", "static_shape"]
+__all__ = ["WRITERS", "gather_in_batches", "indices"]
 
 _REDUCE = {"mul": "prod", "max": "amax", "min": "amin", "prod": "prod"}
-
-
-def static_shape(op: Op, b: Builder, name: str) -> tuple[int, ...]:
-    """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
-    shape = b.tensor(name).static_shape
-    if shape is None:
-        raise b.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
-    return shape
 
 
 def indices(b: Builder, name: str) -> Node:
@@ -46,56 +38,53 @@ def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: s
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
-    batch, rows = int(op["batch_dims"]), static_shape(op, b, op.inputs[1])
+    batch, rows = int(op["batch_dims"]), b.static_shape(op, op.inputs[1])
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
     chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("index.Tensor", b.stored_value(op.inputs[0]), [*own, *chosen]))
+    b.store(op, b.aten("index.Tensor", b.stored_input(op), [*own, *chosen]))
 
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
     axis = int(op["axis"]) % b.rank(op)
-    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("gather", b.stored_value(op.inputs[0]), axis, index))
+    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op)[axis])
+    b.store(op, b.aten("gather", b.stored_input(op), axis, index))
 
 
 def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
     """Data and updates as they are written: sums of quantized values in int64, without their zero point in the updates."""
-    data, updates = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[2])
-    quantization = b.tensor(op.inputs[0]).quantization
+    data, updates = b.stored_input(op), b.stored_input(op, 2)
+    quantization = b.input_tensor(op).quantization
     if quantization is None or op["reduction"] not in ("add", "mul"):
         return data, updates, False
     if op["reduction"] == "mul":
         raise b.unsupported_error(op, "products of quantized values", rule="quantized-data")
     wide = [b.cast(node, "int64") for node in (data, updates)]
-    return wide[0], b.aten("sub.Tensor", wide[1], int(quantization.zero_point[0])), True
+    return wide[0], wide[1] - int(quantization.zero_point[0]), True
 
 
 def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.output_tensor(op)
     if summed and tensor.quantization is not None:
         node = b.cast(b.aten("clamp", node, *b.limits(tensor.dtype, tensor.quantization)), tensor.dtype)
-    b.note_operator()
     b.set_node(tensor.name, node)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND: rows that are put, or joined with what is there."""
-    rows, reduction = static_shape(op, b, op.inputs[1]), str(op["reduction"])
+    rows, reduction = b.static_shape(op, op.inputs[1]), str(op["reduction"])
     data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
         chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
         _end_scatter(op, b, b.aten("index_put", data, chosen, updates, *([True] if reduction == "add" else [])), summed)
         return
-    shape = static_shape(op, b, op.inputs[0])
+    shape = b.static_shape(op)
     depth, flat = rows[-1], b.buffer(np.zeros((), np.int64), f"{op.outputs[0]}/first")
     for place in range(depth):
         at = _wrap_negative(op, b, b.aten("select.int", index, -1, place), shape[place])
-        flat = b.aten("add.Tensor", b.aten("mul.Tensor", flat, shape[place]), at)
+        flat = flat * shape[place] + at
     whole = b.aten("reshape", data, [int(np.prod(shape[:depth], dtype=int)), -1])
     parts = b.aten("reshape", updates, [int(np.prod(rows[:-1], dtype=int)), -1])
     joined = b.aten("index_reduce", whole, 0, b.aten("reshape", flat, [-1]), parts, _REDUCE[reduction])
@@ -105,7 +94,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements."""
     axis, reduction = int(op["axis"]) % b.rank(op), str(op["reduction"])
-    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
+    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op)[axis])
     data, updates, summed = _data_and_updates(op, b)
     if reduction == "none":
         node = b.aten("scatter.src", data, axis, index, updates)
@@ -118,35 +107,32 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence: a gather along the time, whose indices fall up to a sequence's length."""
-    shape = static_shape(op, b, op.inputs[0])
+    shape = b.static_shape(op)
     time, batch, rank = int(op["time_axis"]) % len(shape), int(op["batch_axis"]) % len(shape), len(shape)
     places = _count_along(b, shape, time, rank, op.outputs[0])
     lengths = b.aten("reshape", indices(b, op.inputs[1]), [-1 if axis == batch else 1 for axis in range(rank)])
-    turned = b.aten("sub.Tensor", b.aten("sub.Tensor", lengths, 1), places)
+    turned = lengths - 1 - places
     index = b.aten("where.self", b.aten("lt.Tensor", places, lengths), turned, places)
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("gather", b.stored_value(op.inputs[0]), time, b.aten("expand", index, list(shape))))
+    b.store(op, b.aten("gather", b.stored_input(op), time, b.aten("expand", index, list(shape))))
 
 
 def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     """DynamicUpdateSlice: a block that is put where it fits next to its start."""
-    shape, block = static_shape(op, b, op.inputs[0]), static_shape(op, b, op.inputs[1])
+    shape, block = b.static_shape(op), b.static_shape(op, op.inputs[1])
     starts, places = indices(b, op.inputs[2]), []
     for axis, (size, own) in enumerate(zip(shape, block, strict=True)):
         start = b.aten("clamp", b.aten("select.int", starts, 0, axis), 0, size - own)
-        places.append(b.aten("add.Tensor", _count_along(b, block, axis, len(shape), op.outputs[0]), start))
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("index_put", b.stored_value(op.inputs[0]), places, b.stored_value(op.inputs[1])))
+        places.append(_count_along(b, block, axis, len(shape), op.outputs[0]) + start)
+    b.store(op, b.aten("index_put", b.stored_input(op), places, b.stored_input(op, 1)))
 
 
 def write_sparse_to_dense(op: Op, b: Builder) -> None:
     """SparseToDense: values at indices, which are rows, single numbers or one, among one default."""
     shape, rank = b.integers(op, 1), b.rank(op)
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_value(op.inputs[3]), [1] * len(shape)), shape))
+    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 3), [1] * len(shape)), shape))
     index = b.aten("reshape", indices(b, op.inputs[0]), [-1, len(shape) if rank == 2 else 1])
     places = [b.aten("select.int", index, -1, place) for place in range(len(shape))]
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("index_put", whole, places, b.stored_value(op.inputs[2])))
+    b.store(op, b.aten("index_put", whole, places, b.stored_input(op, 2)))
 
 
 def write_segment_sum(op: Op, b: Builder) -> None:
@@ -164,8 +150,8 @@ def write_unsorted_segment(op: Op, b: Builder) -> None:
 
 def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
     """Rows joined by their ids, of which negative ones count for nothing."""
-    data = b.tensor(op.inputs[0])
-    shape, rank = static_shape(op, b, data.name), len(static_shape(op, b, op.inputs[1]))
+    data = b.input_tensor(op)
+    shape, rank = b.static_shape(op, data.name), len(b.static_shape(op, op.inputs[1]))
     index = b.aten("reshape", indices(b, op.inputs[1]), [-1])
     last = b.buffer(np.array(count, np.int64), f"{op.outputs[0]}/last")
     index = b.aten("where.self", b.aten("lt.Scalar", index, 0), last, index)
@@ -177,16 +163,14 @@ def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
         found = b.aten("index_add", empty, 0, index, rows)
     else:
         found = b.aten("index_reduce", empty, 0, index, rows, _REDUCE[reduction])
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("slice.Tensor", found, 0, 0, count))
+    b.store(op, b.aten("slice.Tensor", found, 0, 0, count))
 
 
 def write_top_k(op: Op, b: Builder) -> None:
     """TopK: a sort that keeps the order of equal values, cut off."""
     (count,) = b.integers(op, 1)
     axis = int(op["axis"]) % b.rank(op)
-    found = b.aten("sort.stable", b.stored_value(op.inputs[0]), stable=True, dim=axis, descending=bool(op["largest"]))
-    b.note_operator()
+    found = b.aten("sort.stable", b.stored_input(op), stable=True, dim=axis, descending=bool(op["largest"]))
     for place, name in enumerate(op.outputs):
         if name:
             node = b.aten("slice.Tensor", b.call("operator.getitem", found, place), axis, 0, count)
@@ -196,11 +180,10 @@ def write_top_k(op: Op, b: Builder) -> None:
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero: as many columns as there are."""
-    quantized = b.tensor(op.inputs[0]).is_quantized
+    quantized = b.input_tensor(op).is_quantized
     found = b.aten("permute", b.aten("nonzero", (b.float_value if quantized else b.stored_value)(op.inputs[0])), [1, 0])
-    dtype = b.tensor(op.outputs[0]).dtype
-    b.note_operator()
-    b.set_node(op.outputs[0], found if dtype == "int64" else b.cast(found, dtype))
+    dtype = b.output_tensor(op).dtype
+    b.store(op, found if dtype == "int64" else b.cast(found, dtype))
 
 
 def write_one_hot(op: Op, b: Builder) -> None:
@@ -209,19 +192,18 @@ def write_one_hot(op: Op, b: Builder) -> None:
     axis = int(op["axis"]) % (rank + 1)
     index = indices(b, op.inputs[0])
     if op["wraps"]:
-        index = b.aten("where.self", b.aten("lt.Scalar", index, 0), b.aten("add.Tensor", index, depth), index)
+        index = b.aten("where.self", b.aten("lt.Scalar", index, 0), index + depth, index)
     places = np.arange(depth, dtype=np.int64).reshape([-1 if place == axis else 1 for place in range(rank + 1)])
     chosen = b.aten("eq.Tensor", b.aten("unsqueeze", index, axis), b.buffer(places, f"{op.outputs[0]}/places"))
-    off, on = (b.aten("select.int", b.stored_value(op.inputs[2]), 0, place) for place in (0, 1))
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("where.self", chosen, on, off))
+    off, on = (b.aten("select.int", b.stored_input(op, 2), 0, place) for place in (0, 1))
+    b.store(op, b.aten("where.self", chosen, on, off))
 
 
 def gather_in_batches(op: Op, b: Builder) -> None:
     """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
-    batch, rank, count = int(op["batch_dims"]), b.rank(op), b.tensor(op.inputs[1]).rank or 0
-    axis, rows = int(op["axis"]) % rank, static_shape(op, b, op.inputs[1])
-    data = b.stored_value(op.inputs[0])
+    batch, rank, count = int(op["batch_dims"]), b.rank(op), b.input_tensor(op, 1).rank or 0
+    axis, rows = int(op["axis"]) % rank, b.static_shape(op, op.inputs[1])
+    data = b.stored_input(op)
     moved = [*range(batch), axis, *(place for place in range(batch, rank) if place != axis)]
     own = [_count_along(b, rows, place, count, op.outputs[0]) for place in range(batch)]
     found = b.aten("index.Tensor", b.aten("permute", data, moved), [*own, indices(b, op.inputs[1])])
@@ -233,20 +215,24 @@ def gather_in_batches(op: Op, b: Builder) -> None:
         *range(count + between, count + rank - batch - 1),
     ]
     b.note_operator()
-    b.set_node(op.outputs[0], b.aten("permute", found, order))
+    b.store(op, b.aten("permute", found, order))
 
 
-WRITERS: Mapping[str, WriteFunction] = {
-    "GatherND": write_gather_nd,
-    "GatherElements": write_gather_elements,
-    "ScatterND": write_scatter_nd,
-    "ScatterElements": write_scatter_elements,
-    "ReverseSequence": write_reverse_sequence,
-    "DynamicUpdateSlice": write_dynamic_update_slice,
-    "SparseToDense": write_sparse_to_dense,
-    "SegmentSum": write_segment_sum,
-    "UnsortedSegment": write_unsorted_segment,
-    "TopK": write_top_k,
-    "NonZero": write_non_zero,
-    "OneHot": write_one_hot,
+#: All of them are recognized by notes alone.
+WRITERS = {
+    kind: with_note(write)
+    for kind, write in {
+        "GatherND": write_gather_nd,
+        "GatherElements": write_gather_elements,
+        "ScatterND": write_scatter_nd,
+        "ScatterElements": write_scatter_elements,
+        "ReverseSequence": write_reverse_sequence,
+        "DynamicUpdateSlice": write_dynamic_update_slice,
+        "SparseToDense": write_sparse_to_dense,
+        "SegmentSum": write_segment_sum,
+        "UnsortedSegment": write_unsorted_segment,
+        "TopK": write_top_k,
+        "NonZero": write_non_zero,
+        "OneHot": write_one_hot,
+    }.items()
 }

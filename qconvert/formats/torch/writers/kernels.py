@@ -40,7 +40,7 @@ __all__ = [
 
 def finish_stored(op: Op, b: Builder, steps: Node) -> None:
     """Ends an operator with integers, clipped to the limits of the quantization and of a fused activation."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.output_tensor(op)
     quantization = tensor.quantization
     assert quantization is not None
     bounds = activation_bounds(op)
@@ -65,7 +65,7 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
     if sign := kind_of(op).sum_sign:
         once = sign > 0 and tensors[0].shape == tensors[1].shape
         x, y = (
-            _rescale_once(b, node, factor) if once else _rescale_twice(b, b.aten("mul.Tensor", node, 2**PAIR_BITS), factor)
+            _rescale_once(b, node, factor) if once else _rescale_twice(b, node * 2**PAIR_BITS, factor)
             for node, factor in zip((x, y), factors, strict=True)
         )
     total = b.aten(f"{op.kind.lower()}.Tensor", x, y)
@@ -80,16 +80,16 @@ def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Q
         return False
     if name not in INTEGER_FACTORS:
         sides = [_fused_reals(b, tensor, quantization) for tensor, quantization in zip(tensors, quantizations, strict=False)]
-        steps = b.aten("mul.Tensor", b.aten("add.Tensor", *sides), float(np.float32(1) / output.scale[0]))
+        steps = b.aten("add.Tensor", *sides) * float(np.float32(1) / output.scale[0])
         finish_stored(op, b, _add_offset(b, b.aten("round", steps), point))
         return True
     multipliers, shift = INTEGER_FACTORS[name](quantizations, output)
-    sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
+    sides = [_steps(b, tensor) * multiplier for tensor, multiplier in zip(tensors, multipliers, strict=False)]
     total = b.aten("add.Tensor", *sides)
     if name == "xnnpack":
         finish_stored(op, b, _add_offset(b, _shift_half_up(b, total, shift), point))
         return True
-    away = b.aten("mul.Tensor", _shift_half_up(b, b.aten("abs", total), shift), b.aten("sign", total))
+    away = _shift_half_up(b, b.aten("abs", total), shift) * b.aten("sign", total)
     finish_stored(op, b, _add_offset(b, away, point))
     return True
 
@@ -99,7 +99,7 @@ def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node
     low = integer_range(tensor.dtype)[0]
     stored = b.cast(_add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -low), "float64")
     offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
-    real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(quantization.scale[0])), float(offset))
+    real = stored * float(quantization.scale[0]) - float(offset)
     return b.cast(real, "float32")
 
 
@@ -112,7 +112,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         total: whole steps from the zero point, summed.
         sizes: of a window.
     """
-    result, name, count = b.tensor(op.outputs[0]), str(op["arithmetic"]), np.float32(math.prod(sizes))
+    result, name, count = b.output_tensor(op), str(op["arithmetic"]), np.float32(math.prod(sizes))
     quantization = result.quantization
     assert quantization is not None
     low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])
@@ -122,12 +122,12 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         share = np.float32(1)
         for size in sizes:
             share = share / np.float32(size)
-        steps = b.aten("div.Tensor", plain, float(count)) if name == "fbgemm_means" else b.aten("mul.Tensor", plain, float(share))
+        steps = plain / float(count) if name == "fbgemm_means" else plain * float(share)
         finish_stored(op, b, _add_offset(b, b.aten("round", steps), low))
         return
     factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
-    steps = b.aten("mul.Tensor", b.cast(total, wide), float(factor))
+    steps = b.cast(total, wide) * float(factor)
     if name in ("qnnpack", "fbgemm_vectors"):
         finish_stored(op, b, _add_offset(b, b.aten("round", steps), stored))
         return
@@ -137,14 +137,14 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
 
 def write_xnnpack_line(op: Op, b: Builder) -> bool:
     """Writes a Requantize or LeakyRelu in whole 256ths of the ratio of the scales, ties up, as XNNPACK does; False without `arithmetic`."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.input_tensor(op), b.output_tensor(op)
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False
     steps = _steps(b, data)
     ratio = np.float32(data.quantization.scale[0]) / np.float32(result.quantization.scale[0])
-    scaled = b.aten("mul.Tensor", steps, int(np.rint(256 * ratio)))
+    scaled = steps * int(np.rint(256 * ratio))
     if op.kind == "LeakyRelu":
-        below = b.aten("mul.Tensor", steps, int(np.rint(256 * (ratio * np.float32(op["alpha"])))))
+        below = steps * int(np.rint(256 * (ratio * np.float32(op["alpha"]))))
         scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
     finish_stored(op, b, _add_offset(b, _shift_half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
     return True
@@ -152,7 +152,7 @@ def write_xnnpack_line(op: Op, b: Builder) -> bool:
 
 def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
     """Writes a HardSwish of 8 bits as a table of the results of TFLite's kernel; False if it names no kernel."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.input_tensor(op), b.output_tensor(op)
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False
     low, high = integer_range(data.dtype)
@@ -165,7 +165,7 @@ def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
 
 def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     """Writes a ReduceMean or ReduceSum with the integers of the kernel that it names; False if it names none."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.input_tensor(op), b.output_tensor(op)
     given, output, count = data.quantization, result.quantization, reduced_count(b.graph, op)
     arithmetic = str(op.attributes.get("arithmetic", ""))
     if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
@@ -184,7 +184,7 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
     real = b.cast(_add_offset(b, total, -shift * count), "float32")
-    real = b.aten("add.Tensor", b.aten("mul.Tensor", real, float(factor)), float(offset))
+    real = real * float(factor) + float(offset)
     finish_stored(op, b, _add_offset(b, b.aten("round", real), shift))
     return True
 
@@ -199,14 +199,14 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
         quantizations: of data, weights and result.
     """
     multipliers, bits = short_multipliers(effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale))
-    shape = [1, -1, *[1] * ((b.tensor(op.outputs[0]).rank or 3) - 2)]
+    shape = [1, -1, *[1] * ((b.output_tensor(op).rank or 3) - 2)]
 
     def along(values: Array) -> Node:
         return b.buffer(np.asarray(values, np.int64).reshape(shape), f"{op.outputs[0]}/multiplier")
 
-    scaled = b.aten("mul.Tensor", b.cast(total, "int64"), along(multipliers))
+    scaled = b.cast(total, "int64") * along(multipliers)
     half = np.left_shift(np.int64(1), bits) >> 1
-    steps = b.aten("bitwise_right_shift.Tensor", b.aten("add.Tensor", scaled, along(half)), along(bits))
+    steps = b.aten("bitwise_right_shift.Tensor", scaled + along(half), along(bits))
     finish_stored(op, b, _add_offset(b, steps, int(quantizations[2].zero_point[0])))
 
 
@@ -217,17 +217,17 @@ def _steps(b: Builder, tensor: Tensor) -> Node:
 
 
 def _add_offset(b: Builder, node: Node, offset: int) -> Node:
-    return b.aten("add.Tensor", node, offset) if offset else node
+    return node + offset if offset else node
 
 
 def _shift_half_up(b: Builder, node: Node, bits: int) -> Node:
     """x / 2^bits, ties up."""
-    return b.aten("bitwise_right_shift.Tensor_Scalar", b.aten("add.Tensor", node, 2**bits >> 1), bits) if bits else node
+    return b.aten("bitwise_right_shift.Tensor_Scalar", node + (2**bits >> 1), bits) if bits else node
 
 
 def _rescale_once(b: Builder, node: Node, factor: float) -> Node:
     multiplier, shift = (int(value) for value in quantize_multiplier(factor))
-    return _shift_half_up(b, b.aten("mul.Tensor", node, multiplier * 2**PAIR_BITS), 31 - shift)
+    return _shift_half_up(b, node * (multiplier * 2**PAIR_BITS), 31 - shift)
 
 
 def _rescale_twice(b: Builder, node: Node, factor: float) -> Node:
@@ -237,12 +237,12 @@ def _rescale_twice(b: Builder, node: Node, factor: float) -> Node:
 
 def _multiply_quantized(b: Builder, node: Node, multiplier: int, shift: int) -> Node:
     """arithmetic.multiply_by_quantized_multiplier(): the high 32 bits of a product, then a shift with ties away from zero."""
-    high = b.aten("mul.Tensor", node, multiplier << max(shift, 0))
+    high = node * (multiplier << max(shift, 0))
     high = b.aten("clamp_max", _shift_half_up(b, high, 31), 2**31 - 1)
     if shift >= 0:
         return high
     mask = 2**-shift - 1
     rest = b.aten("bitwise_and.Scalar", high, mask)
-    threshold = b.aten("add.Tensor", b.cast(b.aten("lt.Scalar", high, 0), "int64"), mask >> 1)
+    threshold = b.cast(b.aten("lt.Scalar", high, 0), "int64") + (mask >> 1)
     up = b.cast(b.aten("gt.Tensor", rest, threshold), "int64")
-    return b.aten("add.Tensor", b.aten("bitwise_right_shift.Tensor_Scalar", high, -shift), up)
+    return b.aten("bitwise_right_shift.Tensor_Scalar", high, -shift) + up

@@ -47,7 +47,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
     if auto == "VALID":
         return [0] * (2 * len(kernel))
     front, back = [], []
-    for size, taps, step, dilation in zip(b.shape(op, op.inputs[0])[2:], kernel, op["strides"], dilations, strict=True):
+    for size, taps, step, dilation in zip(b.shape(op)[2:], kernel, op["strides"], dilations, strict=True):
         if isinstance(size, str):
             raise b.unsupported_error(op, f"auto_pad {auto} along an axis of unknown size", rule="unknown-size")
         total = max((-(-size // step) - 1) * step + window_extent(taps, dilation) - size, 0)
@@ -76,13 +76,13 @@ def pad_conv_data(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
         raise b.unsupported_error(op, "weights of unknown size", rule="unknown-size")
     pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
     if is_symmetric(pads):
-        return b.stored_value(op.inputs[0]), pads[:spatial]
+        return b.stored_input(op), pads[:spatial]
     return pad_data(op, b, pads, None), [0] * spatial
 
 
 def real_data(op: Op, b: Builder, node: Node) -> Node:
     """Float values of an operator's data, or of what was padded of them."""
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     if data.quantization is not None:
         return b.dequantize(node, data.dtype, data.quantization, data.name)
     return b.widen(node) if b.wide else node
@@ -90,7 +90,7 @@ def real_data(op: Op, b: Builder, node: Node) -> Node:
 
 def pad_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Node:
     """Stored data after a pad: with real zero, or with the smallest value for `filler` -inf."""
-    data, spatial = b.tensor(op.inputs[0]), len(pads) // 2
+    data, spatial = b.input_tensor(op), len(pads) // 2
     quantization, value = data.quantization, filler
     if quantization is not None:
         if not quantization.is_per_tensor:
@@ -124,20 +124,20 @@ def _round_along(op: Op, b: Builder, data: Node, axes: list[int]) -> Node:
     b.note_operator()
     steps, scale = _ROUNDINGS[str(op["arithmetic"])](b, data, low, high)
     real = "float64" if b.wide else "float32"
-    return b.aten("mul.Tensor", b.cast(steps, real), b.cast(scale, real))
+    return b.cast(steps, real) * b.cast(scale, real)
 
 
 def _guard_empty_range(b: Builder, low: Node, high: Node, otherwise: Callable[[Node], Node]) -> Node:
     """A number made of the span of a range; 1 for a range that is 0 alone."""
-    span = b.aten("sub.Tensor", high, low)
+    span = high - low
     return b.aten("where.self", b.aten("eq.Tensor", low, high), b.aten("ones_like", span), otherwise(span))
 
 
 def _clamp_steps(b: Builder, scaled: Node, point: Node, lowest: int, highest: int) -> Node:
     """Rounded steps from a zero point, clipped to the range of a type."""
     whole = b.aten("round", b.aten("clamp", point, float(lowest), float(highest)))
-    steps = b.aten("add.Tensor", b.aten("round", scaled), whole)
-    return b.aten("sub.Tensor", b.aten("clamp", steps, float(lowest), float(highest)), whole)
+    steps = b.aten("round", scaled) + whole
+    return b.aten("clamp", steps, float(lowest), float(highest)) - whole
 
 
 def _reciprocal(b: Builder, node: Node) -> Node:
@@ -147,38 +147,38 @@ def _reciprocal(b: Builder, node: Node) -> Node:
 def _xnnpack(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     """The zero point from the end of the range whose error is smaller."""
     factor = _guard_empty_range(b, low, high, lambda span: _divide_number(b, 255.0, span))
-    below, above = (b.aten("mul.Tensor", end, factor) for end in (low, high))
-    errors = b.aten("add.Tensor", b.aten("add.Tensor", below, -128.0), b.aten("add.Tensor", above, 127.0))
+    below, above = (end * factor for end in (low, high))
+    errors = below + -128.0 + (above + 127.0)
     first, last = b.aten("rsub.Scalar", below, -128.0), b.aten("rsub.Scalar", above, 127.0)
     point = b.aten("where.self", b.aten("gt.Scalar", errors, 0.0), first, last)
-    return _clamp_steps(b, b.aten("mul.Tensor", x, factor), point, -128, 127), _reciprocal(b, factor)
+    return _clamp_steps(b, x * factor, point, -128, 127), _reciprocal(b, factor)
 
 
 def _symmetric(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     largest = b.aten("maximum", b.aten("neg", low), high)
     empty = b.aten("eq.Scalar", largest, 0.0)
     zeros, ones = b.aten("zeros_like", largest), b.aten("ones_like", largest)
-    scaled = b.aten("mul.Tensor", x, b.aten("where.self", empty, zeros, _divide_number(b, 127.0, largest)))
-    half = b.aten("mul.Tensor", b.aten("sign", scaled), 0.5)
-    steps = b.aten("clamp", b.aten("trunc", b.aten("add.Tensor", scaled, half)), -127.0, 127.0)
-    return steps, b.aten("where.self", empty, ones, b.aten("div.Tensor", largest, 127.0))
+    scaled = x * b.aten("where.self", empty, zeros, _divide_number(b, 127.0, largest))
+    half = b.aten("sign", scaled) * 0.5
+    steps = b.aten("clamp", b.aten("trunc", scaled + half), -127.0, 127.0)
+    return steps, b.aten("where.self", empty, ones, largest / 127.0)
 
 
 def _divide_number(b: Builder, number: float, node: Node) -> Node:
     """number / node, rounded once."""
-    return b.aten("div.Tensor", b.aten("full_like", node, number), node)
+    return b.aten("full_like", node, number) / node
 
 
 def _tensor(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
-    scale = _guard_empty_range(b, low, high, lambda span: b.aten("div.Tensor", span, 255.0))
-    point = b.aten("div.Tensor", b.aten("neg", low), scale)
-    return _clamp_steps(b, b.aten("div.Tensor", x, scale), point, 0, 255), scale
+    scale = _guard_empty_range(b, low, high, lambda span: span / 255.0)
+    point = b.aten("neg", low) / scale
+    return _clamp_steps(b, x / scale, point, 0, 255), scale
 
 
 def _reduced_range(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     factor = _guard_empty_range(b, low, high, lambda span: _divide_number(b, 127.0, span))
-    point = b.aten("mul.Tensor", b.aten("neg", low), factor)
-    return _clamp_steps(b, b.aten("mul.Tensor", x, factor), point, 0, 127), _reciprocal(b, factor)
+    point = b.aten("neg", low) * factor
+    return _clamp_steps(b, x * factor, point, 0, 127), _reciprocal(b, factor)
 
 
 _ROUNDINGS: Mapping[str, Callable[[Builder, Node, Node, Node], tuple[Node, Node]]] = {
@@ -215,7 +215,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
         axis: of the result, along which the weights' scales run.
         length: how many products a sum has at most.
     """
-    x, w = b.tensor(op.inputs[0]), b.tensor(op.inputs[1])
+    x, w = b.input_tensor(op), b.input_tensor(op, 1)
     quantizations = x.quantization, w.quantization
     if (
         not b.wide
@@ -224,7 +224,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
         or not (_fits(x, None) and _fits(w, 0 if kind_of(op).has_weights else None))
     ):
         return None
-    bias = b.tensor(op.inputs[2]) if op.has(2) else None
+    bias = b.input_tensor(op, 2) if op.has(2) else None
     scale = quantizations[0].scale.astype(np.float64) * quantizations[1].scale.astype(np.float64)
     joins = bias is not None and bias.quantization is not None and is_accumulator_scale(bias.quantization.scale, scale)
     largest = _largest(x, w, length) + (_magnitude(bias) if bias is not None and joins else 0)
@@ -235,11 +235,11 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     joined = b.cast(b.stored_value(bias.name), dtype) if bias is not None and joins else None
     total = made(steps, weights, joined)
     shape = [-1 if place == axis else 1 for place in range(_rank(op, b))]
-    real = b.aten("mul.Tensor", total, b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor"))
+    real = total * b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor")
     if bias is None or joins:
         return real
     along = b.float_value(bias.name)
-    return b.aten("add.Tensor", real, b.aten("reshape", along, shape) if len(shape) - axis > 1 else along)
+    return real + (b.aten("reshape", along, shape) if len(shape) - axis > 1 else along)
 
 
 def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node]) -> bool:
@@ -252,7 +252,7 @@ def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, No
     x, w, y = (b.tensor(name) for name in (*op.inputs[:2], *op.outputs))
     if x.quantization is None or w.quantization is None or y.quantization is None:
         return False
-    bias = b.cast(b.stored_value(op.inputs[2]), "float64") if op.has(2) else None
+    bias = b.cast(b.stored_input(op, 2), "float64") if op.has(2) else None
     weights = subtract_zero_point(b, b.stored_value(w.name), "float64", w.quantization, w.rank or 0)
     total = made(subtract_zero_point(b, data, "float64", x.quantization, 0), weights, bias)
     finish_tflite_conv(op, b, total, (x.quantization, w.quantization, y.quantization))
@@ -272,13 +272,13 @@ def subtract_zero_point(b: Builder, node: Node, dtype: str, quantization: Quanti
     real = b.cast(node, dtype)
     points = np.unique(quantization.zero_point)
     if points.size == 1:
-        return real if points[0] == 0 else b.aten("sub.Tensor", real, float(points[0]))
+        return real if points[0] == 0 else real - float(points[0])
     along = quantization.zero_point.astype(dtype).reshape([-1, *[1] * (rank - 1)])
-    return b.aten("sub.Tensor", real, b.buffer(along, f"{node.name}/zero_points"))
+    return real - b.buffer(along, f"{node.name}/zero_points")
 
 
 def _rank(op: Op, b: Builder) -> int:
-    rank = b.tensor(op.outputs[0]).rank
+    rank = b.output_tensor(op).rank
     if rank is None:
         raise b.unsupported_error(op, "a result of unknown rank", rule="unknown-size")
     return rank

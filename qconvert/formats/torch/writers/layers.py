@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.program import Node
-from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writers.layer_parts import (
     integer_sum,
     is_symmetric,
@@ -32,7 +31,7 @@ def _bias(op: Op, b: Builder) -> Any:
     """The bias's float values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
     if not op.has(2):
         return None
-    bias = b.tensor(op.inputs[2])
+    bias = b.input_tensor(op, 2)
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
         return b.float_value(bias.name)
     if abs(bias.data).max(initial=0) < 2**31:
@@ -53,7 +52,7 @@ def write_conv(op: Op, b: Builder) -> None:
     if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, emit_conv):
         return
     real = integer_sum(op, b, data, emit_conv, 1, _length(op, b))
-    b.finish(op, emit_conv(_data(op, b, data), b.float_value(op.inputs[1]), _bias(op, b)) if real is None else real)
+    b.finish(op, emit_conv(_data(op, b, data), b.float_input(op, 1), _bias(op, b)) if real is None else real)
 
 
 def _data(op: Op, b: Builder, node: Node) -> Node:
@@ -79,10 +78,10 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     def emit_conv_transpose(x: Node, w: Node, bias: Node | None) -> Node:
         return b.aten(operator, x, _transpose_weights(op, b, w), bias, *sizes)
 
-    real = integer_sum(op, b, b.stored_value(op.inputs[0]), emit_conv_transpose, 1, _length(op, b))
+    real = integer_sum(op, b, b.stored_input(op), emit_conv_transpose, 1, _length(op, b))
     if real is None:
-        data = _data(op, b, b.stored_value(op.inputs[0]))
-        weights = _transpose_weights(op, b, b.float_value(op.inputs[1])) if b.wide else _float_weights(op, b)
+        data = _data(op, b, b.stored_input(op))
+        weights = _transpose_weights(op, b, b.float_input(op, 1)) if b.wide else _float_weights(op, b)
         real = b.aten(operator, data, weights, _bias(op, b), *sizes)
     node = real
     if not is_symmetric(pads):
@@ -108,7 +107,7 @@ def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
 
 def _float_weights(op: Op, b: Builder) -> Any:
     """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
-    weights, group = b.tensor(op.inputs[1]), int(op["group"])
+    weights, group = b.input_tensor(op, 1), int(op["group"])
     if weights.data is None:
         if group != 1:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
@@ -122,56 +121,56 @@ def _float_weights(op: Op, b: Builder) -> Any:
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm: a linear layer; what is added and is no vector of the outputs is added after it."""
-    vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.tensor(op.inputs[2]).rank == 1
+    vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.input_tensor(op, 2).rank == 1
 
     def linear(x: Node, w: Node, bias: Node | None) -> Node:
         if bias is None or vector:
             return b.aten("linear", x, w, bias)
-        return b.aten("add.Tensor", b.aten("linear", x, w, None), bias)
+        return b.aten("linear", x, w, None) + bias
 
-    axis = (b.tensor(op.outputs[0]).rank or 0) - 1
-    real = integer_sum(op, b, b.stored_value(op.inputs[0]), linear, axis, _length(op, b))
-    b.finish(op, linear(_data(op, b, b.stored_value(op.inputs[0])), b.float_value(op.inputs[1]), _bias(op, b)) if real is None else real)
+    axis = (b.output_tensor(op).rank or 0) - 1
+    real = integer_sum(op, b, b.stored_input(op), linear, axis, _length(op, b))
+    b.finish(op, linear(_data(op, b, b.stored_input(op)), b.float_input(op, 1), _bias(op, b)) if real is None else real)
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger, in int32; zero points along rows and columns are turned so that they broadcast."""
     operands = []
     for index, axis in ((0, -1), (1, -2)):
-        node = b.cast(b.stored_value(op.inputs[index]), "int32")
+        node = b.cast(b.stored_input(op, index), "int32")
         point = op.inputs[index + 2] if len(op.inputs) > index + 2 else ""
         if point:
             zero = b.cast(b.stored_value(point), "int32")
             if b.tensor(point).rank == 1 and b.tensor(point).static_shape != (1,):
                 zero = b.aten("unsqueeze", zero, axis)
-            node = b.aten("sub.Tensor", node, zero)
+            node = node - zero
         operands.append(node)
     b.note_operator()
-    b.set_node(op.outputs[0], b.aten("matmul", *operands))
+    b.store(op, b.aten("matmul", *operands))
 
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger: a convolution of whole numbers in float64, which holds all sums of int32."""
     spatial = b.rank(op) - 2
     data, pads = (
-        b.stored_value(op.inputs[0]),
-        pads_of(op, b, [int(size) for size in static_shape(op, b, op.inputs[1])[2:]], op["dilations"]),
+        b.stored_input(op),
+        pads_of(op, b, [int(size) for size in b.static_shape(op, op.inputs[1])[2:]], op["dilations"]),
     )
-    weights = b.cast(b.stored_value(op.inputs[1]), "float64")
+    weights = b.cast(b.stored_input(op, 1), "float64")
     data = b.cast(data, "float64")
     points = [*op.inputs[2:], "", ""][:2]
     if points[0]:
-        data = b.aten("sub.Tensor", data, b.aten("reshape", b.stored_value(points[0]), []))
+        data = data - b.aten("reshape", b.stored_value(points[0]), [])
     if points[1]:
         shape = [-1, *[1] * (spatial + 1)]
-        weights = b.aten("sub.Tensor", weights, b.aten("reshape", b.stored_value(points[1]), shape))
+        weights = weights - b.aten("reshape", b.stored_value(points[1]), shape)
     if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
     sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), int(op["group"]))
     b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
-    b.set_node(op.outputs[0], b.cast(total, "int32"))
+    b.store(op, b.cast(total, "int32"))
 
 
 def write_einsum(op: Op, b: Builder) -> None:
@@ -187,10 +186,10 @@ def write_matmul(op: Op, b: Builder) -> None:
         sides = ((x, "trans_a"), (w, "trans_b"))
         return b.aten("matmul", *(b.aten("transpose.int", node, -2, -1) if op[flag] else node for node, flag in sides))
 
-    shape = b.shape(op, op.inputs[0])
+    shape = b.shape(op)
     length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
-    real = integer_sum(op, b, b.stored_value(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
-    b.finish(op, product(_data(op, b, b.stored_value(op.inputs[0])), b.float_value(op.inputs[1]), None) if real is None else real)
+    real = integer_sum(op, b, b.stored_input(op), product, 0, length if isinstance(length, int) else 2**24)
+    b.finish(op, product(_data(op, b, b.stored_input(op)), b.float_input(op, 1), None) if real is None else real)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -25,19 +25,19 @@ def write_batch_norm(op: Op, b: Builder) -> None:
 
 def write_layer_norm(op: Op, b: Builder) -> None:
     """LayerNormalization over the axes from `axis` on."""
-    shape = b.shape(op, op.inputs[0])
+    shape = b.shape(op)
     sizes = shape[int(op["axis"]) % len(shape) :]
     if op.outputs[1:]:
         raise b.unsupported_error(op, "further results")
     first = len(shape) - len(sizes)
-    known = [b.aten("sym_size.int", b.stored_value(op.inputs[0]), first + place) if isinstance(size, str) else size
+    known = [b.aten("sym_size.int", b.stored_input(op), first + place) if isinstance(size, str) else size
              for place, size in enumerate(sizes)]  # fmt: skip
     names = (*op.inputs[1:3], "", "")[:2]
     if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
         parameters = [b.float_value(name) for name in names]
-        b.finish(op, b.aten("layer_norm", b.float_value(op.inputs[0]), known, *parameters, float(op["epsilon"])))
+        b.finish(op, b.aten("layer_norm", b.float_input(op), known, *parameters, float(op["epsilon"])))
         return
-    node = b.aten("layer_norm", b.float_value(op.inputs[0]), known, None, None, float(op["epsilon"]))
+    node = b.aten("layer_norm", b.float_input(op), known, None, None, float(op["epsilon"]))
     for operator, name in zip(("mul.Tensor", "add.Tensor"), names, strict=True):  # parameters that are broadcast
         node = b.aten(operator, node, b.float_value(name)) if name else node
     b.note_operator()
@@ -64,7 +64,7 @@ def write_softmax(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         if int(op["axis"]) < 0:  # a reader counts axes from the front
             b.note_operator()
-        b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), int(op["axis"])))
+        b.finish(op, b.aten(operator, b.float_input(op), int(op["axis"])))
 
     return write
 
@@ -78,7 +78,7 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
     """
 
     def write(op: Op, b: Builder) -> None:
-        data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+        data, result = b.input_tensor(op), b.output_tensor(op)
         if finish_integers is not None and "int" in data.dtype and not data.is_quantized:
             total = b.aten("sum.dim_IntList", b.stored_value(data.name), axes_of(op, b), bool(op["keepdims"]))
             node = finish_integers(op, b, total)
@@ -86,14 +86,14 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
             b.set_node(result.name, node if result.dtype == "int64" else b.cast(node, result.dtype))
         elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
-            b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
+            b.finish(op, b.aten(operator, b.float_input(op), axes_of(op, b), bool(op["keepdims"])))
 
     return write
 
 
 def _divide_integers(op: Op, b: Builder, total: Node) -> Node:
     """The mean of plain integers, which is cut off."""
-    sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes_of(op, b)]
+    sizes = [b.shape(op)[axis] for axis in axes_of(op, b)]
     if any(isinstance(size, str) for size in sizes):
         raise b.unsupported_error(op, "the mean of an unknown number of integers", rule="unknown-size")
     return b.aten("div.Tensor_mode", total, math.prod(int(size) for size in sizes), rounding_mode="trunc")
@@ -110,38 +110,38 @@ def write_arg(operator: str) -> WriteFunction:
     """ArgMax and ArgMin: the first of equal ones."""
 
     def write(op: Op, b: Builder) -> None:
-        node = b.aten(operator, b.float_value(op.inputs[0]), int(op["axis"]), bool(op["keepdims"]))
-        dtype = b.tensor(op.outputs[0]).dtype
-        b.set_node(op.outputs[0], node if dtype == "int64" else b.cast(node, dtype))
+        node = b.aten(operator, b.float_input(op), int(op["axis"]), bool(op["keepdims"]))
+        dtype = b.output_tensor(op).dtype
+        b.store(op, node if dtype == "int64" else b.cast(node, dtype))
 
     return write
 
 
 def write_norm(op: Op, b: Builder) -> None:
     """LpNormalization: along an axis, divided by the norm; a vector of zeros stays."""
-    node = b.float_value(op.inputs[0])
+    node = b.float_input(op)
     length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, int(op["p"]), [int(op["axis"])], True), _LEAST_NORM)
-    b.finish(op, b.aten("div.Tensor", node, length))
+    b.finish(op, node / length)
 
 
 def write_product(op: Op, b: Builder) -> None:
     """ReduceProd, one axis after the other."""
-    node = b.float_value(op.inputs[0])
+    node = b.float_input(op)
     for axis in sorted(axes_of(op, b), reverse=True):
         node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
-    dtype = b.tensor(op.outputs[0]).dtype
+    dtype = b.output_tensor(op).dtype
     b.note_operator()
-    b.finish(op, b.cast(node, dtype) if "int" in dtype and not b.tensor(op.outputs[0]).is_quantized else node)
+    b.finish(op, b.cast(node, dtype) if "int" in dtype and not b.output_tensor(op).is_quantized else node)
 
 
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd, in reverse too; results of integers stay in their type. An exclusive sum is the sum less the element."""
-    axis, node = int(op["axis"]) % b.rank(op), b.float_value(op.inputs[0])
+    axis, node = int(op["axis"]) % b.rank(op), b.float_input(op)
     node = b.aten("flip", node, [axis]) if op["reverse"] else node
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.output_tensor(op)
     kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
     total = b.aten(op.kind.lower(), node, axis, **kind)
-    total = b.aten("sub.Tensor", total, node) if op["exclusive"] else total
+    total = total - node if op["exclusive"] else total
     b.note_operator()
     b.finish(op, b.aten("flip", total, [axis]) if op["reverse"] else total)
 
@@ -149,18 +149,18 @@ def write_cumulative(op: Op, b: Builder) -> None:
 def write_local_response(op: Op, b: Builder) -> None:
     """LRN: sums of squares of neighbouring channels."""
     b.channels_first(op)
-    node, size, rank = b.float_value(op.inputs[0]), int(op["size"]), b.rank(op)
+    node, size, rank = b.float_input(op), int(op["size"]), b.rank(op)
     before = (size - 1) // 2
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
-    count = b.shape(op, op.inputs[0])[1]
+    count = b.shape(op)[1]
     if isinstance(count, str):
         raise b.unsupported_error(op, "channels of unknown number", rule="unknown-size")
     total = b.aten("slice.Tensor", squares, 1, 0, count)
     for place in range(1, size):
-        total = b.aten("add.Tensor", total, b.aten("slice.Tensor", squares, 1, place, place + count))
-    base = b.aten("add.Tensor", b.aten("mul.Tensor", total, float(op["alpha"]) / size), float(op["bias"]))
+        total = total + b.aten("slice.Tensor", squares, 1, place, place + count)
+    base = total * (float(op["alpha"]) / size) + float(op["bias"])
     b.note_operator()
-    b.finish(op, b.aten("div.Tensor", node, b.aten("pow.Tensor_Scalar", base, float(op["beta"]))))
+    b.finish(op, node / b.aten("pow.Tensor_Scalar", base, float(op["beta"])))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

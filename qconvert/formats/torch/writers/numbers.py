@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.indexing import static_shape
-from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.torch.writing import Builder, WriteFunction, with_note
 from qconvert.graph import Array, Op, numpy_dtype
 from qconvert.operators.signal import fake_quant_quantization
 
@@ -19,8 +17,7 @@ def plain(operator: str) -> WriteFunction:
     """An operator of the same operands."""
 
     def write(op: Op, b: Builder) -> None:
-        b.note_operator()
-        b.set_node(op.outputs[0], b.aten(operator, *(b.stored_value(name) for name in op.inputs)))
+        b.store(op, b.aten(operator, *(b.stored_value(name) for name in op.inputs)))
 
     return write
 
@@ -28,29 +25,26 @@ def plain(operator: str) -> WriteFunction:
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift: by all bits or more gives 0 to the left, and what all bits but one give to the right."""
     data, by = (b.stored_value(name) for name in op.inputs)
-    bits = 8 * numpy_dtype(b.tensor(op.inputs[0]).dtype).itemsize
+    bits = 8 * numpy_dtype(b.input_tensor(op).dtype).itemsize
     inside = b.aten("clamp", by, 0, bits - 1)
     node = b.aten("bitwise_right_shift.Tensor" if op["direction"] == "RIGHT" else "bitwise_left_shift.Tensor", data, inside)
     if op["direction"] != "RIGHT":
         node = b.aten("where.self", b.aten("eq.Tensor", inside, by), node, b.aten("zeros_like", node))
-    b.note_operator()
-    b.set_node(op.outputs[0], node)
+    b.store(op, node)
 
 
 def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast: the same bytes, with a last axis more or less where the types differ in size."""
-    node, ratio, dtype = b.stored_value(op.inputs[0]), int(op["ratio"]), b.dtype(str(op["to"]))
+    node, ratio, dtype = b.stored_input(op), int(op["ratio"]), b.dtype(str(op["to"]))
     node = b.aten("unsqueeze", node, -1) if ratio > 1 else node
     node = b.aten("view.dtype", b.aten("clone", node), dtype)
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
+    b.store(op, b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
 
 
 def _write_known(op: Op, b: Builder, found: Any) -> None:
     """The result of an operator that is known before the model runs."""
-    b.note_operator()
-    dtype = numpy_dtype(b.tensor(op.outputs[0]).dtype)
-    b.set_node(op.outputs[0], b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
+    dtype = numpy_dtype(b.output_tensor(op).dtype)
+    b.store(op, b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
 
 
 def _known_values(op: Op, b: Builder) -> list[Array]:
@@ -68,7 +62,7 @@ def write_rank(op: Op, b: Builder) -> None:
 def write_range(op: Op, b: Builder) -> None:
     """Range of known ends."""
     start, _, step = (value.reshape(()) for value in _known_values(op, b))
-    (count,), dtype = static_shape(op, b, op.outputs[0]), numpy_dtype(b.tensor(op.outputs[0]).dtype)
+    (count,), dtype = b.static_shape(op, op.outputs[0]), numpy_dtype(b.output_tensor(op).dtype)
     start = start.astype(np.float64) if dtype.kind == "f" else start
     _write_known(op, b, start + np.arange(count) * step)
 
@@ -81,21 +75,19 @@ def write_broadcast_args(op: Op, b: Builder) -> None:
 def write_trilu(op: Op, b: Builder) -> None:
     """Trilu from a known diagonal on."""
     first = b.integers(op, 1)[0] if op.has(1) else 0
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("triu" if op["upper"] else "tril", b.stored_value(op.inputs[0]), first))
+    b.store(op, b.aten("triu" if op["upper"] else "tril", b.stored_input(op), first))
 
 
 def write_set_diagonal(op: Op, b: Builder) -> None:
     """MatrixSetDiag."""
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("diagonal_scatter", *(b.stored_value(name) for name in op.inputs), 0, -2, -1))
+    b.store(op, b.aten("diagonal_scatter", *(b.stored_value(name) for name in op.inputs), 0, -2, -1))
 
 
 def write_interior_pad(op: Op, b: Builder) -> None:
     """InteriorPad: the elements that are left are put at their places among fillers."""
-    before, after = static_shape(op, b, op.inputs[0]), static_shape(op, b, op.outputs[0])
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_value(op.inputs[1]), [1] * len(after)), list(after)))
-    node, places = b.stored_value(op.inputs[0]), []
+    before, after = b.static_shape(op), b.static_shape(op, op.outputs[0])
+    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 1), [1] * len(after)), list(after)))
+    node, places = b.stored_input(op), []
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True)):
         at = op["low"][axis] + np.arange(size) * (op["interior"][axis] + 1)
         kept = np.flatnonzero((at >= 0) & (at < wanted))
@@ -103,41 +95,43 @@ def write_interior_pad(op: Op, b: Builder) -> None:
             node = b.aten("index_select", node, axis, b.buffer(kept, f"{op.outputs[0]}/kept"))
         shape = [-1 if place == axis else 1 for place in range(len(after))]
         places.append(b.buffer(at[kept].reshape(shape), f"{op.outputs[0]}/places"))
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("index_put", whole, places, node))
+    b.store(op, b.aten("index_put", whole, places, node))
 
 
 def write_bucketize(op: Op, b: Builder) -> None:
     """Bucketize."""
-    data = (b.float_value if b.tensor(op.inputs[0]).is_quantized else b.stored_value)(op.inputs[0])
-    b.note_operator()
-    b.set_node(op.outputs[0], b.aten("bucketize.Tensor", data, b.stored_value(op.inputs[1]), out_int32=True, right=True))
+    data = (b.float_value if b.input_tensor(op).is_quantized else b.stored_value)(op.inputs[0])
+    b.store(op, b.aten("bucketize.Tensor", data, b.stored_input(op, 1), out_int32=True, right=True))
 
 
 def write_fake_quant(op: Op, b: Builder) -> None:
     """FakeQuant, in float64."""
     low, high, scale = fake_quant_quantization(op["min"], op["max"], op["num_bits"], bool(op["narrow_range"]))
-    node = b.aten("clamp", b.widen(b.stored_value(op.inputs[0])), low, high)
-    steps = b.aten("floor", b.aten("add.Tensor", b.aten("div.Tensor", b.aten("sub.Tensor", node, low), scale), 0.5))
-    real = b.aten("add.Tensor", b.aten("mul.Tensor", steps, scale), low)
-    b.set_node(op.outputs[0], b.cast(real, b.tensor(op.outputs[0]).dtype))
+    node = b.aten("clamp", b.widen(b.stored_input(op)), low, high)
+    steps = b.aten("floor", (node - low) / scale + 0.5)
+    real = steps * scale + low
+    b.store(op, b.cast(real, b.output_tensor(op).dtype))
 
 
-WRITERS: Mapping[str, WriteFunction] = {
-    "BitwiseAnd": plain("bitwise_and.Tensor"),
-    "BitwiseOr": plain("bitwise_or.Tensor"),
-    "BitwiseXor": plain("bitwise_xor.Tensor"),
-    "BitwiseNot": plain("bitwise_not"),
-    "BitShift": write_bit_shift,
-    "Bitcast": write_bitcast,
-    "Range": write_range,
-    "BroadcastArgs": write_broadcast_args,
-    "Rank": write_rank,
-    "Trilu": write_trilu,
-    "ZerosLike": plain("zeros_like"),
-    "MatrixDiag": plain("diag_embed"),
-    "MatrixSetDiag": write_set_diagonal,
-    "InteriorPad": write_interior_pad,
-    "Bucketize": write_bucketize,
-    "FakeQuant": write_fake_quant,
+#: All of them are recognized by notes alone.
+WRITERS = {
+    kind: with_note(write)
+    for kind, write in {
+        "BitwiseAnd": plain("bitwise_and.Tensor"),
+        "BitwiseOr": plain("bitwise_or.Tensor"),
+        "BitwiseXor": plain("bitwise_xor.Tensor"),
+        "BitwiseNot": plain("bitwise_not"),
+        "BitShift": write_bit_shift,
+        "Bitcast": write_bitcast,
+        "Range": write_range,
+        "BroadcastArgs": write_broadcast_args,
+        "Rank": write_rank,
+        "Trilu": write_trilu,
+        "ZerosLike": plain("zeros_like"),
+        "MatrixDiag": plain("diag_embed"),
+        "MatrixSetDiag": write_set_diagonal,
+        "InteriorPad": write_interior_pad,
+        "Bucketize": write_bucketize,
+        "FakeQuant": write_fake_quant,
+    }.items()
 }

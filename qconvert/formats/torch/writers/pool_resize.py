@@ -17,7 +17,7 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Op
 from qconvert.operators.resize import nearest, positions
 
-__all__ = ["WRITERS", "_RESIZE", "known_sizes", "nearest_operator"]
+__all__ = ["WRITERS", "known_sizes", "nearest_operator"]
 
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
@@ -36,7 +36,7 @@ def write_resize(op: Op, b: Builder) -> None:
     elif mode == "linear" and known is not None and (b.wide or not aligned or spatial > 3):
         _write_linear(op, b, *known)
     elif aligned and (mode, spatial) in _SMOOTH:
-        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.float_value(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
+        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.float_input(op), sizes_of(b, op.inputs[1]), places == "align_corners"))
     else:
         raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
 
@@ -53,11 +53,11 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
     name = nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
-        b.finish(op, b.aten(f"{name}{spatial}d", b.float_value(op.inputs[0]), sizes_of(b, op.inputs[1])))
+        b.finish(op, b.aten(f"{name}{spatial}d", b.float_input(op), sizes_of(b, op.inputs[1])))
         return
     if known is None:
         raise b.unsupported_error(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
-    node = b.float_value(op.inputs[0])
+    node = b.float_input(op)
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
         chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
@@ -82,7 +82,7 @@ def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) 
 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
     """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
-    data, total = b.tensor(op.inputs[0]), 1
+    data, total = b.input_tensor(op), 1
     on_quantization = b.wide and data.quantization is not None and data.quantization.is_per_tensor
     b.note_operator()
     node = (
@@ -94,14 +94,14 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
         node = _interpolate_axis(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
-    node = b.aten("div.Tensor", node, float(total))
-    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.tensor(op.outputs[0])):
+    node = node / float(total)
+    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.output_tensor(op)):
         point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
-        stored = b.aten("add.Tensor", node, point + 0.5 * ties_up) if point or ties_up else node
+        stored = node + (point + 0.5 * ties_up) if point or ties_up else node
         finish_stored(op, b, b.aten("floor" if ties_up else "round", stored))
         return
     if on_quantization and data.quantization is not None:
-        node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
+        node = node * float(data.quantization.scale[0])
     b.finish(op, node)
 
 
@@ -115,11 +115,8 @@ def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, plac
     for index, share in ((lower, denominator - weight), (lower + 1, weight)):
         chosen = b.buffer(np.clip(index, 0, size - 1), f"{op.outputs[0]}/places")
         side = b.aten("index_select", node, axis, chosen)
-        sides.append(b.aten("mul.Tensor", side, b.buffer(share.astype(weight.dtype), f"{op.outputs[0]}/shares")))
+        sides.append(side * b.buffer(share.astype(weight.dtype), f"{op.outputs[0]}/shares"))
     return b.aten("add.Tensor", *sides)
-
-
-_RESIZE: Mapping[str, WriteFunction] = {"Resize": write_resize}
 
 
 def write_max_pool(op: Op, b: Builder) -> None:
@@ -129,7 +126,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     dilations = [int(step) for step in op["dilations"]] or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
     fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    data = real_data(op, b, b.stored_value(op.inputs[0]) if fits else pad_data(op, b, pads, float("-inf")))
+    data = real_data(op, b, b.stored_input(op) if fits else pad_data(op, b, pads, float("-inf")))
     padding = pads[: len(kernel)] if fits else [0] * len(kernel)
     b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
 
@@ -142,28 +139,22 @@ def write_average_pool(op: Op, b: Builder) -> None:
     fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
     several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
-    if (
-        b.wide
-        and op["arithmetic"]
-        and not several
-        and b.tensor(op.inputs[0]).shares_quantization(b.tensor(op.outputs[0]))
-        and len(kernel) <= 3
-    ):
+    if b.wide and op["arithmetic"] and not several and b.input_tensor(op).shares_quantization(b.output_tensor(op)) and len(kernel) <= 3:
         write_average_of_integers(op, b, kernel, strides, pads)
         return
     if fits:
-        data = b.float_value(op.inputs[0])
+        data = b.float_input(op)
         b.finish(op, b.aten(operator, data, kernel, strides, pads[: len(kernel)], bool(op["ceil_mode"]), counts))
         return
     node = b.aten(operator, real_data(op, b, pad_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
     if not counts:
-        node = b.aten("mul.Tensor", node, b.buffer(_window_ratios(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
+        node = node * b.buffer(_window_ratios(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares")
     b.finish(op, node)
 
 
 def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
     """Window size divided by the number of elements that are not padding, at each position."""
-    sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
+    sizes, count = b.shape(op)[2:], len(kernel)
     if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
         raise b.unsupported_error(
             op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size"
@@ -178,7 +169,7 @@ def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
 
 def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
     """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
-    data, result, size = b.tensor(op.inputs[0]), b.tensor(op.outputs[0]), math.prod(kernel)
+    data, result, size = b.input_tensor(op), b.output_tensor(op), math.prod(kernel)
     quantization = data.quantization
     assert quantization is not None
     node = pad_data(op, b, pads, None) if any(pads) else b.stored_value(data.name)
@@ -198,12 +189,12 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
         return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
 
     offset, half, divisor = (number(values) for values in ((int(quantization.zero_point[0]) - zero) * count, count // 2, count))
-    total = b.aten("add.Tensor", total, offset)
+    total = total + offset
     away = op["arithmetic"] == "ties_away"
-    part = b.aten("add.Tensor", b.aten("abs", total) if away else total, half)
-    average = b.aten("floor", b.aten("div.Tensor", part, divisor))
-    average = b.aten("mul.Tensor", average, b.aten("sign", total)) if away else average
-    average = b.aten("add.Tensor", average, float(zero)) if zero else average
+    part = (b.aten("abs", total) if away else total) + half
+    average = b.aten("floor", part / divisor)
+    average = average * b.aten("sign", total) if away else average
+    average = average + float(zero) if zero else average
     finish_stored(op, b, average)
 
 
@@ -213,7 +204,7 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
     if not op["ceil_mode"] and (counts or not any(pads)):
         return np.full((1, 1, *[1] * spatial), math.prod(kernel))
     count = np.ones((1, 1, *[1] * spatial), np.int64)
-    places = zip(b.shape(op, op.inputs[0])[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
+    places = zip(b.shape(op)[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
     for axis, (size, wanted, taps, step) in enumerate(places):
         if isinstance(size, str) or isinstance(wanted, str):
             raise b.unsupported_error(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
@@ -227,28 +218,28 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
 def write_global_max(op: Op, b: Builder) -> None:
     """GlobalMaxPool."""
     b.channels_first(op)
-    b.finish(op, b.aten("amax", b.float_value(op.inputs[0]), list(range(2, b.rank(op))), True))
+    b.finish(op, b.aten("amax", b.float_input(op), list(range(2, b.rank(op))), True))
 
 
 def write_global_average(op: Op, b: Builder) -> None:
     """GlobalAveragePool."""
     b.channels_first(op)
     spatial = b.rank(op) - 2
-    data = b.tensor(op.inputs[0])
+    data = b.input_tensor(op)
     sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
-    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.tensor(op.outputs[0]))
+    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.output_tensor(op))
     if op.attributes.get("arithmetic") and known and data.quantization is not None:
         node = subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
         finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
         return
     if spatial <= 3:
-        b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.float_value(op.inputs[0]), [1] * spatial))
+        b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.float_input(op), [1] * spatial))
     else:
-        b.finish(op, b.aten("mean.dim", b.float_value(op.inputs[0]), list(range(2, spatial + 2)), True))
+        b.finish(op, b.aten("mean.dim", b.float_input(op), list(range(2, spatial + 2)), True))
 
 
 WRITERS: Mapping[str, WriteFunction] = {
-    **_RESIZE,
+    "Resize": write_resize,
     "MaxPool": write_max_pool,
     "AveragePool": write_average_pool,
     "GlobalAveragePool": write_global_average,

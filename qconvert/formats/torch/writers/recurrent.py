@@ -25,7 +25,7 @@ _MOST_STEPS = 256
 def write_recurrence(op: Op, b: Builder) -> None:
     """aten::lstm, gru, rnn_tanh or rnn_relu, in float; a layer that begins at the end of its data reads them turned round."""
     layer, directions = _LAYERS[op.kind], 2 if op["direction"] == "bidirectional" else 1
-    data = b.float_value(op.inputs[0])
+    data = b.float_input(op)
     data = b.aten("transpose.int", data, 0, 1) if op["layout"] else data
     turned = op["direction"] == "reverse"
     data = b.aten("flip", data, [0]) if turned else data
@@ -107,7 +107,7 @@ def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
             found.append(b.aten("transpose.int", node, 0, 1) if op["layout"] else node)
             continue
         row = b.aten("slice.Tensor", b.aten("select.int", data, 0, 0), 1, 0, 1)
-        zeros = b.aten("unsqueeze", b.aten("mul.Tensor", b.aten("zeros_like", row), 0.0), 0)
+        zeros = b.aten("unsqueeze", b.aten("zeros_like", row) * 0.0, 0)
         found.append(b.aten("expand", zeros, [directions, -1, int(op["hidden_size"])]))
     return found
 
@@ -121,7 +121,7 @@ def _by_direction(b: Builder, whole: Node, cells: int, directions: int) -> Node:
 
 def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
     """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds its operands."""
-    steps = b.shape(op, op.inputs[0])[1 if op["layout"] else 0]
+    steps = b.shape(op)[1 if op["layout"] else 0]
     if op["direction"] == "bidirectional" or not isinstance(steps, int) or steps > _MOST_STEPS:
         raise b.unsupported_error(
             op,
@@ -140,21 +140,21 @@ def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
 
 
 def _rnn_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
-    return [b.aten(activation_names(op)[0].lower(), b.aten("add.Tensor", own, theirs))]
+    return [b.aten(activation_names(op)[0].lower(), own + theirs)]
 
 
 def _gru_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
     first, second = (_gates(op, b, node, 3) for node in (own, theirs))
     reset, update = (b.aten("sigmoid", b.aten("add.Tensor", *pair)) for pair in zip(first[:2], second[:2], strict=True))
-    new = b.aten("tanh", b.aten("add.Tensor", second[2], b.aten("mul.Tensor", first[2], reset)))
-    return [b.aten("add.Tensor", b.aten("mul.Tensor", b.aten("sub.Tensor", states[0], new), update), new)]
+    new = b.aten("tanh", second[2] + first[2] * reset)
+    return [(states[0] - new) * update + new]
 
 
 def _lstm_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
-    enters, stays, new, opens = _gates(op, b, b.aten("add.Tensor", own, theirs), 4)
-    kept = b.aten("mul.Tensor", b.aten("sigmoid", stays), states[1])
-    cell = b.aten("add.Tensor", kept, b.aten("mul.Tensor", b.aten("sigmoid", enters), b.aten("tanh", new)))
-    return [b.aten("mul.Tensor", b.aten("sigmoid", opens), b.aten("tanh", cell)), cell]
+    enters, stays, new, opens = _gates(op, b, own + theirs, 4)
+    kept = b.aten("sigmoid", stays) * states[1]
+    cell = kept + b.aten("sigmoid", enters) * b.aten("tanh", new)
+    return [b.aten("sigmoid", opens) * b.aten("tanh", cell), cell]
 
 
 def _gates(op: Op, b: Builder, node: Node, count: int) -> list[Node]:

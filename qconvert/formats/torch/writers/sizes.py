@@ -51,10 +51,8 @@ def defer_sizes(write: WriteFunction) -> WriteFunction:
 
 
 def _shape(op: Op, b: Builder) -> list[Any]:
-    shape = b.shape(op, op.inputs[0])
-    return [
-        b.aten("sym_size.int", b.stored_value(op.inputs[0]), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)
-    ]
+    shape = b.shape(op)
+    return [b.aten("sym_size.int", b.stored_input(op), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)]
 
 
 def _copy_sizes(op: Op, b: Builder) -> list[Any]:
@@ -99,13 +97,13 @@ _FOLLOWED: Mapping[str, Any] = {
 
 def write_shape(op: Op, b: Builder) -> None:
     """Shape: a number where it is known; sizes of the run time have no tensor unless something computes with them."""
-    shape = b.shape(op, op.inputs[0])
+    shape = b.shape(op)
     if any(isinstance(size, str) for size in shape):
         b.deferred.add(op.outputs[0])
         b.sizes_of = sizes_of
     else:
-        dtype = b.tensor(op.outputs[0]).dtype
-        b.set_node(op.outputs[0], b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
+        dtype = b.output_tensor(op).dtype
+        b.store(op, b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
 
 
 WRITERS: Mapping[str, WriteFunction] = {"Shape": write_shape}
