@@ -10,7 +10,7 @@ from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.torch.reading import Operator, Reading
-from qconvert.formats.torch.session import Constants, Session
+from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["Calls", "Missing"]
@@ -76,11 +76,6 @@ class Calls:
     def __init__(self, session: Session, operators: Mapping[str, Sequence[Operator]]) -> None:
         self._session = session
         self._operators = operators
-
-    @property
-    def constants(self) -> Constants:
-        """Those of the model."""
-        return self._session.constants
 
     def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """Return the results of a call.

@@ -19,6 +19,11 @@ __all__ = ["VIEWS", "InPlace", "is_change"]
 #: Calls an operator: its name, its arguments by position and by name.
 _Call = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 
+
+def _aten(*names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names)
+
+
 #: Arguments after the data, where a view says which elements it takes.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "permute": ("dims",), "transpose": ("dim0", "dim1"), "swapaxes": ("axis0", "axis1"), "swapdims": ("dim0", "dim1"),
@@ -28,29 +33,27 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 _RESHAPED = ("view", "view_as", "unflatten", "squeeze", "unsqueeze", "flatten", "reshape", "reshape_as", "contiguous", "ravel")
 _OTHER = ("expand", "expand_as", "broadcast_to", "diagonal", "unfold")
-_SAME = (
-    "detach", "alias", "to", "type_as", "dropout", "feature_dropout", "alpha_dropout", "cpu", "cuda", "float", "double", "half", "bfloat16",
-    "int", "long", "short", "char", "byte", "bool", "positive", "t", "numpy_T", "mT",
+#: Operators that give their input itself, or a copy of another type.
+_SAME_OR_COPY = (
+    "to", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool", "cpu", "cuda",
 )  # fmt: skip
+_SAME = ("detach", "alias", "dropout", "feature_dropout", "alpha_dropout", "positive", "t", "numpy_T", "mT", *_SAME_OR_COPY)
 #: Operators whose results share elements with their first input. Where a result is that input, it is the same tensor.
-VIEWS = frozenset(f"aten::{name}" for name in (*_ARGUMENTS, *_RESHAPED, *_OTHER, *_SAME))
+VIEWS = _aten(*_ARGUMENTS, *_RESHAPED, *_OTHER, *_SAME)
 #: Of these, those that copy tensors whose elements do not lie in the order of their axes, as those of a transposed one.
-MAY_COPY = frozenset(f"aten::{name}" for name in ("flatten", "reshape", "reshape_as", "contiguous", "ravel"))
+MAY_COPY = _aten("flatten", "reshape", "reshape_as", "contiguous", "ravel")
 #: Of these, those whose form in place changes the shape of a tensor and none of its elements.
-CHANGES_SHAPE = frozenset(f"aten::{name}" for name in ("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"))
+CHANGES_SHAPE = _aten("squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims")
 #: Views that leave elements in the order of their axes.
-KEEPS_ORDER = frozenset(f"aten::{name}" for name in (*_RESHAPED, "detach", "alias"))
+KEEPS_ORDER = _aten(*_RESHAPED, "detach", "alias")
 #: Operators whose results have their elements in the order of their axes if their inputs have.
-MAKES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "zeros", "ones", "full", "empty", "arange", "eye", "linspace", "tensor", "scalar_tensor", "zeros_like", "ones_like", "full_like",
-        "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "clone", "cat", "stack", "add", "sub", "rsub", "mul", "div",
-        "neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "clamp", "pow", "where", "masked_fill", "gelu", "silu",
-        "hardswish", "leaky_relu", "conv1d", "conv2d", "conv3d", "_convolution", "convolution", "batch_norm", "layer_norm", "linear",
-        "max_pool2d", "avg_pool2d", "softmax", "copy", "fill", "zero", "bitwise_and", "logical_and", "gt", "lt", "ge", "le", "eq", "ne",
-        "floor", "round",
-    )
+MAKES = _aten(
+    "zeros", "ones", "full", "empty", "arange", "eye", "linspace", "tensor", "scalar_tensor", "zeros_like", "ones_like", "full_like",
+    "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "clone", "cat", "stack", "add", "sub", "rsub", "mul", "div",
+    "neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "clamp", "pow", "where", "masked_fill", "gelu", "silu",
+    "hardswish", "leaky_relu", "conv1d", "conv2d", "conv3d", "_convolution", "convolution", "batch_norm", "layer_norm", "linear",
+    "max_pool2d", "avg_pool2d", "softmax", "copy", "fill", "zero", "bitwise_and", "logical_and", "gt", "lt", "ge", "le", "eq", "ne",
+    "floor", "round",
 )  # fmt: skip
 
 
@@ -233,7 +236,7 @@ class InPlace:
             same = result.name == self._name(self.current_value(first))
             if same and (certain or name != "aten::contiguous"):
                 return first
-            if not same and name in _SAME_OR_COPY:
+            if not same and name.removeprefix("aten::") in _SAME_OR_COPY:
                 return result
             return self._note_view(first, result, _Step(name, *rest, None, certain, where, hint), strided)
         if isinstance(result, (list, tuple)):
@@ -319,13 +322,6 @@ class InPlace:
         held.value = made if step.part is None else made[step.part]
         held.version = root.version
         return held.value
-
-
-#: Operators that give their input itself, or a copy of another type.
-_SAME_OR_COPY = frozenset(
-    f"aten::{name}"
-    for name in ("to", "type_as", "float", "double", "half", "bfloat16", "int", "long", "short", "char", "byte", "bool", "cpu", "cuda")
-)
 
 
 def _unknown(where: str) -> UnsupportedError:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic.rounding import scale_and_zero_point
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.reading import Reading
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
@@ -42,15 +43,6 @@ __all__ = [
 ROUNDED, FUSED, SHIFTED = "rounded", "fused", "shifted"
 
 
-def along_axis(values: Array, quantization: Quantization, shape: tuple[int, ...]) -> Array:
-    """Scales or zero points of a quantization, so that they broadcast with data of a shape: along its axis, or in blocks."""
-    if quantization.axis is None:
-        return values.reshape(())
-    if quantization.block_size:
-        return np.repeat(values, quantization.block_size, axis=quantization.axis)[tuple(slice(size) for size in shape)]
-    return values.reshape([-1 if axis == quantization.axis else 1 for axis in range(len(shape))])
-
-
 def integers(data: Array, quantization: Quantization, dtype: str, order: str, exact: Array | None = None) -> Array:
     """The stored integers of constant float values.
 
@@ -63,8 +55,7 @@ def integers(data: Array, quantization: Quantization, dtype: str, order: str, ex
     """
     scale = quantization.scale.astype(np.float64) if exact is None else exact.astype(np.float64)
     with np.errstate(all="ignore"):
-        reciprocal = along_axis((1 / scale).astype(np.float32), quantization, data.shape)
-        zero_point = along_axis(quantization.zero_point, quantization, data.shape)
+        reciprocal, zero_point = scale_and_zero_point(replace(quantization, scale=(1 / scale).astype(np.float32)), data.shape)
         # the product of two float32 is exact in float64, and so is the sum but for values far outside of any quantization
         if order == FUSED:
             steps = np.rint((data.astype(np.float64) * reciprocal + zero_point).astype(np.float32))

@@ -52,11 +52,11 @@ class _Storage:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
 class _Name:
     """A global that a pickle names."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
 
 _MARK = object()

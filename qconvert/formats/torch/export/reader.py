@@ -57,10 +57,8 @@ def names_in(value: Any) -> Iterator[str]:
         yield value
 
 
-def _read_names(node: Node) -> Iterator[str]:
-    for value in node.arguments.values():
-        if not isinstance(value, str):
-            yield from names_in(value)
+def _read_names(node: Node) -> set[str]:
+    return {name for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)}
 
 
 def is_in_place(node: Node) -> bool:
@@ -94,7 +92,7 @@ def find_needed_nodes(nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node
     for node in reversed(nodes):
         changed = _all_changed_by(node)
         if alive.intersection(names_in(node.outputs)) or any(roots.get(name, name) in shared for name in changed):
-            read = set(_read_names(node))
+            read = _read_names(node)
             alive |= read
             shared |= {roots.get(name, name) for name in read}
             kept.append(node)
@@ -185,10 +183,10 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
     reading = _Reading(program, draft, Calls(session, OPERATORS), constants)
-    inputs = reading.give_inputs(stored, constants, given)
+    inputs = reading.give_inputs(stored, given)
     reading.run()
     outputs = flatten_outputs(reading.results(), constants)
-    reading.write_states(constants)
+    reading.write_states()
     return finish_graph(session, name, inputs, outputs, f"torch.export {program.torch_version}".strip(), states=reading.states)
 
 
@@ -199,6 +197,7 @@ class _Reading:
         self._program = program
         self._draft = draft
         self._calls = calls
+        self._constants = constants
         self._values: dict[str, Any] = {}
         self._in_place = InPlace(self._call_operator, constants.name)
         self._most = _WRITTEN_BACK + 4 * len(program.nodes)
@@ -227,16 +226,16 @@ class _Reading:
         candidates = {**in_place, **stated}
         while True:
             nodes = find_needed_nodes(self._program.nodes, wanted | {self._changed[name][1] for name in self._changed})
-            read = {name for node in nodes for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)}
+            read = {name for node in nodes for name in _read_names(node)}
             new = {name: (buffers[name], value) for name, value in candidates.items() if name in read and name not in self._changed}
             if not new:
                 return nodes
             self._changed.update(new)
 
-    def give_inputs(self, stored: Mapping[str, Any], constants: Constants, given: GivenInputs) -> list[str]:
+    def give_inputs(self, stored: Mapping[str, Any], given: GivenInputs) -> list[str]:
         """Notes the values of the program's inputs; returns the names of those that the user gives."""
         names: list[str] = []
-        read = {name for node in self._nodes for name in _all_names(node)}
+        read = {name for node in self._nodes for name in _read_names(node)}
         read |= {name for _, argument, _ in self._program.outputs for name in names_in(argument)}
         for kind, argument, target in self._program.inputs:
             if not isinstance(argument, (TensorName, SizeName)):
@@ -249,9 +248,9 @@ class _Reading:
                 names.append(name)
             elif target in stored:
                 self._values[name] = stored[target]
-                _place(stored[target], target, constants)
+                _place(stored[target], target, self._constants)
                 if name in self._changed and isinstance(stored[target], StoredTensor):
-                    self._values[name] = self._state(target, stored[target], constants)
+                    self._values[name] = self._state(target, stored[target])
             elif name in read:
                 raise InvalidModelError("the archive has no data of this parameter or buffer", where=target or name, rule="weights-missing")
         given.require_used()
@@ -274,9 +273,9 @@ class _Reading:
         self._draft.add_exactly(argument.name, stated.dtype or dtype, stated.shape or sizes)
         return Ref(argument.name)
 
-    def _state(self, target: str, stored: StoredTensor, constants: Constants) -> Ref:
+    def _state(self, target: str, stored: StoredTensor) -> Ref:
         """A buffer that the program changes: its value from one run to the next."""
-        first = self._draft.tensors[constants.ref(stored).name]
+        first = self._draft.tensors[self._constants.ref(stored).name]
         self.states[target] = replace(first, name=target)
         name = self._draft.add(f"{target}/read", first.dtype, first.shape)
         self._draft.append(Op("ReadState", (), (name,), {"state": target}))
@@ -294,11 +293,11 @@ class _Reading:
         results = [_resolve_names(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
         return [self._in_place.current_value(result) for result in results]
 
-    def write_states(self, constants: Constants) -> None:
+    def write_states(self) -> None:
         """The last values of the buffers that the program changes."""
         for state, value in self._changed.values():
             if state in self.states:
-                last = flatten_outputs(self._in_place.current_value(self._values[value]), constants)[0]
+                last = flatten_outputs(self._in_place.current_value(self._values[value]), self._constants)[0]
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
 
     def _call_operator(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
@@ -311,7 +310,7 @@ class _Reading:
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
         """Reads one node and notes what it computes."""
         if node.target == DECOMPOSED:
-            refs = emit_noted(node, values, self._draft, self._calls.constants)
+            refs = emit_noted(node, values, self._draft, self._constants)
             values.update((str(name), ref) for name, ref in zip(node.outputs, refs, strict=True) if name)
             return
         inner = body_of(node)
@@ -356,10 +355,6 @@ def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants)
     for key, part in value.parts.items():
         if isinstance(part, (StoredTensor, WrappedTensor)):
             _place(part, name if key == "qdata" else f"{name}.{key}", constants)
-
-
-def _all_names(node: Node) -> list[str]:
-    return [name for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)]
 
 
 def _resolve_names(value: Any, values: Mapping[str, Any], where: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, plain_tensor, quantization
+from qconvert.formats.torch.states.entries import Entries, entry_name, plain_tensor, quantization
 from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
 from qconvert.plugins import Parameters
@@ -93,7 +93,7 @@ def _unpack_parameters(entries: Entries) -> tuple[dict[str, Tensor], frozenset[s
         if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], StoredTensor):
             raise InvalidModelError("the packed parameters are not weights and a bias", where=module, rule="malformed-packed")
         for name, stored in zip(("weight", "bias"), value, strict=True):
-            key = f"{module}.{name}" if module else name
+            key = entry_name(module, name)
             if isinstance(stored, StoredTensor):
                 tensors[key] = plain_tensor(stored, key)
             elif stored is None:
@@ -108,9 +108,9 @@ def _unpack_parameters(entries: Entries) -> tuple[dict[str, Tensor], frozenset[s
             rule="form-not-covered",
         )
     for module in entries.modules_with("bias"):
-        if entries.values[f"{module}.bias" if module else "bias"] is None:
+        if entries.values[entry_name(module, "bias")] is None:
             entries.take(module, "bias")
-            absent.add(f"{module}.bias" if module else "bias")
+            absent.add(entry_name(module, "bias"))
     return tensors, frozenset(absent)
 
 
@@ -118,16 +118,12 @@ def _are_dynamic(entries: Entries, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the layers round their data at each run: these keep the scale 1.0 and zero point 0 that nothing ever set."""
     modules = entries.modules_with("scale")
     packed = [name.removesuffix(".weight") for name in tensors if name.endswith(".weight")]
-    values = [(entries.values.get(_key(name, "scale")), entries.values.get(_key(name, "zero_point"))) for name in modules]
+    values = [(entries.values.get(entry_name(name, "scale")), entries.values.get(entry_name(name, "zero_point"))) for name in modules]
     numbers = [
         tuple(float(np.asarray(item.data).reshape(-1)[0]) for item in pair if isinstance(item, StoredTensor) and item.data.size == 1)
         for pair in values
     ]
     return bool(packed) and set(modules) <= set(packed) and all(pair == (1.0, 0.0) for pair in numbers)
-
-
-def _key(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name
 
 
 def _quantizations(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: bool) -> tuple[dict[str, QParams], dict[str, QParams]]:
@@ -136,12 +132,12 @@ def _quantizations(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: 
     inputs: dict[str, QParams] = {}
     names = {*entries.values, *tensors}
     for module in entries.modules_with("scale"):
-        if _key(module, "zero_point") not in entries.values:
+        if entry_name(module, "zero_point") not in entries.values:
             continue
         scale, zero_point = entries.numbers(module, "scale"), entries.numbers(module, "zero_point")
         if scale is None or zero_point is None or is_dynamic:
             continue
-        alone = not any(_key(module, name) in names for name in ("weight", "bias", "running_mean"))
+        alone = not any(entry_name(module, name) in names for name in ("weight", "bias", "running_mean"))
         found = inputs if alone and scale.shape == (1,) and zero_point.dtype == np.int64 else results
         found[module] = quantization(scale, zero_point, module)
     return results, inputs

@@ -14,7 +14,11 @@ from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
-__all__ = ["Entries", "parent", "plain_tensor", "quantization", "take_rest"]
+__all__ = ["STATISTICS", "Entries", "entry_name", "parent", "plain_tensor", "quantization", "take_rest"]
+
+
+#: What a normalization has, in the order of its formula.
+STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class Entries:
 
     def take(self, module: str, name: str) -> Any:
         """An entry of a module; None if there is none."""
-        key = f"{module}.{name}" if module else name
+        key = entry_name(module, name)
         self.used.add(key)
         return self.values.get(key)
 
@@ -60,6 +64,17 @@ class Entries:
             raise InvalidModelError("the entry does not hold plain numbers", where=f"{module}.{name}", rule="wrong-type")
         return np.asarray(found.data)
 
+    def statistics(self, module: str, weight: Array) -> dict[str, Array]:
+        """The factors, summands, means and variances of the normalization in a module with these weights; none if it has none."""
+        norm = entry_name(module, "bn")
+        self.take(norm, "num_batches_tracked")
+        found = {name: value for name in STATISTICS if (value := self.numbers(norm, name)) is not None}
+        if found and (len(found) != 4 or any(value.shape != weight.shape[:1] for value in found.values())):
+            raise InvalidModelError(
+                f"the statistics of a normalization do not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
+            )
+        return found
+
     def number(self, module: str, name: str) -> float | None:
         """The same of one number."""
         found = self.numbers(module, name)
@@ -70,6 +85,11 @@ class Entries:
                 f"the entry holds {found.size} numbers; one is required", where=f"{module}.{name}", rule="not-per-tensor"
             )
         return float(found.reshape(()).item())
+
+
+def entry_name(module: str, name: str) -> str:
+    """The name of an entry of a module; "" is the network itself."""
+    return f"{module}.{name}" if module else name
 
 
 def parent(module: str) -> str:

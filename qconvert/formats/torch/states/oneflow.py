@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, quantization, take_rest
+from qconvert.formats.torch.states.entries import STATISTICS, Entries, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
@@ -26,7 +26,6 @@ __all__ = ["Observers", "has_observers", "read_observed"]
 
 _OBSERVER = "moving_min_max_observer"
 _FORMULAS, _SCHEMES, _GRAINS = ("google", "cambricon"), ("symmetric", "affine"), ("per_layer", "per_channel")
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +136,7 @@ def _quantization(how: Observers, scale: Array, point: Array, module: str) -> QP
 
 def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Folding:
     bias = entries.numbers(module, "bias")
-    norm = {name: value for name in _STATISTICS if (value := entries.numbers(f"{module}.bn", name)) is not None}
-    if norm and (len(norm) != 4 or any(value.shape != weight.shape[:1] for value in norm.values())):
-        raise InvalidModelError(
-            f"the statistics of a normalization do not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
-        )
+    norm = entries.statistics(module, weight)
     if weight.ndim < 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise InvalidModelError(
             f"weights of shape {weight.shape} do not fit a bias of {None if bias is None else bias.shape}",
@@ -156,7 +151,7 @@ def _fold_weights(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon), in float32, with a quantization of its own range; beta + (bias - mean) * that factor."""
     if norm:
-        gamma, beta, mean, variance = (norm[name] for name in _STATISTICS)
+        gamma, beta, mean, variance = (norm[name] for name in STATISTICS)
         weight, bias = fold_batch_norm(weight, bias, gamma, beta, mean, variance, epsilon, "float32")
     if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
         raise InvalidModelError("a weight is NaN or infinite", where=module, rule="weights-not-finite")

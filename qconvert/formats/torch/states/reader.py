@@ -7,7 +7,7 @@ The metadata have a JSON text under the name of the weight, with its class, the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -129,14 +129,9 @@ def _state(path: Path) -> Mapping[str, Any]:
     archive = open_archive(path)
     if holds_graph(archive):
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")
-    if "data.pkl" not in archive:
-        raise UnsupportedError(
-            "the file holds no state_dict",
-            remedy="Save the state_dict: torch.save(model.state_dict(), 'weights.pth')",
-            rule="state-missing",
-        )
-    found = unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
-    state = _find_state_dict(found)
+    state = None
+    if "data.pkl" in archive:
+        state = _find_state_dict(unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl"))
     if state is None:
         raise UnsupportedError(
             "the file holds no state_dict",
@@ -148,19 +143,13 @@ def _state(path: Path) -> Mapping[str, Any]:
     return state
 
 
-def _find_state_dict(found: Any) -> Mapping[str, Any] | None:
+def _find_state_dict(found: Any, inside: Sequence[str] = _AROUND) -> Mapping[str, Any] | None:
     """The state_dict in a dictionary that may hold more: counters, the optimizer's state."""
     if not isinstance(found, dict):
         return None
     if any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
         return {str(key): value for key, value in found.items()}
-    return next((state for name in _AROUND if (state := _as_state_dict(found.get(name))) is not None), None)
-
-
-def _as_state_dict(found: Any) -> Mapping[str, Any] | None:
-    if isinstance(found, dict) and any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
-        return {str(key): value for key, value in found.items()}
-    return None
+    return next((state for name in inside if (state := _find_state_dict(found.get(name), ())) is not None), None)
 
 
 def _places(text: str) -> dict[str, str]:

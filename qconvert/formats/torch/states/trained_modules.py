@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from qconvert.arithmetic import batch_norm_factor
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.quantizing import ROUNDED, integers
-from qconvert.formats.torch.states.entries import Entries, parent, quantization, take_rest
+from qconvert.formats.torch.states.entries import Entries, entry_name, parent, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Folding, Parameters
@@ -36,7 +35,6 @@ _BESIDE = (
     "activation_post_process.eps", "activation_post_process.min_val", "activation_post_process.max_val",
     "activation_post_process.histogram", "activation_post_process.scale", "activation_post_process.zero_point", "min_val", "max_val",
 )  # fmt: skip
-_STATISTICS = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 
 def is_trained(entries: Entries) -> bool:
@@ -155,14 +153,9 @@ def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
 def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
     """What gives the tensors of a module: its weights with their quantization, with the normalization that the module holds."""
     weight, bias = entries.numbers(module, "weight"), entries.numbers(module, "bias")
-    norm = {name: entries.numbers(f"{module}.bn" if module else "bn", name) for name in _STATISTICS}
     if weight is None:
         raise InvalidModelError("a fake quantization of weights has no weights", where=module, rule="weights-missing")
-    statistics = {name: value for name, value in norm.items() if value is not None and name != "num_batches_tracked"}
-    if statistics and (len(statistics) != 4 or any(value.shape != weight.shape[:1] for value in statistics.values())):
-        raise InvalidModelError(
-            f"the statistics of a normalization do not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
-        )
+    statistics = entries.statistics(module, weight)
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InvalidModelError(
             f"a bias of shape {bias.shape} does not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
@@ -174,7 +167,6 @@ def _fold_weights(
     module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], fake: _Fake | None, epsilon: float
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon) with its quantization, in float32 as in training; beta + (bias - mean) * that factor."""
-    prefix = f"{module}." if module else ""
     if norm:
         factor, last = (batch_norm_factor(norm["weight"], norm["running_var"], epsilon, real) for real in ("float32", "float64"))
         with np.errstate(all="ignore"):
@@ -185,15 +177,15 @@ def _fold_weights(
             raise InvalidModelError(
                 "folding the normalization makes weights that are NaN or infinite", where=module, rule="weights-not-finite"
             )
-    found: dict[str, Any] = {}
+    weight_name, bias_name = (entry_name(module, part) for part in ("weight", "bias"))
     if fake is None:
-        found["weight"] = Tensor(f"{prefix}weight", "float32", weight.shape, weight)
+        found = {weight_name: Tensor(weight_name, "float32", weight.shape, weight)}
     else:
         on = _weight_quantization(fake, weight.shape, module)
-        found["weight"] = Tensor(f"{prefix}weight", "int8", weight.shape, integers(weight, on, "int8", ROUNDED), on)
+        found = {weight_name: Tensor(weight_name, "int8", weight.shape, integers(weight, on, "int8", ROUNDED), on)}
     if bias is not None:
-        found["bias"] = Tensor(f"{prefix}bias", "float32", bias.shape, np.asarray(bias, np.float32))
-    return {f"{prefix}{name}": tensor for name, tensor in found.items()}
+        found[bias_name] = Tensor(bias_name, "float32", bias.shape, np.asarray(bias, np.float32))
+    return found
 
 
 def _weight_quantization(fake: _Fake, shape: tuple[int, ...], module: str) -> Quantization:

@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.calls import Calls, Missing
@@ -23,11 +23,8 @@ from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.expressions import Function
 from qconvert.formats.torch.torchscript.frame import CodeError, Frame, ReturnedError
-from qconvert.formats.torch.torchscript.numbers import NUMBERS, compute_number
+from qconvert.formats.torch.torchscript.numbers import NUMBERS, compute_number, function_of
 from qconvert.formats.torch.values import UNKNOWN, EndlessError, Named, Packed, PackedCell, Ref, Unknown, leaves
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Budget", "Interpreter"]
 
@@ -279,15 +276,14 @@ class Interpreter:
             return self._call_from_file(name, given, named, where)
         if name in PACKING:
             return PACKING[name](self.objects.packed_name(place or hint, [*given, *named.values()]), where, *given, **named)
-        function_of = NUMBERS.get(name)
-        if function_of is not None and (compute := function_of.of(given, True)) is not None:
+        if (compute := function_of(name, given, True)) is not None:
             return compute_number(name, compute, given, named, where, self.budget)
         self.budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple))) // 8)
         kinds = {type(leaf) for leaf in leaves([given, named], self.budget.spend)}
-        if function_of is not None and (compute := function_of.of(given, bool(kinds & _TENSORS))) is not None:
+        if (compute := function_of(name, given, bool(kinds & _TENSORS))) is not None:
             return compute_number(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
-            if function_of is None and not self._calls.covers(self._out_of_place_name(name)):
+            if name not in NUMBERS and not self._calls.covers(self._out_of_place_name(name)):
                 self._missing.operator(name, where)
             return UNKNOWN
         numbers = [leaf.number for leaf in leaves(given) if isinstance(leaf, Ref)]

@@ -6,13 +6,12 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.values import leaves
 
-__all__ = ["NUMBERS", "Function", "compute_number", "length"]
+__all__ = ["NUMBERS", "compute_number", "function_of", "length"]
 
 _LONGEST = 2**16
 _LONGEST_TEXT = 2**12
@@ -22,21 +21,13 @@ class _Budget(Protocol):
     def spend(self, steps: int = 1) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """What an operator computes: of numbers and texts alone; of a list or dictionary, whose items may be tensors; of anything."""
-
-    plain: Callable[..., Any] | None
-    of_lists: Callable[..., Any] | None
-    of_all: Callable[..., Any] | None
-
-    def of(self, given: Sequence[Any], tensors: bool) -> Callable[..., Any] | None:
-        """What is computed of these arguments, of which some may be tensors; None where that takes an operator on tensors."""
-        if self.of_all is not None:
-            return self.of_all
-        if self.of_lists is not None and given and isinstance(given[0], (list, tuple, dict, str, range)):
-            return self.of_lists
-        return None if tensors else self.plain
+def function_of(name: str, given: Sequence[Any], tensors: bool) -> Callable[..., Any] | None:
+    """What an operator of NUMBERS computes of these arguments, of which some may be tensors; None where that takes an operator on tensors."""
+    if name in _OF_ALL:
+        return _OF_ALL[name]
+    if name in _OF_LISTS and given and isinstance(given[0], (list, tuple, dict, str, range)):
+        return _OF_LISTS[name]
+    return None if tensors else _PLAIN.get(name)
 
 
 def compute_number(
@@ -68,22 +59,15 @@ def length(value: Any) -> int:
     return len(value) if isinstance(value, (list, tuple, str, dict)) else 0
 
 
-def _divide(a: float, b: float) -> float:
-    if b == 0:
-        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
-    return a / b
+def _dividing(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A division, which refuses to divide by zero."""
 
+    def divide_by(a: Any, b: Any) -> Any:
+        if b == 0:
+            raise InvalidModelError("the code divides by zero", rule="division-by-zero")
+        return divide(a, b)
 
-def _floor_divide(a: int, b: int) -> int:
-    if b == 0:
-        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
-    return a // b
-
-
-def _remainder(a: int, b: int) -> int:
-    if b == 0:
-        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
-    return a % b
+    return divide_by
 
 
 def _sum(a: Any, b: Any, alpha: int = 1) -> Any:
@@ -109,29 +93,10 @@ def _product(a: Any, b: Any) -> Any:
     return a * b
 
 
-def _power(a: float, b: float) -> float:
-    """Of whole numbers too it is a real number in TorchScript."""
-    return math.pow(a, b)
-
-
-def _derive_index(index: int, start: int, step: int) -> int:
-    """The number at a place of a range."""
-    return start + index * step
-
-
-def _range_length(start: int, end: int, step: int) -> int:
-    """How many numbers a range has."""
-    return length(range(start, end, step))
-
-
 def _shift_left(a: int, b: int) -> int:
     if not 0 <= b < 64:
         raise ValueError(f"a shift by {b}")
     return (a << b) if abs(a) < 2**63 else a
-
-
-def _split_text(text: str, by: str | None = None, most: int = -1) -> list[str]:
-    return text.split(by, most)
 
 
 def _replace_text(text: str, old: str, new: str, most: int = -1) -> str:
@@ -148,10 +113,6 @@ def _append_item(items: list[Any], item: Any) -> list[Any]:
 def _extend_and_return(items: list[Any], others: Sequence[Any]) -> list[Any]:
     _extend_list(items, others)
     return items
-
-
-def _contains(items: Any, item: Any) -> bool:
-    return item in items
 
 
 def _join_text(text: str, items: Sequence[str]) -> str:
@@ -176,8 +137,6 @@ def _set_item(items: Any, index: Any, value: Any) -> Any:
 
 
 def _truncate_divide(a: int, b: int) -> int:
-    if b == 0:
-        raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a // b if (a < 0) == (b < 0) else -(-a // b)
 
 
@@ -205,13 +164,14 @@ def _format_text(text: str, *values: Any) -> str:
 
 
 _PLAIN: Mapping[str, Callable[..., Any]] = {
-    "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _divide,
-    "aten::floordiv": _floor_divide, "aten::__floordiv__": _floor_divide, "aten::__round_to_zero_floordiv": _truncate_divide,
-    "aten::remainder": _remainder, "aten::pow": _power, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
+    "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _dividing(operator.truediv),
+    "aten::floordiv": _dividing(operator.floordiv), "aten::__floordiv__": _dividing(operator.floordiv),
+    "aten::__round_to_zero_floordiv": _dividing(_truncate_divide),
+    "aten::remainder": _dividing(operator.mod), "aten::pow": math.pow, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
     "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_,
     "aten::__and__": operator.and_, "aten::__or__": operator.or_, "aten::__xor__": operator.xor, "aten::__lshift__": _shift_left,
-    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": _derive_index,
-    "aten::__range_length": _range_length,
+    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": lambda index, start, step: start + index * step,
+    "aten::__range_length": lambda start, end, step: length(range(start, end, step)),
     "aten::Int": _to_int, "aten::Float": float, "aten::Bool": bool, "prim::int": _to_int, "prim::float": float, "prim::bool": bool,
     "aten::ceil": math.ceil, "aten::floor": math.floor,
     "aten::round": lambda value: float(round(value)),
@@ -219,10 +179,9 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::manual_seed": lambda *values: None, "aten::Complex": complex, "prim::NumToTensor": lambda value: value,
     "aten::ScalarImplicit": lambda value: value, "aten::IntImplicit": lambda value: value, "aten::FloatImplicit": lambda value: value,
     "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(count)) if _require_short([], count) else [],
-    "aten::startswith": lambda text, start: text.startswith(start), "aten::endswith": lambda text, end: text.endswith(end),
-    "aten::lower": lambda text: text.lower(), "aten::upper": lambda text: text.upper(), "aten::is_scripting": lambda: True,
-    "aten::split": _split_text, "aten::replace": _replace_text, "aten::strip": lambda text: text.strip(),
-    "aten::find": lambda text, part: text.find(part),
+    "aten::startswith": str.startswith, "aten::endswith": str.endswith,
+    "aten::lower": str.lower, "aten::upper": str.upper, "aten::is_scripting": lambda: True,
+    "aten::split": str.split, "aten::replace": _replace_text, "aten::strip": str.strip, "aten::find": str.find,
     "aten::is_grad_enabled": lambda: False, "aten::set_grad_enabled": lambda enabled: None,
     "prim::min": min, "prim::max": max, "aten::radians": math.radians, "aten::degrees": math.degrees,
     **{f"aten::{name}": getattr(math, name) for name in (
@@ -237,7 +196,7 @@ _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
     "aten::Delete": lambda items, place: items.pop(place), "aten::reverse": lambda items: items.reverse(), "aten::keys": list,
     "aten::values": lambda items: list(items.values()), "aten::items": lambda items: list(items.items()),
-    "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": _contains,
+    "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": operator.contains,
     "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
     "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
     "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extend_and_return,
@@ -253,7 +212,5 @@ _OF_ALL: Mapping[str, Callable[..., Any]] = {
     "prim::unchecked_unwrap_optional": lambda value: value, "aten::_unwrap_optional": lambda value: value,
     "prim::Print": lambda *values: None, "aten::print": lambda *values: None, "prim::unchecked_cast": lambda value: value,
 }  # fmt: skip
-#: Operator -> what it computes.
-NUMBERS: Mapping[str, Function] = {
-    name: Function(_PLAIN.get(name), _OF_LISTS.get(name), _OF_ALL.get(name)) for name in {**_PLAIN, **_OF_LISTS, **_OF_ALL}
-}
+#: The operators that are computed.
+NUMBERS = frozenset((*_PLAIN, *_OF_LISTS, *_OF_ALL))
