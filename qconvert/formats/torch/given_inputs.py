@@ -44,27 +44,23 @@ class GivenInputs:
     """
 
     def __init__(self, text: str) -> None:
-        self._named: dict[str, Stated] = {}
-        self._listed: list[Stated] = []
+        #: By name or place.
+        self._stated: dict[str | int, Stated] = {}
         self._used: set[str | int] = set()
         for part in filter(None, (piece.strip() for piece in text.split(";"))):
             name, equals, rest = part.rpartition("=")
             sizes, _, kind = rest.partition(":")
-            found = Stated(_shape(sizes, part), *_type(kind.strip(), part))
-            if equals:
-                self._named[name.strip()] = found
-            else:
-                self._listed.append(found)
+            key = name.strip() if equals else self._count_listed()
+            self._stated[key] = Stated(_shape(sizes, part), *_type(kind.strip(), part))
+
+    def _count_listed(self) -> int:
+        return sum(isinstance(key, int) for key in self._stated)
 
     def of(self, name: str, index: int) -> Stated:
         """What the user says of an input by its name or its place."""
-        if name in self._named:
-            self._used.add(name)
-            return self._named[name]
-        if index < len(self._listed):
-            self._used.add(index)
-            return self._listed[index]
-        return Stated()
+        key = name if name in self._stated else index
+        self._used.add(key)
+        return self._stated.get(key, Stated())
 
     def members(self, name: str, index: int) -> list[str]:
         """Return the names of the tensors stated for an argument that is a list or a dictionary of tensors.
@@ -73,15 +69,14 @@ class GivenInputs:
             name: of the argument. Its tensors are called name_0, name_1, …, or name_key.
             index: the place of its first tensor. Shapes without a name from there on are those of a list.
         """
-        named = [key.removeprefix(f"{name}_") for key in self._named if key.startswith(f"{name}_")]
-        return named or [str(place) for place in range(len(self._listed) - index)]
+        named = [key.removeprefix(f"{name}_") for key in self._stated if isinstance(key, str) and key.startswith(f"{name}_")]
+        return named or [str(place) for place in range(self._count_listed() - index)]
 
     def require_used(self) -> None:
         """Raises OptionError if a shape was stated for an input that is not there."""
-        left = [name for name in self._named if name not in self._used]
-        left += [str(index) for index in range(len(self._listed)) if index not in self._used]
+        left = sorted((key for key in self._stated if key not in self._used), key=lambda key: isinstance(key, int))
         if left:
-            raise OptionError(f"--input-shape names inputs that the model does not have: {', '.join(left)}", rule="unknown-input")
+            raise OptionError(f"--input-shape names inputs that the model does not have: {', '.join(map(str, left))}", rule="unknown-input")
 
 
 def _shape(text: str, whole: str) -> Shape:

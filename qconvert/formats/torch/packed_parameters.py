@@ -180,18 +180,26 @@ def _numbers(value: Any, count: int) -> tuple[int, ...]:
     return tuple(items)
 
 
-def _pack_convolution(place: str, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: Any) -> Packed:
+def _pack_convolution(
+    place: str,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    output_padding: Any = 0,
+    transposed: bool = False,
+) -> Packed:
     rank = len(weight.shape) - 2
-    sizes = [_numbers(value, rank) for value in (stride, padding, dilation)]
-    return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], (0,) * rank, int(groups))
+    sizes = [_numbers(value, rank) for value in (stride, padding, dilation, output_padding)]
+    return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], sizes[3], int(groups), transposed)
 
 
 def _conv_transpose(
     place: str, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any, groups: Any
 ) -> Packed:
-    rank = len(weight.shape) - 2
-    sizes = [_numbers(value, rank) for value in (stride, padding, dilation, output_padding)]
-    return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], sizes[3], int(groups), True)
+    return _pack_convolution(place, weight, bias, stride, padding, dilation, groups, output_padding, True)
 
 
 def _linear(place: str, weight: Any, bias: Any = None) -> Packed:

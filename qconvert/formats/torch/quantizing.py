@@ -77,18 +77,19 @@ def storage(c: Reading, low: int, high: int) -> str:
     raise c.unsupported_error(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
 
 
-def set_limits(c: Reading, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
-    """A quantization with limits, where these are not the type's."""
-    lowest, highest = c.range_of(dtype)
-    if not lowest <= low <= high <= highest:
-        raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
-    return replace(quantization, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
-
-
 def stated_limits(c: Reading, dtype: str) -> tuple[int, int]:
     """The limits that a call states as quant_min and quant_max, or those of the type."""
     low, high = c.range_of(dtype)
     return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
+
+
+def set_limits(c: Reading, quantization: Quantization, dtype: str) -> Quantization:
+    """A quantization with the limits that the call states, where these are not the type's."""
+    low, high = stated_limits(c, dtype)
+    lowest, highest = c.range_of(dtype)
+    if not lowest <= low <= high <= highest:
+        raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
+    return replace(quantization, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
 
 
 def quantization_along(c: Reading, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:

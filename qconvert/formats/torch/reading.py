@@ -23,7 +23,7 @@ from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_argume
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 
-__all__ = ["Operator", "ReadFunction", "Reading"]
+__all__ = ["Operator", "ReadFunction", "Reading", "with_unused"]
 
 _KEEP = Quantization.per_tensor(1.0)
 _LARGEST_REAL = float(np.finfo(np.float32).max)
@@ -52,21 +52,16 @@ class Reading(OperatorReading):
         self.session = session
         self._values = values
         self._constants = session.constants
-        self._hint = hint
+        self.hint = hint
 
     def __getitem__(self, name: str) -> Any:
         """The value of an argument: a number, a list, a text, None, or a Ref."""
         value = self._values[name]
-        return self._constants.ref(value, f"{self._hint}/{name}") if isinstance(value, StoredTensor) else value
+        return self._constants.ref(value, f"{self.hint}/{name}") if isinstance(value, StoredTensor) else value
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of an argument; `default` where this overload does not have it, or has None."""
         return default if self._values.get(name) is None else self[name]
-
-    @property
-    def hint(self) -> str:
-        """The name that the program gives the result."""
-        return self._hint
 
     def __contains__(self, name: str) -> bool:
         """Whether this overload has an argument."""
@@ -355,7 +350,7 @@ class Reading(OperatorReading):
         stored = dtype or what.result_type or kept
         if what.rule == "index" or (quantization is _KEEP and stored != kept):
             label = None
-        wanted = f"{self._hint}/{hint}" if hint else self._hint
+        wanted = f"{self.hint}/{hint}" if hint else self.hint
         outputs = [self.draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
         op = self.draft.check_op(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         if label is not None and label.axis is not None and kind != "Quantize":
@@ -377,7 +372,7 @@ class Reading(OperatorReading):
             attributes: of the operator.
         """
         outputs = [
-            self.draft.add(f"{self._hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
+            self.draft.add(f"{self.hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
         ]
         self.draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         return outputs
@@ -402,6 +397,11 @@ class Reading(OperatorReading):
 
 
 ReadFunction = Callable[[Reading], Any]
+
+
+def with_unused(read: ReadFunction, further: Any, count: int = 1) -> ReadFunction:
+    """The read function of an operator with further results that no graph computes: `count` times `further`."""
+    return lambda c: (read(c), *[further] * count)
 
 
 @dataclass(frozen=True, slots=True)

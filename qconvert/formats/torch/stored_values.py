@@ -6,7 +6,7 @@ lists may stand in themselves, or double with every level. Sources: c10/core/Sca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,75 +183,39 @@ def require_finite(value: Any, what: str) -> None:
     """Raises InvalidModelError for a value that is endless, too deep or too large once everything that it shares is written out.
 
     Args:
-        value: lists, tuples, dictionaries, and objects with a `state` or `parts`, each of which is looked at once.
+        value: lists, tuples, dictionaries, and objects, each of which is looked at once.
         what: it is, for messages.
     """
     objects, seen = [value], {id(value)}
-    walked: set[int] = set()
     sizes: dict[int, int] = {}
-    while objects:
-        top = objects.pop()
-        for item in _parts(top):
-            _measure(item, sizes, what)
-        for item in _objects(top, walked):
-            if id(item) not in seen:
-                seen.add(id(item))
-                objects.append(item)
-
-
-def _parts(value: Any) -> list[Any]:
-    """What an object is made of and holds; a list is its own part."""
-    if hasattr(value, "state"):
-        return [value.state, value.arguments]
-    return list(value.parts.values()) if hasattr(value, "parts") else [value]
-
-
-def _objects(value: Any, seen: set[int]) -> Iterator[Any]:
-    """The objects in the lists of a value, which are known to end."""
-    pending = _parts(value)
-    while pending:
-        item = pending.pop()
-        if hasattr(item, "state") or hasattr(item, "parts"):
-            yield item
-        elif isinstance(item, (list, tuple, dict)) and id(item) not in seen:
-            seen.add(id(item))
-            pending.extend(item.values() if isinstance(item, dict) else item)
-
-
-def _measure(value: Any, sizes: dict[int, int], what: str) -> None:
-    """Notes how many items the lists in a value have, written out; the innermost first."""
-    open_: list[tuple[Any, Iterator[Any], int]] = []
     inside: set[int] = set()
 
-    def enter(item: Any) -> None:
-        if id(item) in inside or len(open_) >= _DEEPEST:
+    def measure(item: Any) -> int:
+        """How many items a value has, written out; the innermost first."""
+        if isinstance(item, (ScriptObject, WrappedTensor)) and id(item) not in seen:
+            seen.add(id(item))
+            objects.append(item)
+        if not isinstance(item, (list, tuple, dict)):
+            return 1
+        if id(item) in sizes:
+            return sizes[id(item)]
+        if id(item) in inside or len(inside) >= _DEEPEST:
             raise InvalidModelError(
                 f"the pickle {what} has lists that contain themselves, or are nested too deeply", rule="nested-too-deeply"
             )
         inside.add(id(item))
-        open_.append((item, iter(item.values() if isinstance(item, dict) else item), 1))
+        sizes[id(item)] = 1 + sum(map(measure, item.values() if isinstance(item, dict) else item))
+        inside.discard(id(item))
+        if sizes[id(item)] > _MOST_ITEMS:
+            raise InvalidModelError(
+                f"the pickle {what} has lists that share each other, with more than {_MOST_ITEMS} items once expanded",
+                rule="too-many-items",
+            )
+        return sizes[id(item)]
 
-    if isinstance(value, (list, tuple, dict)) and id(value) not in sizes:
-        enter(value)
-    while open_:
-        item, rest, count = open_.pop()
-        for part in rest:
-            if not isinstance(part, (list, tuple, dict)):
-                count += 1
-            elif id(part) in sizes:
-                count += sizes[id(part)]
-            else:
-                open_.append((item, rest, count))
-                enter(part)
-                break
+    while objects:
+        top = objects.pop()
+        if isinstance(top, ScriptObject):
+            measure([top.state, top.arguments])
         else:
-            if count > _MOST_ITEMS:
-                raise InvalidModelError(
-                    f"the pickle {what} has lists that share each other, with more than {_MOST_ITEMS} items once expanded",
-                    rule="too-many-items",
-                )
-            sizes[id(item)] = count
-            inside.discard(id(item))
-            if open_:
-                owner, others, own = open_.pop()
-                open_.append((owner, others, own + count))
+            measure(list(top.parts.values()) if isinstance(top, WrappedTensor) else top)

@@ -19,7 +19,7 @@ from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range, is_exact
 
-__all__ = ["Builder", "WriteFunction", "with_note"]
+__all__ = ["Builder", "WriteFunction", "along_axis", "with_note"]
 
 #: Storage types that PyTorch has, or that another of its types holds.
 _KNOWN = frozenset(
@@ -177,20 +177,14 @@ class Builder(OperatorWriting):
         """Adds a dequantize of stored integers, or of floats of 8 bits."""
         if "int" not in dtype:
             return dequantize_floats(self, node, quantization, self.graph.tensors[name])
-        low, high = self.limits(dtype, quantization)
-        kind = self.dtype(dtype)
         if quantization.block_size:
             return dequantize_blocks(self, node, quantization, self.graph.tensors[name])
-        wide = {"out_dtype": self.dtype("float64")} if self.wide else {}
-        if self.wide:
-            self.note_operator()
-        if quantization.axis is None:
-            numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
-            return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind, **wide)
-        if self.wide:  # dequantize_per_channel multiplies in float32, whatever type it gives
+        if not self.wide:
+            return self._call_decomposed("dequantize", node, dtype, quantization, name)
+        self.note_operator()
+        if quantization.axis is not None:  # dequantize_per_channel multiplies in float32, whatever type it gives
             return dequantize_exactly(self, node, quantization, self.graph.tensors[name])
-        scales, points = self._parameters(quantization, name)
-        return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
+        return self._call_decomposed("dequantize", node, dtype, quantization, name, out_dtype=self.dtype("float64"))
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of float values to the quantization of `tensor`."""
@@ -198,13 +192,17 @@ class Builder(OperatorWriting):
         assert quantization is not None
         if self.wide:
             return quantize_exactly(self, node, tensor)
-        low, high = self.limits(tensor.dtype, quantization)
-        kind = self.dtype(tensor.dtype)
+        return self._call_decomposed("quantize", node, tensor.dtype, quantization, tensor.name)
+
+    def _call_decomposed(self, what: str, node: Any, dtype: str, quantization: Quantization, name: str, **named: Any) -> Node:
+        """Adds a call of quantized_decomposed's operator for one scale, or for scales along an axis."""
+        low, high = self.limits(dtype, quantization)
+        numbers: tuple[Any, ...]
         if quantization.axis is None and not quantization.block_size:
-            numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
-            return self.call("quantized_decomposed.quantize_per_tensor", node, *numbers, low, high, kind)
-        scales, points = self._parameters(quantization, tensor.name)
-        return self.call("quantized_decomposed.quantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
+            form, numbers = "per_tensor", (float(quantization.scale[0]), int(quantization.zero_point[0]))
+        else:
+            form, numbers = "per_channel", (*self._parameters(quantization, name), quantization.axis)
+        return self.call(f"quantized_decomposed.{what}_{form}", node, *numbers, low, high, self.dtype(dtype), **named)
 
     def _parameters(self, quantization: Quantization, name: str) -> tuple[Any, Any]:
         """The buffers of scales and zero points along an axis, shared by all that use one quantization."""
@@ -309,6 +307,11 @@ class Builder(OperatorWriting):
         return node
 
 
+def along_axis(values: Array, axis: int | None, rank: int | None) -> Array:
+    """A list of numbers, so that it broadcasts along one axis of a tensor."""
+    return values.reshape([-1 if place == axis else 1 for place in range(rank or 0)])
+
+
 def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
     quantization = tensor.quantization
@@ -319,9 +322,9 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         steps = b.aten("round", node / float(quantization.scale[0]))
         point: Any = int(quantization.zero_point[0])
     else:
-        shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
         scales, point = (
-            b.buffer(v.astype(np.float64).reshape(shape), f"{tensor.name}/exact") for v in (quantization.scale, quantization.zero_point)
+            b.buffer(along_axis(values.astype(np.float64), quantization.axis, tensor.rank), f"{tensor.name}/exact")
+            for values in (quantization.scale, quantization.zero_point)
         )
         steps = b.aten("round", node / scales)
         point = point if quantization.zero_point.any() else 0
@@ -337,8 +340,7 @@ def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor
     if axis is None:
         return real * float(quantization.scale[0])
     if not quantization.block_size:
-        along = [-1 if place == axis else 1 for place in range(tensor.rank or 0)]
-        return real * b.buffer(quantization.scale.astype(wide).reshape(along), f"{tensor.name}/scale")
+        return real * b.buffer(along_axis(quantization.scale.astype(wide), axis, tensor.rank), f"{tensor.name}/scale")
     if shape is None or shape[axis] % quantization.block_size:
         raise UnsupportedError(
             "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
@@ -369,11 +371,13 @@ def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor
 
 def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values in float64 of integers with scales along an axis."""
-    shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
     real = b.cast(node, "float64")
+    scales, points = (
+        along_axis(values.astype(np.float64), quantization.axis, tensor.rank) for values in (quantization.scale, quantization.zero_point)
+    )
     if quantization.zero_point.any():
-        real = real - b.buffer(quantization.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points")
-    return real * b.buffer(quantization.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales")
+        real = real - b.buffer(points, f"{tensor.name}/zero_points")
+    return real * b.buffer(scales, f"{tensor.name}/scales")
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -8,17 +8,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
-from qconvert.formats.torch.ops.unary import scale_values
+from qconvert.formats.torch.ops.unary import read_real, scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 
 __all__ = ["OPERATORS", "emit_clip"]
-
-
-def _read_activation(kind: str, **attributes: Any) -> ReadFunction:
-    """An activation without parameters; a quantized tensor keeps its quantization."""
-    return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
 
 
 def read_relu(c: Reading) -> str:
@@ -248,7 +243,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::tanh(T self)": read_bounded("Tanh", _BOTH),
     f"quantized::sigmoid(q self, {_GRID})": read_quantized_activation("Sigmoid"),
     f"quantized::hardswish(q self, {_GRID})": read_quantized_activation("HardSwish"),
-    "aten::hardswish(T self)": _read_activation("HardSwish"),
+    "aten::hardswish(T self)": read_real("HardSwish"),
     "aten::leaky_relu(T self, f negative_slope=0.01)": read_leaky_relu,
     f"quantized::leaky_relu(q self, f negative_slope, b inplace, {_GRID})": read_leaky_relu,
     "aten::rrelu(T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None)": read_rrelu,
@@ -256,12 +251,12 @@ OPERATORS: Mapping[str, ReadFunction] = {
     f"quantized::elu(q self, {_GRID}, f alpha=1, f scale=1, f input_scale=1)": read_elu,
     "aten::celu(T self, f alpha=1)": read_celu,
     f"quantized::celu(q self, {_GRID}, f alpha=1)": read_celu,
-    "aten::selu(T self)": _read_activation("Selu"),
+    "aten::selu(T self)": read_real("Selu"),
     "aten::prelu|_prelu_kernel(T self, T weight)": read_prelu,
     f"quantized::prelu(q self, q weight, {_GRID})": read_prelu,
     "aten::gelu(T self, s approximate='none')": read_gelu,
-    "aten::silu(T self)": _read_activation("Swish"),
-    "aten::mish(T self)": _read_activation("Mish"),
+    "aten::silu(T self)": read_real("Swish"),
+    "aten::mish(T self)": read_real("Mish"),
     "aten::softplus(T self, f beta=1, f threshold=20)": read_softplus,
     "aten::hardshrink(T self, f lambd=0.5)": read_shrink(soft=False),
     "aten::softshrink(T self, f lambd=0.5)": read_shrink(soft=True),

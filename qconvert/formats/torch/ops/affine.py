@@ -127,7 +127,7 @@ def read_quantize(c: Reading) -> str:
     counts = _counts(c, c.operand("input").shape or ())
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         quantization, exact = _quantization(c, dtype)
-        return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
+        return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
@@ -140,7 +140,7 @@ def read_dequantize(c: Reading) -> str:
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         quantization, _ = _quantization(c, tensor.dtype)
         if c.constant("input") is not None:
-            quantization = set_limits(c, quantization, tensor.dtype, *stated_limits(c, tensor.dtype))
+            quantization = set_limits(c, quantization, tensor.dtype)
         return emit_dequantize(c, c.label_tensor(tensor, quantization))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""

@@ -43,35 +43,16 @@ def _fill_type(c: Reading, value: Any) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
-def read_filled(value: float | None) -> ReadFunction:
-    """aten::zeros, ones, full, empty: of sizes that the call states."""
+def read_full(value: float | None) -> ReadFunction:
+    """aten::zeros, ones, full, empty, in the type that the call states; new_zeros … in that of a tensor, zeros_like … in its shape too."""
 
     def read(c: Reading) -> str:
         number = c["fill_value"] if value is None else value
-        dtype = c.dtype("dtype") or ("float32" if value is not None else _fill_type(c, number))
-        return emit_full(c, _list(c, "size"), number, dtype)
-
-    return read
-
-
-def read_new(value: float | None) -> ReadFunction:
-    """aten::new_zeros, new_ones, new_full: in the type of another tensor."""
-
-    def read(c: Reading) -> str:
-        tensor = c.operand("self")
-        dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
-        return emit_full(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
-
-    return read
-
-
-def read_like(value: float | None) -> ReadFunction:
-    """aten::zeros_like, ones_like, full_like: in the shape and type of another tensor."""
-
-    def read(c: Reading) -> str:
-        tensor = c.operand("self")
-        dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
-        return emit_full(c, sizes_of(c), c["fill_value"] if value is None else value, dtype)
+        if "self" in c:
+            dtype = "float32" if c.operand("self").is_quantized else c.operand("self").dtype
+        else:
+            dtype = "float32" if value is not None else _fill_type(c, number)
+        return emit_full(c, _list(c, "size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
 
     return read
 
@@ -144,18 +125,18 @@ _MADE = f"{_OPTIONS}, a memory_format=None"
 _TENSOR = "*, i? dtype=None, a? device=None, b? requires_grad=False"
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    f"aten::zeros(l size, {_MADE})": read_filled(0),
-    f"aten::ones(l size, {_MADE})": read_filled(1),
-    f"aten::empty(l size, {_MADE})": read_filled(0),
-    f"aten::full(l size, x fill_value, {_OPTIONS})": read_filled(None),
-    f"aten::new_zeros(T self, l size, {_OPTIONS})": read_new(0),
-    f"aten::new_ones(T self, l size, {_OPTIONS})": read_new(1),
-    f"aten::new_empty(T self, l size, {_OPTIONS})": read_new(0),
-    f"aten::new_full(T self, l size, x fill_value, {_OPTIONS})": read_new(None),
-    f"aten::zeros_like(T self, {_MADE})": read_like(0),
-    f"aten::ones_like(T self, {_MADE})": read_like(1),
-    f"aten::empty_like(T self, {_MADE})": read_like(0),
-    f"aten::full_like(T self, x fill_value, {_MADE})": read_like(None),
+    f"aten::zeros(l size, {_MADE})": read_full(0),
+    f"aten::ones(l size, {_MADE})": read_full(1),
+    f"aten::empty(l size, {_MADE})": read_full(0),
+    f"aten::full(l size, x fill_value, {_OPTIONS})": read_full(None),
+    f"aten::new_zeros(T self, l size, {_OPTIONS})": read_full(0),
+    f"aten::new_ones(T self, l size, {_OPTIONS})": read_full(1),
+    f"aten::new_empty(T self, l size, {_OPTIONS})": read_full(0),
+    f"aten::new_full(T self, l size, x fill_value, {_OPTIONS})": read_full(None),
+    f"aten::zeros_like(T self, {_MADE})": read_full(0),
+    f"aten::ones_like(T self, {_MADE})": read_full(1),
+    f"aten::empty_like(T self, {_MADE})": read_full(0),
+    f"aten::full_like(T self, x fill_value, {_MADE})": read_full(None),
     "aten::fill(T self, x value)": read_fill,
     "aten::zero(T self)": read_fill,
     f"aten::arange(f end, {_OPTIONS})": read_arange,

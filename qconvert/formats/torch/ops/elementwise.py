@@ -210,11 +210,11 @@ def read_division(c: Reading) -> str:
     return _emit_binary(c, "FloorDiv" if mode == "floor" else "Div", names, dtype)
 
 
-def emit_trunc(c: Reading, name: str) -> str:
+def emit_trunc(c: Reading, name: str, hint: str = "") -> str:
     """Float values without their fractions: sign(x) * floor(|x|)."""
     sign = c.emit("Sign", [name], quantization=None, hint="sign")
     whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude")], hint="whole")
-    return c.emit("Mul", [sign, whole])
+    return c.emit("Mul", [sign, whole], hint=hint)
 
 
 _POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}

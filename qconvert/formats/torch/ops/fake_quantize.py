@@ -6,7 +6,6 @@ The scales are those that the file stores, with which the network was trained an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from qconvert.formats.torch.quantizing import (
     storage,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
@@ -40,8 +39,7 @@ def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
 
 
 def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
-    low, high = c.integer("quant_min"), c.integer("quant_max")
-    dtype = storage(c, low, high)
+    dtype = storage(c, c.integer("quant_min"), c.integer("quant_max"))
     scales, points = _constants(c, scale, zero_point)
     if axis is None:
         quantization = _per_tensor_quantization(c, scales, points, dtype)
@@ -54,7 +52,7 @@ def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale:
             c,
             c.name(data),
             dtype,
-            set_limits(c, quantization, dtype, low, high),
+            set_limits(c, quantization, dtype),
             exact=scales.reshape(quantization.scale.shape),
             hint="quantized",
         ),
@@ -94,11 +92,7 @@ def read_enabled(c: Reading) -> str:
     return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else c.name("self")
 
 
-def _append_none(read: Any, count: int) -> Any:
-    """The read function of an operator with further results for training alone, which become None: masks, updated buffers."""
-    return lambda c: (read(c), *[None] * count)
-
-
+#: Operators whose further results are for training alone, masks and updated buffers, give None for each.
 _LIMITS = "i quant_min, i quant_max"
 _NUMBERS, _TENSORS = f"T self, f scale, i zero_point, {_LIMITS}", f"T self, T scale, T zero_point, {_LIMITS}"
 _ENABLED = f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}"
@@ -111,15 +105,15 @@ _OBSERVED = (
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::fake_quantize_per_tensor_affine({_NUMBERS})": read_per_tensor,
     f"aten::fake_quantize_per_tensor_affine({_TENSORS})": read_per_tensor,
-    f"aten::fake_quantize_per_tensor_affine_cachemask({_NUMBERS})": _append_none(read_per_tensor, 1),
-    f"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams({_ENABLED})": _append_none(read_enabled, 1),
+    f"aten::fake_quantize_per_tensor_affine_cachemask({_NUMBERS})": with_unused(read_per_tensor, None),
+    f"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams({_ENABLED})": with_unused(read_enabled, None),
     f"aten::_fake_quantize_learnable_per_tensor_affine({_TENSORS}, f grad_factor=1.0)": read_per_tensor,
     f"aten::fake_quantize_per_channel_affine({_CHANNELS})": read_per_channel,
-    f"aten::fake_quantize_per_channel_affine_cachemask({_CHANNELS})": _append_none(read_per_channel, 1),
+    f"aten::fake_quantize_per_channel_affine_cachemask({_CHANNELS})": with_unused(read_per_channel, None),
     f"aten::_fake_quantize_learnable_per_channel_affine({_CHANNELS}, f grad_factor=1.0)": read_per_channel,
     f"aten::fused_moving_avg_obs_fake_quant({_OBSERVED})": read_observed,
-    f"aten::_fused_moving_avg_obs_fq_helper({_OBSERVED})": _append_none(read_observed, 1),
-    f"aten::_fused_moving_avg_obs_fq_helper_functional({_OBSERVED})": _append_none(read_observed, 5),
+    f"aten::_fused_moving_avg_obs_fq_helper({_OBSERVED})": with_unused(read_observed, None),
+    f"aten::_fused_moving_avg_obs_fq_helper_functional({_OBSERVED})": with_unused(read_observed, None, 5),
     f"quantized_decomposed::fake_quant_per_channel(T input, T scales, T zero_points, i axis, {_LIMITS})": lambda c: read_per_channel(
         c, "input", "scales", "zero_points"
     ),

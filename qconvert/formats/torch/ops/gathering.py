@@ -6,14 +6,13 @@ Each row of a table has a scale and a real zero point; results are real.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.torch.operands import cast_operand, common_type
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
@@ -106,16 +105,17 @@ def read_bags(bits: int) -> ReadFunction:
     return read
 
 
-def read_float_bags(c: Reading) -> tuple[Any, ...]:
+def read_float_bags(c: Reading) -> str:
     """aten::embedding_bag: of a table of float values."""
     rows = c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint="rows", axis=0)
-    return (_reduce_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
+    return _reduce_bags(c, rows)
 
 
 _BAGS = (
     "o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, b pruned_weights=False, T? per_sample_weights=None, "
     "T? compressed_indices_mapping=None, b include_last_offset=False"
 )
+_FOR_GRADIENT = Uncomputed("what embedding_bag keeps for its gradient")
 _FLOAT = (
     "T weight, T indices, T offsets, b scale_grad_by_freq=False, i mode=0, b sparse=False, T? per_sample_weights=None, "
     "b include_last_offset=False, i? padding_idx=None"
@@ -272,7 +272,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "quantized::embedding_4bit(o weight, T indices, b pruned_weights=False)": read_rows(4),
     f"quantized::embedding_bag_byte({_BAGS})": read_bags(8),
     f"quantized::embedding_bag_4bit({_BAGS})": read_bags(4),
-    f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": read_float_bags,
+    f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": with_unused(read_float_bags, _FOR_GRADIENT, 3),
     "aten::index_select(T self, i dim, T index)": read_index_select,
     "aten::gather(T self, i dim, T index, b sparse_grad=False)": read_gather,
     "aten::index|_unsafe_index(T self, t indices)": read_index,

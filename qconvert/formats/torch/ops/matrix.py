@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
 from qconvert.formats.torch.ops.layers import emit_gemm
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 
 __all__ = ["OPERATORS", "product"]
@@ -22,7 +22,8 @@ _LARGEST_MASK = 2**22
 _MOST_HEADS = 2**16
 
 
-def _attention(c: Reading) -> str:
+def read_attention(c: Reading) -> str:
+    """aten::scaled_dot_product_attention. Its forms for one kind of device give the logarithms of sums next to the result."""
     query, key, value = (c.name(name) for name in ("query", "key", "value"))
     if c.get("dropout_p"):
         raise c.unsupported_error("dropout; export the model after eval(),", rule="training-mode")
@@ -73,16 +74,6 @@ def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
         raise c.unsupported_error(f"{heads} heads of keys and {wanted} of queries", rule="form-not-covered")
     order = np.repeat(np.arange(heads), wanted // heads)
     return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3)
-
-
-def read_attention(c: Reading) -> str:
-    """aten::scaled_dot_product_attention."""
-    return _attention(c)
-
-
-def read_fused(c: Reading) -> tuple[str | Uncomputed, ...]:
-    """Its forms for one kind of device, which give the logarithms of sums next to the result."""
-    return _attention(c), *(Uncomputed("a state of attention") for _ in range(8))
 
 
 def read_linear(c: Reading) -> str:
@@ -177,13 +168,18 @@ def read_weight_product(c: Reading) -> str:
     return c.emit("Gemm", [c.name("self"), real], quantization=None)
 
 
+_STATE = Uncomputed("a state of attention")
 _HEADS, _DROPOUT = "T query, T key, T value", "f dropout_p=0.0, b is_causal=False"
 _MASKED = f"{_HEADS}, T? attn_mask=None, {_DROPOUT}"
 
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::scaled_dot_product_attention({_MASKED}, *, f? scale=None, b enable_gqa=False)": read_attention,
-    f"aten::_scaled_dot_product_flash_attention_for_cpu({_HEADS}, {_DROPOUT}, *, T? attn_mask=None, f? scale=None)": read_fused,
-    f"aten::_scaled_dot_product_attention_math({_MASKED}, T? dropout_mask=None, *, f? scale=None, b enable_gqa=False)": read_fused,
+    f"aten::_scaled_dot_product_flash_attention_for_cpu({_HEADS}, {_DROPOUT}, *, T? attn_mask=None, f? scale=None)": with_unused(
+        read_attention, _STATE, 8
+    ),
+    f"aten::_scaled_dot_product_attention_math({_MASKED}, T? dropout_mask=None, *, f? scale=None, b enable_gqa=False)": with_unused(
+        read_attention, _STATE, 8
+    ),
     "aten::linear(T input, T weight, T? bias=None)": read_linear,
     "aten::matmul(T self, T other)": read_matmul("self", "other"),
     "aten::mm|bmm(T self, T mat2)": read_matmul("self", "mat2"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization, Shape, numpy_dtype
 
@@ -67,11 +67,6 @@ def read_batch_norm(c: Reading) -> str:
 def read_batch_norm_relu(c: Reading) -> str:
     """quantized::batch_norm2d_relu."""
     return _batch_norm(c, "Relu")
-
-
-def _append_statistics(read: ReadFunction, count: int) -> ReadFunction:
-    """The result, and statistics that only training uses, as Uncomputed."""
-    return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
 
 def read_layer_norm(c: Reading) -> str:
@@ -135,6 +130,8 @@ def _normalize_over_space(c: Reading, shape: Shape) -> str:
     return result
 
 
+#: Statistics that only training uses.
+_UNUSED = Uncomputed("the statistics of a normalization")
 _AFFINE = "T? weight=None, T? bias=None"
 _REQUIRED = "T? weight, T? bias"
 _STATISTICS = "T? running_mean, T? running_var"
@@ -144,24 +141,24 @@ _TRAINABLE = f"T input, {_REQUIRED}, {_STATISTICS}, b training, f momentum, f ep
 
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::batch_norm({_TRAINABLE}, b cudnn_enabled=False)": read_batch_norm,
-    f"aten::native_batch_norm({_TRAINABLE})": _append_statistics(read_batch_norm, 3),
-    f"aten::cudnn_batch_norm({_TRAINABLE})": _append_statistics(read_batch_norm, 4),
-    f"aten::_native_batch_norm_legit({_TRAINABLE})": _append_statistics(read_batch_norm, 3),
-    f"aten::_native_batch_norm_legit(T input, {_REQUIRED}, b training, f momentum, f eps)": _append_statistics(read_batch_norm_legit, 3),
-    f"aten::_native_batch_norm_legit_no_training(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": _append_statistics(
-        read_batch_norm, 3
+    f"aten::native_batch_norm({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 2),
+    f"aten::cudnn_batch_norm({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 3),
+    f"aten::_native_batch_norm_legit({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 2),
+    f"aten::_native_batch_norm_legit(T input, {_REQUIRED}, b training, f momentum, f eps)": with_unused(read_batch_norm_legit, _UNUSED, 2),
+    f"aten::_native_batch_norm_legit_no_training(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": with_unused(
+        read_batch_norm, _UNUSED, 2
     ),
-    f"aten::_batch_norm_no_update(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": _append_statistics(read_batch_norm, 4),
+    f"aten::_batch_norm_no_update(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": with_unused(read_batch_norm, _UNUSED, 3),
     f"quantized::batch_norm|batch_norm1d|batch_norm2d|batch_norm3d|aten::quantized_batch_norm({_STATED})": read_batch_norm,
     f"quantized::batch_norm_relu|batch_norm1d_relu|batch_norm2d_relu|batch_norm3d_relu({_STATED})": read_batch_norm_relu,
     f"aten::layer_norm(T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True)": read_layer_norm,
     f"quantized::layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID})": read_layer_norm,
-    f"aten::native_layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps)": _append_statistics(read_layer_norm, 3),
+    f"aten::native_layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps)": with_unused(read_layer_norm, _UNUSED, 2),
     "aten::rms_norm(T input, l normalized_shape, T? weight=None, f? eps=None)": read_rms_norm,
-    "aten::_fused_rms_norm(T input, l normalized_shape, T? weight, f? eps)": _append_statistics(read_rms_norm, 2),
+    "aten::_fused_rms_norm(T input, l normalized_shape, T? weight, f? eps)": with_unused(read_rms_norm, _UNUSED),
     f"aten::group_norm(T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True)": read_group_norm,
     f"quantized::group_norm(T input, i num_groups, {_REQUIRED}, f eps, {_GRID})": read_group_norm,
-    f"aten::native_group_norm(T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps)": _append_statistics(read_group_norm, 3),
+    f"aten::native_group_norm(T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps)": with_unused(read_group_norm, _UNUSED, 2),
     f"aten::instance_norm(T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled)": read_instance_norm,
     f"quantized::instance_norm(T input, {_REQUIRED}, f eps, {_GRID})": read_instance_norm,
 }

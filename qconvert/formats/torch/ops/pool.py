@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import read_batched, size_of
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization
 
@@ -47,12 +47,6 @@ def read_max_pool(spatial: int) -> ReadFunction:
         return read_batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
 
     return read
-
-
-def read_max_pool_with_indices(spatial: int) -> ReadFunction:
-    """max_pool…_with_indices: the values; which position each had is not computed."""
-    read = read_max_pool(spatial)
-    return lambda c: (read(c), Uncomputed("the indices of a max pool"))
 
 
 def read_average_pool(spatial: int) -> ReadFunction:
@@ -168,12 +162,8 @@ def read_adaptive(spatial: int, kind: str) -> ReadFunction:
     return lambda c: read_batched(c, "self", spatial, lambda name: _emit_adaptive_pool(c, name, spatial, kind))
 
 
-def read_adaptive_with_indices(spatial: int) -> ReadFunction:
-    """adaptive_max_pool…, with indices in PyTorch: only the values are computed."""
-    read = read_adaptive(spatial, "MaxPool")
-    return lambda c: (read(c), Uncomputed("the indices of a max pool"))
-
-
+#: Which position each element had.
+_INDICES = Uncomputed("the indices of a max pool")
 _WINDOW = "T self, l kernel_size, l stride=(), l padding=0"
 _MAX = f"{_WINDOW}, l dilation=1, b ceil_mode=False"
 _AVERAGE = f"{_WINDOW}, b ceil_mode=False, b count_include_pad=True"
@@ -181,10 +171,10 @@ _AVERAGE = f"{_WINDOW}, b ceil_mode=False, b count_include_pad=True"
 OPERATORS: Mapping[str, ReadFunction] = {
     **{f"{space}::max_pool{n}d({_MAX})": read_max_pool(n) for space in ("aten", "quantized") for n in (1, 2, 3)},
     **{f"aten::quantized_max_pool{n}d({_MAX})": read_max_pool(n) for n in (1, 2, 3)},
-    **{f"aten::max_pool{n}d_with_indices({_MAX})": read_max_pool_with_indices(n) for n in (1, 2, 3)},
+    **{f"aten::max_pool{n}d_with_indices({_MAX})": with_unused(read_max_pool(n), _INDICES) for n in (1, 2, 3)},
     f"aten::avg_pool1d({_AVERAGE})": read_average_pool(1),
     **{f"aten::avg_pool{n}d({_AVERAGE}, i? divisor_override=None)": read_average_pool(n) for n in (2, 3)},
     **{f"aten::adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (1, 2, 3)},
     **{f"aten::_adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (2, 3)},
-    **{f"aten::adaptive_max_pool{n}d(T self, a output_size)": read_adaptive_with_indices(n) for n in (1, 2, 3)},
+    **{f"aten::adaptive_max_pool{n}d(T self, a output_size)": with_unused(read_adaptive(n, "MaxPool"), _INDICES) for n in (1, 2, 3)},
 }

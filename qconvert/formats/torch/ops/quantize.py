@@ -234,7 +234,7 @@ def read_decomposed_quantize(c: Reading) -> str:
     if _is_computed(c):
         return decomposed_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
     quantization, exact = _stated_quantization(c, dtype)
-    return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
+    return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
 
 
 def read_decomposed_dequantize(c: Reading) -> str:
@@ -247,7 +247,7 @@ def read_decomposed_dequantize(c: Reading) -> str:
         return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
-        quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+        quantization = set_limits(c, quantization, tensor.dtype)
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("out_dtype") or "float32")
 
 
@@ -271,7 +271,7 @@ def read_group_quantize(c: Reading) -> str:
     """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
     dtype = c.dtype("dtype") or "int8"
     quantization, exact = _group_quantization(c, dtype)
-    quantization = set_limits(c, quantization, dtype, c.integer("quant_min"), c.integer("quant_max"))
+    quantization = set_limits(c, quantization, dtype)
     if c.constant("input") is None:
         raise c.unsupported_error("groups of what is computed at run time", rule="not-constant")
     return emit_quantize(c, c.name("input"), dtype, quantization, SHIFTED, exact)
@@ -281,7 +281,7 @@ def read_group_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_channel_group."""
     tensor = c.operand("input")
     quantization, _ = _group_quantization(c, tensor.dtype)
-    quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    quantization = set_limits(c, quantization, tensor.dtype)
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("output_dtype") or "float32")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.torch.operands import emit_reshape, read_batched, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["OPERATORS"]
@@ -137,24 +137,16 @@ _END = 2**63 - 1
 _MOST = 2**20
 
 
+def _emit_flip(c: Reading, axes: Sequence[int]) -> str:
+    count = len(axes)
+    bounds = (([-1] * count, "starts"), ([-_END] * count, "ends"), (axes, "axes"), ([-1] * count, "steps"))
+    return c.emit("Slice", [c.name("self"), *(c.list64(values, hint) for values, hint in bounds)])
+
+
 def read_flip(c: Reading) -> str:
     """aten::flip(x, dims): these axes backwards."""
     axes = [c.axis(axis, c.rank("self")) for axis in c.integers("dims")]
-    if not axes:
-        return c.name("self")
-    bounds = [(-1, "starts"), (-_END, "ends"), (None, "axes"), (-1, "steps")]
-    lists = [c.list64(axes if value is None else [value] * len(axes), hint) for value, hint in bounds]
-    return c.emit("Slice", [c.name("self"), *lists])
-
-
-def read_side_flip(axis: int) -> ReadFunction:
-    """aten::fliplr, flipud."""
-
-    def read(c: Reading) -> str:
-        lists = [c.list64([value], hint) for value, hint in ((-1, "starts"), (-_END, "ends"), (axis, "axes"), (-1, "steps"))]
-        return c.emit("Slice", [c.name("self"), *lists])
-
-    return read
+    return _emit_flip(c, axes) if axes else c.name("self")
 
 
 def read_roll(c: Reading) -> str:
@@ -333,15 +325,15 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::clone(T self, i? memory_format=None)": read_identity,
     **{f"aten::{name}(T input, f p=0.5, b train=False)": read_dropout for name in _DROPOUTS},
     **{f"aten::{name}_(T self, f p=0.5, b train=False)": read_dropout_in_place for name in _DROPOUTS},
-    "aten::native_dropout(T input, f p, b? train=False)": lambda c: (read_dropout(c), Uncomputed("the mask of a dropout")),
+    "aten::native_dropout(T input, f p, b? train=False)": with_unused(read_dropout, Uncomputed("the mask of a dropout")),
     "quantized::dropout(T self, f output_scale, i output_zero_point, f p=0.5, b training=False)": read_identity,
     "aten::swapaxes|swapdims(T self, i dim0, i dim1)": read_transpose,
     "aten::swapaxes|swapdims(T self, i axis0, i axis1)": read_transpose,
     "aten::mT|mH|adjoint(T self)": read_matrix_transpose,
     "aten::broadcast_to(T self, l size)": read_expand,
     "aten::flip(T self, l dims)": read_flip,
-    "aten::fliplr(T self)": read_side_flip(1),
-    "aten::flipud(T self)": read_side_flip(0),
+    "aten::fliplr(T self)": lambda c: _emit_flip(c, [1]),
+    "aten::flipud(T self)": lambda c: _emit_flip(c, [0]),
     "aten::roll(T self, l shifts, l dims=())": read_roll,
     "aten::pixel_shuffle(T self, i upscale_factor)": read_pixel_shuffle,
     "aten::pixel_unshuffle(T self, i downscale_factor)": read_pixel_unshuffle,

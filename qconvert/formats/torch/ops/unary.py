@@ -18,7 +18,7 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["OPERATORS", "scale_values"]
+__all__ = ["OPERATORS", "read_real", "scale_values"]
 
 
 def cast(c: Reading, name: str, dtype: str | None) -> str:
@@ -144,9 +144,7 @@ def read_trunc(c: Reading) -> str:
 def read_fraction(c: Reading) -> str:
     """aten::frac: x - trunc(x)."""
     name = c.name("self")
-    sign = c.emit("Sign", [name], quantization=None, hint="sign")
-    part = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude")], hint="whole")
-    return c.emit("Sub", [name, c.emit("Mul", [sign, part], hint="truncated")], quantization=None)
+    return c.emit("Sub", [name, emit_trunc(c, name, "truncated")], quantization=None)
 
 
 def read_round(c: Reading) -> str:

@@ -64,7 +64,7 @@ def _vector(b: ModuleBuilder, name: str, sizes: list[int], default: float) -> Ar
 
 def make_layer_norm(op: Op, b: ModuleBuilder) -> Layer:
     """LayerNormalization over the axes from `axis` on."""
-    sizes = [int(size) for size in b.shape(op)[int(op["axis"]) % b.rank(op) :]]
+    sizes = [int(size) for size in b.shape(op)[op["axis"] % b.rank(op) :]]
     names = (*op.inputs[1:3], "", "")[:2]
     values = [_vector(b, name, sizes, value) for name, value in zip(names, (1.0, 0.0), strict=True)]
     return Layer("LayerNorm", (sizes, *values, *b.output_qparams(op), float(op["epsilon"])))
@@ -80,10 +80,10 @@ def write_concat(op: Op, b: ModuleBuilder) -> None:
     """Concat of bytes: moved where all have one quantization, else rounded onto the result's."""
     result = b.output_tensor(op)
     if all(b.tensor(name).shares_quantization(result) for name in op.inputs):
-        b.close(op, b.aten("cat", [b.stored_value(each) for each in op.inputs], int(op["axis"])))
+        b.close(op, b.aten("cat", [b.stored_value(each) for each in op.inputs], op["axis"]))
         return
     name = "quantized.cat_relu" if b.has_relu(op) else "quantized.cat"
-    b.close(op, b.call(name, [b.stored_value(each) for each in op.inputs], int(op["axis"]), *b.output_qparams(op)))
+    b.close(op, b.call(name, [b.stored_value(each) for each in op.inputs], op["axis"], *b.output_qparams(op)))
 
 
 def write_reinterpret(op: Op, b: ModuleBuilder) -> None:
@@ -109,7 +109,7 @@ def write_conv(op: Op, b: ModuleBuilder) -> None:
     weights = b.input_tensor(op, 1)
     assert weights.data is not None and weights.quantization is not None
     outputs, inputs, *kernel = weights.data.shape
-    spatial, relu, group = len(kernel), b.has_relu(op), int(op["group"])
+    spatial, relu, group = len(kernel), b.has_relu(op), op["group"]
     pads = pads_of(op, b, kernel, op["dilations"])
     inside = is_symmetric(pads) and not _can_saturate(op, weights.data, pads)
     node = b.stored_input(op) if inside else pad_data(op, b, pads, None)
@@ -129,7 +129,7 @@ def _can_saturate(op: Op, weights: Array, pads: list[int]) -> bool:
     """
     outputs, inputs, *kernel = weights.shape
     usual = all(2 * pad == size - 1 for pad, size in zip(pads, kernel, strict=False)) and all(step == 1 for step in op["dilations"])
-    if len(kernel) < 2 or inputs != 1 or int(op["group"]) % 8 or not usual:
+    if len(kernel) < 2 or inputs != 1 or op["group"] % 8 or not usual:
         return False
     signed = weights.astype(np.int16) - (128 if weights.dtype == np.uint8 else 0)
     taps = np.sort(signed.reshape(outputs, -1), axis=1)
@@ -180,10 +180,10 @@ WRITERS: Mapping[str, ModuleFunction] = {
     "Elu": _layer("ELU", "alpha"),
     "Celu": write_celu,
     "Clip": write_clip,
-    "Softmax": _of_layer(lambda op, b: Layer("Softmax", (int(op["axis"]), *b.output_qparams(op)))),
+    "Softmax": _of_layer(lambda op, b: Layer("Softmax", (op["axis"], *b.output_qparams(op)))),
     "BatchNormalization": _of_layer(make_batch_norm),
     "LayerNormalization": _of_layer(make_layer_norm),
-    "GroupNormalization": _of_layer(lambda op, b: Layer("GroupNorm", (int(op["num_groups"]), *_norm_arguments(op, b)))),
+    "GroupNormalization": _of_layer(lambda op, b: Layer("GroupNorm", (op["num_groups"], *_norm_arguments(op, b)))),
     "InstanceNormalization": _of_layer(lambda op, b: Layer(f"InstanceNorm{b.rank(op) - 2}d", _norm_arguments(op, b))),
     "Concat": write_concat,
     "Conv": write_conv,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.archive import Archive
 
-__all__ = ["Code", "Method", "Value"]
+__all__ = ["Code", "Method", "file_of"]
 
 #: Parsing needs memory of about a hundred times the text, and 1.5 kB for each word. The largest file of a real detector has 200 kB.
 _LARGEST_FILE, _MOST_WORDS = 2**22, 2**18
@@ -33,23 +33,10 @@ class Method:
     node: ast.FunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A constant of a class: an expression, and a method in whose place it stands.
-
-    Attributes:
-        method: that names the file.
-        node: the expression.
-    """
-
-    method: Method
-    node: ast.expr
-
-
 @dataclass(slots=True)
 class _Class:
     methods: dict[str, Method] = field(default_factory=dict)
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, ast.expr] = field(default_factory=dict)
     fields: tuple[str, ...] | None = None
 
 
@@ -69,7 +56,7 @@ class Code:
         found = self._class(class_name)
         return None if found is None else found.methods.get(name)
 
-    def value(self, class_name: str, name: str) -> Value | None:
+    def value(self, class_name: str, name: str) -> ast.expr | None:
         """A constant that a class states for all of its objects."""
         found = self._class(class_name)
         return None if found is None else found.values.get(name)
@@ -95,7 +82,7 @@ class Code:
 
     def _module(self, module: str) -> dict[str, _Class]:
         if module not in self._files:
-            name = f"code/{module.replace('.', '/')}.py"
+            name = file_of(module)
             self._files[module] = self._parse_file(name) if name in self._archive else {}
         return self._files[module]
 
@@ -117,16 +104,17 @@ class Code:
         return found
 
 
+def file_of(module: str) -> str:
+    """The entry of the archive that has the code of a module."""
+    return f"code/{module.replace('.', '/')}.py"
+
+
 def _class(name: str, node: ast.ClassDef) -> _Class:
     methods = {item.name: Method(name, item) for item in node.body if isinstance(item, ast.FunctionDef)}
     stated = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
-    place = Method(name, ast.FunctionDef(node.name, _NO_ARGUMENTS, [], []))
-    values = {item.target.id: Value(place, item.value) for item in stated if isinstance(item.target, ast.Name) and item.value is not None}
+    values = {item.target.id: item.value for item in stated if isinstance(item.target, ast.Name) and item.value is not None}
     named = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
     return _Class(methods, values, tuple(item.target.id for item in stated if isinstance(item.target, ast.Name)) if named else None)
-
-
-_NO_ARGUMENTS = ast.arguments([], [], None, [], [], None, [])
 
 
 def _verify(text: str, name: str) -> None:

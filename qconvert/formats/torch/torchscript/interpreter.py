@@ -20,9 +20,8 @@ from qconvert.formats.torch.in_place import InPlace, is_change
 from qconvert.formats.torch.packed_parameters import PACKING, is_packed, method_of_packed, unpack_parameters
 from qconvert.formats.torch.session import Constants
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
-from qconvert.formats.torch.torchscript.code import Code, Method
-from qconvert.formats.torch.torchscript.expressions import Function
-from qconvert.formats.torch.torchscript.frame import CodeError, Frame, ReturnedError
+from qconvert.formats.torch.torchscript.code import Code, Method, file_of
+from qconvert.formats.torch.torchscript.frame import CodeError, Frame, Function, ReturnedError
 from qconvert.formats.torch.torchscript.numbers import NUMBERS, compute_number, function_of
 from qconvert.formats.torch.values import UNKNOWN, EndlessError, Named, Packed, PackedCell, Ref, Unknown, leaves
 
@@ -81,7 +80,7 @@ class Objects:
                     return self.register_value(target.state[name], ".".join(filter(None, (self.place(target), name))))
                 default = self._code.value(target.class_name, name)
                 if default is not None:
-                    return Frame(self._interpreter, default.method, "", {}).value(default.node)
+                    return Frame(self._interpreter, file_of(target.class_name.rpartition(".")[0]), "", {}).value(default)
         kind = target.class_name if isinstance(target, ScriptObject) else type(target).__name__
         raise InvalidModelError(f"{kind} has no attribute {name!r}", where=where, rule="unknown-name")
 
@@ -246,8 +245,8 @@ class Interpreter:
         values: dict[str, Any] = {}
         if self._depth == 1:
             self.variables = values
-        frame = Frame(self, method, place, values)
-        frame.bind_arguments(given, named)
+        frame = Frame(self, method.file, place, values)
+        frame.bind_arguments(method.node, given, named)
         try:
             frame.statements(method.node.body)
         except ReturnedError as returned:

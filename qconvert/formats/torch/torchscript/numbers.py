@@ -22,7 +22,7 @@ class _Budget(Protocol):
 
 
 def function_of(name: str, given: Sequence[Any], tensors: bool) -> Callable[..., Any] | None:
-    """What an operator of NUMBERS computes of these arguments, of which some may be tensors; None where that takes an operator on tensors."""
+    """What an operator computes of these arguments, of which some may be tensors; None where that takes an operator on tensors."""
     if name in _OF_ALL:
         return _OF_ALL[name]
     if name in _OF_LISTS and given and isinstance(given[0], (list, tuple, dict, str, range)):
@@ -167,10 +167,11 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _dividing(operator.truediv),
     "aten::floordiv": _dividing(operator.floordiv), "aten::__floordiv__": _dividing(operator.floordiv),
     "aten::__round_to_zero_floordiv": _dividing(_truncate_divide),
-    "aten::remainder": _dividing(operator.mod), "aten::pow": math.pow, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
-    "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_,
-    "aten::__and__": operator.and_, "aten::__or__": operator.or_, "aten::__xor__": operator.xor, "aten::__lshift__": _shift_left,
-    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": lambda index, start, step: start + index * step,
+    "aten::remainder": _dividing(operator.mod), "aten::pow": math.pow, "aten::neg": operator.neg,
+    "aten::eq": operator.eq, "aten::ne": operator.ne, "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt,
+    "aten::ge": operator.ge, "aten::__not__": operator.not_, "aten::__and__": operator.and_, "aten::__or__": operator.or_,
+    "aten::__xor__": operator.xor, "aten::__lshift__": _shift_left, "aten::__rshift__": operator.rshift, "aten::divmod": divmod,
+    "aten::__derive_index": lambda index, start, step: start + index * step,
     "aten::__range_length": lambda start, end, step: length(range(start, end, step)),
     "aten::Int": _to_int, "aten::Float": float, "aten::Bool": bool, "prim::int": _to_int, "prim::float": float, "prim::bool": bool,
     "aten::ceil": math.ceil, "aten::floor": math.floor,

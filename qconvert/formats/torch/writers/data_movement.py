@@ -21,7 +21,7 @@ __all__ = ["WRITERS"]
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""
     b.channels_first(op)
-    block, node = int(op["blocksize"]), b.stored_input(op)
+    block, node = op["blocksize"], b.stored_input(op)
     if op["mode"] == "CRD":
         b.store(op, b.aten("pixel_shuffle", node, block))
         return
@@ -34,7 +34,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
 def write_space_to_depth(op: Op, b: Builder) -> None:
     """SpaceToDepth: the positions in a block come before the channels."""
     b.channels_first(op)
-    block, (channels, height, width) = int(op["blocksize"]), _sizes(op, b)
+    block, (channels, height, width) = op["blocksize"], _sizes(op, b)
     node = b.aten("reshape", b.stored_input(op), [-1, channels, height // block, block, width // block, block])
     node = b.aten("permute", node, [0, 3, 5, 1, 2, 4])
     b.store(op, b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
@@ -104,7 +104,7 @@ def size_at(op: Op, b: Builder, axis: int) -> Any:
 
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
-    perm = [int(axis) for axis in op["perm"]]
+    perm = list(op["perm"])
     b.store(op, b.aten("permute", b.stored_input(op), perm))
 
 
@@ -142,7 +142,7 @@ def write_tile(op: Op, b: Builder) -> None:
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers if all sides have one quantization, else of float values."""
     sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
-    axis = int(op["axis"])
+    axis = op["axis"]
     if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
         b.store(op, b.aten("cat", [b.stored_value(name) for name in op.inputs], axis))
     else:
@@ -151,7 +151,7 @@ def write_concat(op: Op, b: Builder) -> None:
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: a new axis."""
-    b.store(op, b.aten("stack", [b.stored_value(name) for name in op.inputs], int(op["axis"])))
+    b.store(op, b.aten("stack", [b.stored_value(name) for name in op.inputs], op["axis"]))
 
 
 def write_unpack(op: Op, b: Builder) -> None:
@@ -159,7 +159,7 @@ def write_unpack(op: Op, b: Builder) -> None:
     node = b.stored_input(op)
     for index, name in enumerate(op.outputs):
         if name:
-            b.set_node(name, b.aten("select.int", node, int(op["axis"]), index))
+            b.set_node(name, b.aten("select.int", node, op["axis"], index))
 
 
 def write_split(op: Op, b: Builder) -> None:
@@ -168,7 +168,7 @@ def write_split(op: Op, b: Builder) -> None:
     b.note_operator()
     for name, size in zip(op.outputs, b.integers(op, 1), strict=True):
         if name:
-            b.set_node(name, b.aten("slice.Tensor", node, int(op["axis"]), start, start + size))
+            b.set_node(name, b.aten("slice.Tensor", node, op["axis"], start, start + size))
         start += size
 
 
@@ -208,7 +208,7 @@ def write_pad(op: Op, b: Builder) -> None:
             value = filler.reshape(-1)[0].item()
         b.store(op, b.pad(data, b.stored_value(data.name), torch_pads(begins, ends), value))
         return
-    mode = {"reflect": "reflect", "edge": "replicate"}.get(str(op["mode"]))
+    mode = {"reflect": "reflect", "edge": "replicate"}.get(op["mode"])
     moved = [axis for axis in range(rank) if begins[axis] or ends[axis]]
     first = min(moved, default=rank)
     if mode is None or rank - first > 3 or first < 1 or min(pads) < 0:
@@ -236,7 +236,7 @@ def write_gather(op: Op, b: Builder) -> None:
     if op["batch_dims"]:
         gather_in_batches(op, b)
         return
-    node, axis, data = b.stored_input(op), int(op["axis"]) % b.rank(op), b.graph.constant(op.inputs[1])
+    node, axis, data = b.stored_input(op), op["axis"] % b.rank(op), b.graph.constant(op.inputs[1])
     if data is not None and data.ndim == 0:
         b.store(op, b.aten("select.int", node, axis, int(data)))
         return

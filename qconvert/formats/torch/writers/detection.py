@@ -18,8 +18,8 @@ _MOST = 200  # detections, of each of which some twenty calls are made
 def write_detection(op: Op, b: Builder) -> None:
     """DetectionPostProcess in float64: boxes, classes, scores and count; rows that are not used are zero."""
     rows = b.static_shape(op, op.outputs[0])[1]
-    classes = min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
-    steps = min(int(op["max_detections"]), -(-rows // max(classes, 1)))
+    classes = min(op["max_classes_per_detection"], op["num_classes"])
+    steps = min(op["max_detections"], -(-rows // max(classes, 1)))
     if op["use_regular_nms"]:
         raise b.unsupported_error(op, "a suppression for each class", rule="variant-not-writable")
     if steps > _MOST:
@@ -27,7 +27,7 @@ def write_detection(op: Op, b: Builder) -> None:
     b.note_operator()
     boxes = _decode_boxes(op, b)
     count = b.static_shape(op, op.inputs[1])[-1]
-    scores = b.aten("slice.Tensor", b.aten("select.int", _real(b, op.inputs[1]), 0, 0), 1, count - int(op["num_classes"]), count)
+    scores = b.aten("slice.Tensor", b.aten("select.int", _real(b, op.inputs[1]), 0, 0), 1, count - op["num_classes"], count)
     order = b.aten("sort.stable", scores, stable=True, dim=1, descending=True)
     ordered, places = (b.aten("slice.Tensor", b.call("operator.getitem", order, place), 1, 0, classes) for place in (0, 1))
     chosen = _suppress_boxes(op, b, boxes, b.aten("amax", scores, [1]), steps)

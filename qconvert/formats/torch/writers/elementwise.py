@@ -15,12 +15,18 @@ from qconvert.rewriting.lowering import Scope, conditions
 __all__ = ["WRITERS", "bounds_of"]
 
 
-def simple(operator: str, *attributes: str, after: Callable[[Op], tuple[Any, ...]] | None = None) -> WriteFunction:
-    """An operator of the same operands, with some attributes as numbers after them."""
+def simple(operator: str, *attributes: str, kernel: Callable[[Op, Builder], bool] | None = None) -> WriteFunction:
+    """An operator of the same operands, with some attributes as numbers after them.
+
+    Args:
+        operator: of aten.
+        attributes: their names.
+        kernel: writes operators that name a kernel as it rounds them, and says whether this one does.
+    """
 
     def write(op: Op, b: Builder) -> None:
-        numbers = [float(op[name]) for name in attributes]
-        b.finish(op, b.aten(operator, *b.float_values(op), *numbers, *(after(op) if after else ())))
+        if kernel is None or not kernel(op, b):
+            b.finish(op, b.aten(operator, *b.float_values(op), *(float(op[name]) for name in attributes)))
 
     return write
 
@@ -95,35 +101,11 @@ def _slopes(op: Op, scope: Scope) -> str:
     return "one" if count == 1 else "channels" if per_channel else ""
 
 
-def write_hard_swish(op: Op, b: Builder) -> None:
-    """HardSwish, as a kernel rounds it if the operator asks for it."""
-    if not write_tflite_hard_swish(op, b):
-        simple("hardswish")(op, b)
-
-
-def write_leaky_relu(op: Op, b: Builder) -> None:
-    """LeakyRelu, as a kernel rounds it if the operator asks for it."""
-    if not write_xnnpack_line(op, b):
-        simple("leaky_relu", "alpha")(op, b)
-
-
 @conditions(lambda op, scope: "" if _slopes(op, scope) else "it has neither one slope nor one a channel")
 def write_prelu(op: Op, b: Builder) -> None:
     """PRelu with one slope, or one for each channel."""
     is_one = _slopes(op, Scope(b.graph.tensors)) == "one"
     b.finish(op, b.aten("prelu", b.float_input(op), b.aten("reshape", b.float_input(op, 1), [1 if is_one else -1])))
-
-
-@conditions(lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers")
-def write_hard_sigmoid(op: Op, b: Builder) -> None:
-    """HardSigmoid with PyTorch's numbers, a sixth and a half."""
-    b.finish(op, b.aten("hardsigmoid", b.float_input(op)))
-
-
-@conditions(lambda op, scope: "" if op["alpha"] == 1 else "its alpha is not 1")
-def write_swish(op: Op, b: Builder) -> None:
-    """Swish with an alpha of 1, silu."""
-    b.finish(op, b.aten("silu", b.float_input(op)))
 
 
 def write_div(op: Op, b: Builder) -> None:
@@ -135,20 +117,10 @@ def write_div(op: Op, b: Builder) -> None:
         b.finish(op, b.aten("div.Tensor_mode", *b.float_values(op), rounding_mode="trunc"))
 
 
-def write_thresholded_relu(op: Op, b: Builder) -> None:
-    """ThresholdedRelu: x above alpha, else 0."""
-    b.finish(op, b.aten("threshold", b.float_input(op), float(op["alpha"]), 0.0))
-
-
 @conditions(lambda op, scope: "" if float(op["bias"]) in (0.0, float(op["lambd"])) else "its bias is neither 0 nor its limit")
 def write_shrink(op: Op, b: Builder) -> None:
     """Shrink: aten's hard and soft forms."""
     b.finish(op, b.aten("softshrink" if float(op["bias"]) else "hardshrink", b.float_input(op), float(op["lambd"])))
-
-
-def write_selu(op: Op, b: Builder) -> None:
-    """Selu: elu with its two numbers."""
-    b.finish(op, b.aten("elu", b.float_input(op), float(op["alpha"]), float(op["gamma"])))
 
 
 def write_where(op: Op, b: Builder) -> None:
@@ -178,32 +150,28 @@ _BINARY = {
 }  # fmt: skip
 
 
-def write_pair(operator: str) -> WriteFunction:
-    """Add, Sub and Mul."""
-
-    def write(op: Op, b: Builder) -> None:
-        if not write_kernel_binary(op, b):
-            b.finish(op, b.aten(operator, *b.float_values(op)))
-
-    return write
+@conditions(lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers")
+def write_hard_sigmoid(op: Op, b: Builder) -> None:
+    """HardSigmoid with PyTorch's numbers, a sixth and a half."""
+    b.finish(op, b.aten("hardsigmoid", b.float_input(op)))
 
 
 WRITERS: Mapping[str, WriteFunction] = {
     **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
     "Sqrt": write_sqrt,
-    **{kind: write_pair(_BINARY[kind]) for kind in ("Add", "Sub", "Mul")},
+    **{kind: simple(_BINARY[kind], kernel=write_kernel_binary) for kind in ("Add", "Sub", "Mul")},
     "FloorDiv": write_floor_div,
     "Clip": write_clip,
-    "LeakyRelu": write_leaky_relu,
-    "HardSwish": write_hard_swish,
+    "LeakyRelu": simple("leaky_relu", "alpha", kernel=write_xnnpack_line),
+    "HardSwish": simple("hardswish", kernel=write_tflite_hard_swish),
     "Elu": simple("elu", "alpha"),
     "Celu": simple("celu", "alpha"),
-    "Selu": write_selu,
-    "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.float_input(op), approximate=str(op["approximate"]))),
+    "Selu": simple("elu", "alpha", "gamma"),
+    "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.float_input(op), approximate=op["approximate"])),
     "PRelu": write_prelu,
     "HardSigmoid": write_hard_sigmoid,
-    "Swish": write_swish,
-    "ThresholdedRelu": write_thresholded_relu,
+    "Swish": conditions(lambda op, scope: "" if op["alpha"] == 1 else "its alpha is not 1")(simple("silu")),
+    "ThresholdedRelu": lambda op, b: b.finish(op, b.aten("threshold", b.float_input(op), float(op["alpha"]), 0.0)),
     "Shrink": write_shrink,
     "Div": write_div,
     "Where": write_where,

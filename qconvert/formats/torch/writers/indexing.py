@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.program import Node
-from qconvert.formats.torch.writing import Builder, with_note
+from qconvert.formats.torch.writing import Builder, along_axis, with_note
 from qconvert.graph import Op, numpy_dtype
 from qconvert.operators.segments import first_value
 
@@ -32,13 +32,13 @@ def _wrap_negative(op: Op, b: Builder, node: Node, size: int | str) -> Node:
 
 def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: str) -> Node:
     """0, 1, 2 … along one axis of several."""
-    values = np.arange(shape[axis], dtype=np.int64).reshape([-1 if place == axis else 1 for place in range(rank)])
+    values = along_axis(np.arange(shape[axis], dtype=np.int64), axis, rank)
     return b.buffer(values, f"{hint}/places")
 
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
-    batch, rows = int(op["batch_dims"]), b.static_shape(op, op.inputs[1])
+    batch, rows = op["batch_dims"], b.static_shape(op, op.inputs[1])
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
     chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
@@ -47,7 +47,7 @@ def write_gather_nd(op: Op, b: Builder) -> None:
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
-    axis = int(op["axis"]) % b.rank(op)
+    axis = op["axis"] % b.rank(op)
     index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op)[axis])
     b.store(op, b.aten("gather", b.stored_input(op), axis, index))
 
@@ -73,7 +73,7 @@ def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND: rows that are put, or joined with what is there."""
-    rows, reduction = b.static_shape(op, op.inputs[1]), str(op["reduction"])
+    rows, reduction = b.static_shape(op, op.inputs[1]), op["reduction"]
     data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
@@ -93,7 +93,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 
 def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements."""
-    axis, reduction = int(op["axis"]) % b.rank(op), str(op["reduction"])
+    axis, reduction = op["axis"] % b.rank(op), op["reduction"]
     index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op)[axis])
     data, updates, summed = _data_and_updates(op, b)
     if reduction == "none":
@@ -108,7 +108,7 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
 def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence: a gather along the time, whose indices fall up to a sequence's length."""
     shape = b.static_shape(op)
-    time, batch, rank = int(op["time_axis"]) % len(shape), int(op["batch_axis"]) % len(shape), len(shape)
+    time, batch, rank = op["time_axis"] % len(shape), op["batch_axis"] % len(shape), len(shape)
     places = _count_along(b, shape, time, rank, op.outputs[0])
     lengths = b.aten("reshape", indices(b, op.inputs[1]), [-1 if axis == batch else 1 for axis in range(rank)])
     turned = lengths - 1 - places
@@ -145,7 +145,7 @@ def write_segment_sum(op: Op, b: Builder) -> None:
 
 def write_unsorted_segment(op: Op, b: Builder) -> None:
     """UnsortedSegment."""
-    _write_segments(op, b, str(op["reduction"]), b.integers(op, 2)[0])
+    _write_segments(op, b, op["reduction"], b.integers(op, 2)[0])
 
 
 def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
@@ -169,7 +169,7 @@ def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
 def write_top_k(op: Op, b: Builder) -> None:
     """TopK: a sort that keeps the order of equal values, cut off."""
     (count,) = b.integers(op, 1)
-    axis = int(op["axis"]) % b.rank(op)
+    axis = op["axis"] % b.rank(op)
     found = b.aten("sort.stable", b.stored_input(op), stable=True, dim=axis, descending=bool(op["largest"]))
     for place, name in enumerate(op.outputs):
         if name:
@@ -189,11 +189,11 @@ def write_non_zero(op: Op, b: Builder) -> None:
 def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot: where an index is the place along a new axis."""
     (depth,), rank = b.integers(op, 1), b.rank(op)
-    axis = int(op["axis"]) % (rank + 1)
+    axis = op["axis"] % (rank + 1)
     index = indices(b, op.inputs[0])
     if op["wraps"]:
         index = b.aten("where.self", b.aten("lt.Scalar", index, 0), index + depth, index)
-    places = np.arange(depth, dtype=np.int64).reshape([-1 if place == axis else 1 for place in range(rank + 1)])
+    places = along_axis(np.arange(depth, dtype=np.int64), axis, rank + 1)
     chosen = b.aten("eq.Tensor", b.aten("unsqueeze", index, axis), b.buffer(places, f"{op.outputs[0]}/places"))
     off, on = (b.aten("select.int", b.stored_input(op, 2), 0, place) for place in (0, 1))
     b.store(op, b.aten("where.self", chosen, on, off))
@@ -201,8 +201,8 @@ def write_one_hot(op: Op, b: Builder) -> None:
 
 def gather_in_batches(op: Op, b: Builder) -> None:
     """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
-    batch, rank, count = int(op["batch_dims"]), b.rank(op), b.input_tensor(op, 1).rank or 0
-    axis, rows = int(op["axis"]) % rank, b.static_shape(op, op.inputs[1])
+    batch, rank, count = op["batch_dims"], b.rank(op), b.input_tensor(op, 1).rank or 0
+    axis, rows = op["axis"] % rank, b.static_shape(op, op.inputs[1])
     data = b.stored_input(op)
     moved = [*range(batch), axis, *(place for place in range(batch, rank) if place != axis)]
     own = [_count_along(b, rows, place, count, op.outputs[0]) for place in range(batch)]

@@ -75,7 +75,7 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
 
 def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Writes an Add with the integers of its kernel; False if the kernel does not take these quantizations."""
-    name, point = str(op["arithmetic"]), int(output.zero_point[0])
+    name, point = op["arithmetic"], int(output.zero_point[0])
     if not has_addition(name, quantizations, output):
         return False
     if name not in INTEGER_FACTORS:
@@ -112,7 +112,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         total: whole steps from the zero point, summed.
         sizes: of a window.
     """
-    result, name, count = b.output_tensor(op), str(op["arithmetic"]), np.float32(math.prod(sizes))
+    result, name, count = b.output_tensor(op), op["arithmetic"], np.float32(math.prod(sizes))
     quantization = result.quantization
     assert quantization is not None
     low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])

@@ -43,7 +43,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
     """The pads before each axis, then those after each."""
     auto = op["auto_pad"]
     if auto == "NOTSET":
-        return [int(pad) for pad in op["pads"]]
+        return list(op["pads"])
     if auto == "VALID":
         return [0] * (2 * len(kernel))
     front, back = [], []
@@ -122,7 +122,7 @@ def _round_along(op: Op, b: Builder, data: Node, axes: list[int]) -> Node:
     low = b.aten("clamp_max", b.aten("amin", data, axes, True), 0.0)
     high = b.aten("clamp_min", b.aten("amax", data, axes, True), 0.0)
     b.note_operator()
-    steps, scale = _ROUNDINGS[str(op["arithmetic"])](b, data, low, high)
+    steps, scale = _ROUNDINGS[op["arithmetic"]](b, data, low, high)
     real = "float64" if b.wide else "float32"
     return b.cast(steps, real) * b.cast(scale, real)
 

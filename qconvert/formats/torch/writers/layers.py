@@ -44,7 +44,7 @@ def write_conv(op: Op, b: Builder) -> None:
     """Conv of one, two or three axes; padding that differs on both sides is added to the stored integers before."""
     spatial = b.rank(op) - 2
     data, pads = pad_conv_data(op, b, spatial)
-    sizes = (list(op["strides"]), pads, list(op["dilations"]), int(op["group"]))
+    sizes = (list(op["strides"]), pads, list(op["dilations"]), op["group"])
 
     def emit_conv(x: Node, w: Node, bias: Node | None) -> Node:
         return b.aten(f"conv{spatial}d", x, w, bias, *sizes)
@@ -68,11 +68,11 @@ def _length(op: Op, b: Builder) -> int:
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice after it."""
     b.channels_first(op)
-    spatial, pads = b.rank(op) - 2, [int(pad) for pad in op["pads"]]
-    begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
+    spatial, pads = b.rank(op) - 2, list(op["pads"])
+    begins, ends, extra = pads[:spatial], pads[spatial:], list(op["output_padding"])
     less = [min(pair) for pair in zip(begins, ends, strict=True)]
     extra = extra if is_symmetric(pads) else [0] * spatial
-    sizes = (list(op["strides"]), less, extra, int(op["group"]), list(op["dilations"]))
+    sizes = (list(op["strides"]), less, extra, op["group"], list(op["dilations"]))
     operator = f"conv_transpose{spatial}d" + (".input" if spatial > 1 else "")
 
     def emit_conv_transpose(x: Node, w: Node, bias: Node | None) -> Node:
@@ -96,7 +96,7 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
 
 def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
     """Weights O,I/group,spatial as I,O/group,spatial, when the program runs."""
-    group, (outputs, inputs, *kernel) = int(op["group"]), b.shape(op, op.inputs[1])
+    group, (outputs, inputs, *kernel) = op["group"], b.shape(op, op.inputs[1])
     if group == 1:
         return b.aten("transpose.int", weights, 0, 1)
     if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
@@ -107,7 +107,7 @@ def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
 
 def _float_weights(op: Op, b: Builder) -> Any:
     """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
-    weights, group = b.input_tensor(op, 1), int(op["group"])
+    weights, group = b.input_tensor(op, 1), op["group"]
     if weights.data is None:
         if group != 1:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
@@ -166,7 +166,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
         weights = weights - b.aten("reshape", b.stored_value(points[1]), shape)
     if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
-    sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), int(op["group"]))
+    sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), op["group"])
     b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
@@ -176,7 +176,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
 def write_einsum(op: Op, b: Builder) -> None:
     """Einsum."""
     b.note_operator()
-    b.finish(op, b.aten("einsum", str(op["equation"]).replace(" ", ""), b.float_values(op)))
+    b.finish(op, b.aten("einsum", op["equation"].replace(" ", ""), b.float_values(op)))
 
 
 def write_matmul(op: Op, b: Builder) -> None:

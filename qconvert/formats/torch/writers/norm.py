@@ -26,7 +26,7 @@ def write_batch_norm(op: Op, b: Builder) -> None:
 def write_layer_norm(op: Op, b: Builder) -> None:
     """LayerNormalization over the axes from `axis` on."""
     shape = b.shape(op)
-    sizes = shape[int(op["axis"]) % len(shape) :]
+    sizes = shape[op["axis"] % len(shape) :]
     if op.outputs[1:]:
         raise b.unsupported_error(op, "further results")
     first = len(shape) - len(sizes)
@@ -55,16 +55,16 @@ def write_group_norm(op: Op, b: Builder) -> None:
     """GroupNormalization."""
     b.channels_first(op)
     data, weight, bias = b.float_values(op)
-    b.finish(op, b.aten("group_norm", data, int(op["num_groups"]), weight, bias, float(op["epsilon"])))
+    b.finish(op, b.aten("group_norm", data, op["num_groups"], weight, bias, float(op["epsilon"])))
 
 
 def write_softmax(operator: str) -> WriteFunction:
     """Softmax and LogSoftmax."""
 
     def write(op: Op, b: Builder) -> None:
-        if int(op["axis"]) < 0:  # a reader counts axes from the front
+        if op["axis"] < 0:  # a reader counts axes from the front
             b.note_operator()
-        b.finish(op, b.aten(operator, b.float_input(op), int(op["axis"])))
+        b.finish(op, b.aten(operator, b.float_input(op), op["axis"]))
 
     return write
 
@@ -110,7 +110,7 @@ def write_arg(operator: str) -> WriteFunction:
     """ArgMax and ArgMin: the first of equal ones."""
 
     def write(op: Op, b: Builder) -> None:
-        node = b.aten(operator, b.float_input(op), int(op["axis"]), bool(op["keepdims"]))
+        node = b.aten(operator, b.float_input(op), op["axis"], bool(op["keepdims"]))
         dtype = b.output_tensor(op).dtype
         b.store(op, node if dtype == "int64" else b.cast(node, dtype))
 
@@ -120,7 +120,7 @@ def write_arg(operator: str) -> WriteFunction:
 def write_norm(op: Op, b: Builder) -> None:
     """LpNormalization: along an axis, divided by the norm; a vector of zeros stays."""
     node = b.float_input(op)
-    length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, int(op["p"]), [int(op["axis"])], True), _LEAST_NORM)
+    length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, op["p"], [op["axis"]], True), _LEAST_NORM)
     b.finish(op, node / length)
 
 
@@ -136,7 +136,7 @@ def write_product(op: Op, b: Builder) -> None:
 
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd, in reverse too; results of integers stay in their type. An exclusive sum is the sum less the element."""
-    axis, node = int(op["axis"]) % b.rank(op), b.float_input(op)
+    axis, node = op["axis"] % b.rank(op), b.float_input(op)
     node = b.aten("flip", node, [axis]) if op["reverse"] else node
     tensor = b.output_tensor(op)
     kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
@@ -149,7 +149,7 @@ def write_cumulative(op: Op, b: Builder) -> None:
 def write_local_response(op: Op, b: Builder) -> None:
     """LRN: sums of squares of neighbouring channels."""
     b.channels_first(op)
-    node, size, rank = b.float_input(op), int(op["size"]), b.rank(op)
+    node, size, rank = b.float_input(op), op["size"], b.rank(op)
     before = (size - 1) // 2
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
     count = b.shape(op)[1]

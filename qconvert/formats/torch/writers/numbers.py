@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writing import Builder, WriteFunction, with_note
+from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis, with_note
 from qconvert.graph import Array, Op, numpy_dtype
 from qconvert.operators.signal import fake_quant_quantization
 
@@ -35,7 +35,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
 
 def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast: the same bytes, with a last axis more or less where the types differ in size."""
-    node, ratio, dtype = b.stored_input(op), int(op["ratio"]), b.dtype(str(op["to"]))
+    node, ratio, dtype = b.stored_input(op), op["ratio"], b.dtype(op["to"])
     node = b.aten("unsqueeze", node, -1) if ratio > 1 else node
     node = b.aten("view.dtype", b.aten("clone", node), dtype)
     b.store(op, b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
@@ -93,8 +93,7 @@ def write_interior_pad(op: Op, b: Builder) -> None:
         kept = np.flatnonzero((at >= 0) & (at < wanted))
         if len(kept) < size:
             node = b.aten("index_select", node, axis, b.buffer(kept, f"{op.outputs[0]}/kept"))
-        shape = [-1 if place == axis else 1 for place in range(len(after))]
-        places.append(b.buffer(at[kept].reshape(shape), f"{op.outputs[0]}/places"))
+        places.append(b.buffer(along_axis(at[kept], axis, len(after)), f"{op.outputs[0]}/places"))
     b.store(op, b.aten("index_put", whole, places, node))
 
 

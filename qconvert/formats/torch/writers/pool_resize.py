@@ -13,7 +13,7 @@ from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import finish_stored, finish_torch_average
 from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, pads_of, real_data, subtract_zero_point
 from qconvert.formats.torch.writers.sizes import sizes_of
-from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis
 from qconvert.graph import Array, Op
 from qconvert.operators.resize import nearest, positions
 
@@ -28,7 +28,7 @@ _SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear
 def write_resize(op: Op, b: Builder) -> None:
     """Resize: nearest and linear."""
     b.channels_first(op)
-    mode, places, spatial = str(op["mode"]), str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    mode, places, spatial = op["mode"], op["coordinate_transformation_mode"], b.rank(op) - 2
     known = known_sizes(op, b)
     aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
     if mode == "nearest":
@@ -50,7 +50,7 @@ def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
 
 def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None) -> None:
     """Stored values that are repeated or left out: by an operator that has these places, else by their indices along each axis."""
-    places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    places, spatial = op["coordinate_transformation_mode"], b.rank(op) - 2
     name = nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
         b.finish(op, b.aten(f"{name}{spatial}d", b.float_input(op), sizes_of(b, op.inputs[1])))
@@ -60,7 +60,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     node = b.float_input(op)
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
-        chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
+        chosen = np.clip(nearest(op["nearest_mode"], *positions(places, before, after)), 0, before - 1)
         node = b.aten("index_select", node, axis, b.buffer(chosen, f"{op.outputs[0]}/places"))
     b.finish(op, node)
 
@@ -70,14 +70,14 @@ def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) 
 
     Of two elements that are as near, _upsample_nearest_exact takes the second: it has `round_prefer_floor` where no point is such.
     """
-    places = str(op["coordinate_transformation_mode"])
+    places = op["coordinate_transformation_mode"]
     if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
         return "upsample_nearest"  # repeats each element, as all ways of placing points do
     if known is not None and places == "half_pixel" and op["nearest_mode"] == "round_prefer_floor":
         points = [positions(places, before, after) for before, after in zip(*known, strict=True)]
         if not all(np.array_equal(nearest("round_prefer_floor", *at), nearest("round_prefer_ceil", *at)) for at in points):
             return None
-    return _NEAREST.get((places, str(op["nearest_mode"])))
+    return _NEAREST.get((places, op["nearest_mode"]))
 
 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
@@ -91,7 +91,7 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         else b.float_value(data.name)
     )
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
-        numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
+        numerators, denominator = positions(op["coordinate_transformation_mode"], size, wanted)
         node = _interpolate_axis(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
     node = node / float(total)
@@ -109,8 +109,7 @@ def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, plac
     """Values between neighbours along an axis, times the denominator of their places; outside of the data the edge continues."""
     numerators, denominator = places
     lower = numerators // denominator
-    shape = [-1 if place == axis else 1 for place in range(b.rank(op))]
-    weight = (numerators - lower * denominator).reshape(shape).astype(np.float64 if b.wide else np.float32)
+    weight = along_axis(numerators - lower * denominator, axis, b.rank(op)).astype(np.float64 if b.wide else np.float32)
     sides = []
     for index, share in ((lower, denominator - weight), (lower + 1, weight)):
         chosen = b.buffer(np.clip(index, 0, size - 1), f"{op.outputs[0]}/places")
@@ -122,8 +121,8 @@ def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, plac
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool; padding that PyTorch cannot state is added before, with the smallest value."""
     b.channels_first(op)
-    kernel = [int(size) for size in op["kernel_shape"]]
-    dilations = [int(step) for step in op["dilations"]] or [1] * len(kernel)
+    kernel = list(op["kernel_shape"])
+    dilations = list(op["dilations"]) or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
     fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     data = real_data(op, b, b.stored_input(op) if fits else pad_data(op, b, pads, float("-inf")))
@@ -134,7 +133,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
 def write_average_pool(op: Op, b: Builder) -> None:
     """AveragePool. With padding that is asymmetric and not counted, each average is multiplied by window size / counted elements."""
     b.channels_first(op)
-    kernel, strides = [int(size) for size in op["kernel_shape"]], [int(step) for step in op["strides"]]
+    kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
     fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
@@ -163,7 +162,7 @@ def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
     for axis, (size, taps, step) in enumerate(zip(sizes, kernel, strides, strict=True)):
         starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
         inside = np.minimum(starts + taps, int(size)) - np.maximum(starts, 0)
-        share = share * (taps / inside).reshape([-1 if place == axis + 2 else 1 for place in range(count + 2)])
+        share = share * along_axis(taps / inside, axis + 2, count + 2)
     return share if b.wide else share.astype(np.float32)
 
 
@@ -211,7 +210,7 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
         front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
         starts = np.arange(wanted) * step - pads[axis]
         inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)
-        count = count * inside.reshape([-1 if place == axis + 2 else 1 for place in range(spatial + 2)])
+        count = count * along_axis(inside, axis + 2, spatial + 2)
     return count
 
 

@@ -58,7 +58,7 @@ def write_dynamic_quantize(op: Op, b: Builder) -> None:
 
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of plain numbers."""
-    b.store(op, b.cast(b.stored_input(op), str(op["to"])))
+    b.store(op, b.cast(b.stored_input(op), op["to"]))
 
 
 def write_identity(op: Op, b: Builder) -> None:

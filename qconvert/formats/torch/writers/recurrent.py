@@ -38,7 +38,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
         operator = f"{layer.operator.format(activation_names(op)[0].lower())}.input"
         found = b.aten(operator, data, states if len(states) > 1 else states[0], params, True, 1, 0.0, False, directions == 2, False)
         whole, *last = (b.call("operator.getitem", found, place) for place in range(1 + len(states)))
-        whole = _by_direction(b, whole, int(op["hidden_size"]), directions)
+        whole = _by_direction(b, whole, op["hidden_size"], directions)
     whole = b.aten("flip", whole, [0]) if turned else whole
     if op["layout"]:
         b.note_operator()
@@ -68,7 +68,7 @@ def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     found = []
     for index in (1, 2):
         found.append(_reorder_gates(op, b, _direction(b, op.inputs[index], direction)))
-    half = len(_LAYERS[op.kind].order) * int(op["hidden_size"])
+    half = len(_LAYERS[op.kind].order) * op["hidden_size"]
     if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
         parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
@@ -88,7 +88,7 @@ def _direction(b: Builder, name: str, direction: int) -> Node:
 
 def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
     """Rows of all gates in PyTorch's order."""
-    order, size = _LAYERS[op.kind].order, int(op["hidden_size"])
+    order, size = _LAYERS[op.kind].order, op["hidden_size"]
     if len(order) == 1:
         return node
     if node.data is not None:
@@ -108,7 +108,7 @@ def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
             continue
         row = b.aten("slice.Tensor", b.aten("select.int", data, 0, 0), 1, 0, 1)
         zeros = b.aten("unsqueeze", b.aten("zeros_like", row) * 0.0, 0)
-        found.append(b.aten("expand", zeros, [directions, -1, int(op["hidden_size"])]))
+        found.append(b.aten("expand", zeros, [directions, -1, op["hidden_size"]]))
     return found
 
 
@@ -158,7 +158,7 @@ def _lstm_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Nod
 
 
 def _gates(op: Op, b: Builder, node: Node, count: int) -> list[Node]:
-    size = int(op["hidden_size"])
+    size = op["hidden_size"]
     return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(count)]
 
 
