@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.values import Ref, Uncomputed
@@ -70,12 +71,10 @@ class Calls:
 
     Args:
         session: of the model.
-        operators: operator with its namespace -> its overloads, in the order in which they are tried.
     """
 
-    def __init__(self, session: Session, operators: Mapping[str, Sequence[Operator]]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._operators = operators
 
     def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """Return the results of a call.
@@ -91,14 +90,14 @@ class Calls:
             UnsupportedError: the operator, or this form of it, is not covered.
         """
         source = f"{name} {where}"
-        for operator in self._operators.get(name, ()):
+        for operator in OPERATORS.get(name, ()):
             values = operator.bind(given, named)
             if values is not None:
                 call = Reading(self._session, name, values, source, hint)
                 for argument in operator.quantized_arguments:
                     call.require_quantized(argument)
                 return _read(operator, call)
-        if name in self._operators:
+        if name in OPERATORS:
             raise UnsupportedError(
                 f"{name} with these arguments is not covered: {_describe_arguments(given, named)}", where=where, rule="variant-not-covered"
             )
@@ -106,7 +105,7 @@ class Calls:
 
     def covers(self, name: str) -> bool:
         """Whether any form of an operator is covered."""
-        return name in self._operators
+        return name in OPERATORS
 
 
 def _read(operator: Operator, call: Reading) -> Any:

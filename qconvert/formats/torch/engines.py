@@ -60,8 +60,6 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
 
 def _clear_reduced_range(graph: Graph) -> Graph:
     """The graph whose operators round real data in 255 steps: qnnpack does, whether a file asks for a reduced range or not."""
-    if not any(op.attributes.get("arithmetic") == "dynamic_reduced" for op in graph.ops):
-        return graph
     return graph.evolve(
         ops=[
             op.with_attributes(arithmetic="dynamic_tensor") if op.attributes.get("arithmetic") == "dynamic_reduced" else op

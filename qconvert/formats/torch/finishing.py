@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.fake_quantization import find_fake_quantization
+from qconvert.formats.torch.operands import skip_reinterpret
 from qconvert.formats.torch.scaled_weights import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.graph import Graph, Op, Tensor
@@ -36,7 +37,7 @@ def finish_graph(
         metadata: further entries.
     """
     draft = session.draft
-    outputs = [_skip_reinterpret(draft, output) for output in outputs]
+    outputs = [skip_reinterpret(draft, output) for output in outputs]
     outputs = _copy_outputs(draft, inputs, draft.distinct(outputs))
     session.trained.extend(find_fake_quantization(draft))
     scale_weights(draft, outputs)
@@ -60,14 +61,6 @@ def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:
             draft.ops[index] = replace(op, outputs=tuple(names))
             for name in {*op.outputs[1:]} - read:
                 del draft.tensors[name]
-
-
-def _skip_reinterpret(draft: Draft, name: str) -> str:
-    """The name of an output; for int_repr of a quantized tensor, the quantized tensor itself, which stores the same integers."""
-    maker = draft.producers.find(name, "Reinterpret")
-    if maker is None or draft.tensors[name].is_quantized:
-        return name
-    return maker.inputs[0] if draft.tensors[maker.inputs[0]].is_quantized else name
 
 
 def _copy_outputs(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
+from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, numpy_dtype
@@ -29,6 +30,7 @@ __all__ = [
     "size_of",
     "sizes_of",
     "sizes_tensor",
+    "skip_reinterpret",
 ]
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
@@ -196,6 +198,13 @@ def is_constant(c: Reading, name: str) -> bool:
         seen |= new
         waiting += new
     return True
+
+
+def skip_reinterpret(draft: Draft, name: str) -> str:
+    """The name of a tensor; for int_repr of a quantized tensor, the quantized tensor itself, which stores the same integers."""
+    maker = draft.producers.find(name, "Reinterpret")
+    is_int_repr = maker is not None and not draft.tensors[name].is_quantized and draft.tensors[maker.inputs[0]].is_quantized
+    return maker.inputs[0] if maker is not None and is_int_repr else name
 
 
 def rearrange_constant(c: Reading, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:

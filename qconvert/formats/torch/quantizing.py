@@ -12,6 +12,7 @@ ONNX's rule, rint(x / scale) + zero_point, is that of the canonical graph: const
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,7 @@ __all__ = [
     "integer_zero_points",
     "integers",
     "quantization_along",
+    "quantization_of_blocks",
     "set_limits",
     "stated_limits",
     "storage",
@@ -114,6 +116,23 @@ def verify_quantization(c: Reading, quantization: Quantization, dtype: str) -> Q
     if ((quantization.zero_point < low) | (quantization.zero_point > high)).any():
         raise c.invalid(f"a zero point is outside of {dtype}", rule="zero-point-outside-type")
     return quantization
+
+
+def quantization_of_blocks(scales: Array, zero_points: Array, blocks: Sequence[int]) -> Quantization:
+    """The quantization of scales and zero points with as many axes as the tensor, one for each block of its elements.
+
+    One axis with blocks of several elements becomes the quantization's axis; along the others, scales are repeated for each element.
+    """
+    along = [axis for axis, count in enumerate(scales.shape) if count > 1]
+    if not along:
+        return Quantization(scales.reshape(1), zero_points.reshape(1))
+    if len(along) == 1 and blocks[along[0]] == 1:
+        return Quantization(scales.reshape(-1), zero_points.reshape(-1), along[0])
+    axis = max(range(len(blocks)), key=lambda place: (scales.shape[place] > 1 and blocks[place] > 1, blocks[place], place))
+    for other, block in enumerate(blocks):
+        if other != axis and block > 1:
+            scales, zero_points = (np.repeat(values, block, axis=other) for values in (scales, zero_points))
+    return Quantization(scales, zero_points, axis, blocks[axis])
 
 
 def float32(scales: Array) -> Array:

@@ -75,8 +75,9 @@ class Reading(OperatorReading):
         return value.name
 
     def names(self, argument: str) -> list[str]:
-        """The names of the tensors in an argument that is a list."""
-        return [self._tensor_name(value) for value in self._values[argument]]
+        """The names of the tensors in an argument that is a list, one tensor, or None."""
+        value = self._values[argument]
+        return [self._tensor_name(item) for item in (value if isinstance(value, (list, tuple)) else [] if value is None else [value])]
 
     def names_or_none(self, argument: str) -> list[str | None]:
         """The names of the tensors in a list; None for None."""

@@ -60,32 +60,32 @@ class _Name:
 
 
 _MARK = object()
+#: Packages of classes whose objects are data here.
+_CLASSES = ("__torch__.", "torchao.")
 
 
-def unpickle(content: bytes, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str] = frozenset()) -> Any:
+def unpickle(content: bytes, storage: Callable[[str], Array] | None, what: str) -> Any:
     """Return the value in a pickle of PyTorch.
 
     Args:
         content: of the entry.
         storage: key of a storage -> its bytes. None where only shapes and types count: every element is zero then.
         what: the entry's name, for messages.
-        classes: further names whose objects are taken as ScriptObjects.
 
     Raises:
         InvalidModelError: it is damaged.
         UnsupportedError: it names something that is not on the list, which PyTorch would import and run.
     """
     try:
-        return _Machine(storage, what, classes).run(content)
+        return _Machine(storage, what).run(content)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModelError(f"the pickle {what} is damaged: {error}", rule="damaged-pickle") from error
 
 
 class _Machine:
-    def __init__(self, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str]) -> None:
+    def __init__(self, storage: Callable[[str], Array] | None, what: str) -> None:
         self._storage = storage
         self._what = what
-        self._classes = classes
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._bytes: dict[str, Array] = {}
@@ -215,7 +215,7 @@ class _Machine:
         arguments, kind = self._pop(), self._pop()
         if not isinstance(kind, _Name) or type(arguments) is not tuple:
             raise TypeError("an object is made of no class")
-        if not self._is_class(kind.name):
+        if not kind.name.startswith(_CLASSES):
             raise self._refusal_error(kind.name)
         self._stack.append(ScriptObject(kind.name, arguments))
 
@@ -225,7 +225,7 @@ class _Machine:
             raise TypeError("what is called is no function")
         if function.name in _FUNCTIONS:
             self._stack.append(_FUNCTIONS[function.name](self, *arguments))
-        elif self._is_class(function.name):
+        elif function.name.startswith(_CLASSES):
             self._stack.append(ScriptObject(function.name, arguments))
         else:
             raise self._refusal_error(function.name)
@@ -238,14 +238,11 @@ class _Machine:
         elif not (type(target) is dict and isinstance(state, dict)):  # an OrderedDict with _metadata: versions of modules
             raise TypeError("a state is given to what has none")
 
-    def _is_class(self, name: str) -> bool:
-        return name.startswith(("__torch__.", "torchao.")) or name in self._classes
-
     def _resolve_name(self, name: str) -> Any:
         if name.startswith("torch.") and name[6:] in NAMES:
             return TorchType(NAMES[name[6:]])
         known = name in _FUNCTIONS or name in _VALUES or name.removeprefix("torch.").removeprefix("storage.") in STORAGES
-        if not (known or self._is_class(name)):
+        if not (known or name.startswith(_CLASSES)):
             raise self._refusal_error(name)
         return _Name(name)
 
@@ -287,30 +284,7 @@ class _Machine:
         _, _, shape, *_ = arguments
         if kind.name not in _WRAPPED:
             raise UnsupportedError(f"weights of the class {kind.name} are not covered", where=self._what, rule="class-not-covered")
-        return WrappedTensor(kind.name, self.size(shape), {str(key): value for key, value in state.items()})
-
-    def parameter(self, data: Any, *rest: Any) -> Any:
-        """torch._utils._rebuild_parameter(data, requires_grad, backward_hooks)."""
-        return data
-
-    def make_ordered_dict(self, items: Any = (), *rest: Any) -> dict[Any, Any]:
-        """collections.OrderedDict."""
-        return dict(items)
-
-    def as_list(self, items: Any) -> list[Any]:
-        """torch.jit._pickle.build_intlist and its kin."""
-        return list(items)
-
-    def drop_type_tag(self, value: Any, tag: Any) -> Any:
-        """torch.jit._pickle.restore_type_tag(value, type)."""
-        return value
-
-    def size(self, sizes: Any = ()) -> tuple[int, ...]:
-        """torch.Size."""
-        return tuple(int(size) for size in sizes)
-
-    def ignore_arguments(self, *rest: Any) -> None:
-        """torch.device and the like: where something lay."""
+        return WrappedTensor(kind.name, _size(self, shape), {str(key): value for key, value in state.items()})
 
     def _view(self, storage: Any, offset: Any, sizes: Any, strides: Any) -> tuple[Array, str, tuple[int, ...]]:
         """The values of a tensor in its storage: a view, whose every element lies within it."""
@@ -336,8 +310,7 @@ _CONSTANTS = frozenset(
      "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINUNICODE8"]
 )  # fmt: skip
 _HANDLERS: Mapping[str, _Handler] = {
-    "PROTO": lambda machine, _: None,
-    "FRAME": lambda machine, _: None,
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
     "NONE": lambda machine, _: machine._stack.append(None),
     "NEWTRUE": lambda machine, _: machine._stack.append(True),
     "NEWFALSE": lambda machine, _: machine._stack.append(False),
@@ -345,12 +318,8 @@ _HANDLERS: Mapping[str, _Handler] = {
     "EMPTY_LIST": lambda machine, _: machine._stack.append([]),
     "EMPTY_DICT": lambda machine, _: machine._stack.append({}),
     "MARK": _Machine.push_mark,
-    "GET": _Machine.push_get,
-    "BINGET": _Machine.push_get,
-    "LONG_BINGET": _Machine.push_get,
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine.push_get),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _Machine.put),
     "MEMOIZE": _Machine.memoize,
     "GLOBAL": _Machine.push_global,
     "STACK_GLOBAL": _Machine.stack_global,
@@ -369,24 +338,27 @@ _HANDLERS: Mapping[str, _Handler] = {
     "REDUCE": _Machine.reduce,
     "BUILD": _Machine.build,
 }
-#: What a pickle may call.
+
+
+def _size(machine: _Machine, sizes: Any = ()) -> tuple[int, ...]:
+    """torch.Size."""
+    return tuple(int(size) for size in sizes)
+
+
+#: What a pickle may call. Where something lay (torch.device and the like) is nothing.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "collections.OrderedDict": _Machine.make_ordered_dict,
+    "collections.OrderedDict": lambda machine, items=(), *rest: dict(items),
     "torch._utils._rebuild_tensor": _Machine.tensor,
     "torch._utils._rebuild_tensor_v2": _Machine.tensor,
     "torch._utils._rebuild_qtensor": _Machine.make_quantized_tensor,
-    "torch._utils._rebuild_parameter": _Machine.parameter,
-    "torch._utils._rebuild_parameter_with_state": _Machine.parameter,
-    "torch.jit._pickle.build_intlist": _Machine.as_list,
-    "torch.jit._pickle.build_tensorlist": _Machine.as_list,
-    "torch.jit._pickle.build_doublelist": _Machine.as_list,
-    "torch.jit._pickle.build_boollist": _Machine.as_list,
-    "torch.jit._pickle.restore_type_tag": _Machine.drop_type_tag,
-    "torch.Size": _Machine.size,
-    "torch.device": _Machine.ignore_arguments,
-    "torch.serialization._get_layout": _Machine.ignore_arguments,
+    **{f"torch._utils._rebuild_parameter{ending}": lambda machine, data, *rest: data for ending in ("", "_with_state")},
+    **{f"torch.jit._pickle.build_{kind}list": lambda machine, items: list(items) for kind in ("int", "tensor", "double", "bool")},
+    "torch.jit._pickle.restore_type_tag": lambda machine, value, tag: value,
+    "torch.Size": _size,
+    **dict.fromkeys(
+        ("torch.device", "torch.serialization._get_layout", "torch._utils._rebuild_wrapper_subclass"), lambda machine, *rest: None
+    ),
     "torch._tensor._rebuild_from_type_v2": _Machine.make_wrapped_tensor,
-    "torch._utils._rebuild_wrapper_subclass": _Machine.ignore_arguments,
 }
 #: torchao's classes of weights whose parts say what they are; the packed ones of its kernels do not.
 _WRAPPED = frozenset(

@@ -191,10 +191,12 @@ def value_of(union: Any) -> Any:
         return float(value) if kind == "as_float" else value
     if kind == "as_tensor":
         return TensorName(str(value["name"]))
+    if kind == "as_name":
+        return SizeName(str(value))
     if kind == "as_tensors":
         return [TensorName(str(item["name"])) for item in value]
     if kind in _SIZES:
-        return [_optional(item) for item in value] if isinstance(value, list) else _optional(value)
+        return [None if item is None else value_of(item) for item in value] if isinstance(value, list) else value_of(value)
     if kind == "as_graph":
         graph = value["graph"]
         parts = [tuple(value_of(item) for item in graph[key]) for key in ("inputs", "outputs")]
@@ -202,18 +204,6 @@ def value_of(union: Any) -> Any:
     if kind == "as_complex":
         return complex(value["real"], value["imag"])
     return {kind: value}
-
-
-def _optional(item: Any) -> Any:
-    """An item of a list that may be none, a tensor, a number, or the name of one."""
-    if item is None:
-        return None
-    ((kind, value),) = item.items()
-    if kind == "as_name":
-        return SizeName(str(value))
-    if kind == "as_tensor":
-        return TensorName(str(value["name"]))
-    return None if kind == "as_none" else value
 
 
 def _read_spec(spec: Any) -> tuple[str, Any, str]:

@@ -252,7 +252,7 @@ def _bind_arguments(target: str, given: Sequence[Any], named: Mapping[str, Any])
             return [mark_values(item) for item in value]
         if isinstance(value, (Node, TensorName, SizeName)):
             is_size = isinstance(value, SizeName) or (isinstance(value, Node) and value.operator.startswith(("operator.", "aten.sym_")))
-            mark = Ref(f"{len(marks)}", number=is_size and not _is_item(value))
+            mark = Ref(f"{len(marks)}", number=is_size and getattr(value, "operator", "") != "operator.getitem")
             marks[mark] = value
             return mark
         return value
@@ -267,10 +267,6 @@ def _bind_arguments(target: str, given: Sequence[Any], named: Mapping[str, Any])
         if found is not None:
             return {key: restore_values(value) for key, value in found.items()}
     return None
-
-
-def _is_item(value: Any) -> bool:
-    return isinstance(value, Node) and value.operator == "operator.getitem"
 
 
 def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: Constants) -> list[Ref]:

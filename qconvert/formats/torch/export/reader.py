@@ -27,7 +27,6 @@ from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.in_place import VIEWS, InPlace, is_change
 from qconvert.formats.torch.notes import Notes
-from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import EndlessError, Ref
@@ -180,12 +179,11 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
     stored = read_early_tensors(archive) if entry == _EARLY else read_stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
     program = restore_noted(program, stored, notes)
     draft = Draft()
-    constants = Constants(draft)
-    session = Session(draft, constants, EXPORT)
-    reading = _Reading(program, draft, Calls(session, OPERATORS), constants)
+    session = Session(draft, Constants(draft), EXPORT)
+    reading = _Reading(program, session)
     inputs = reading.give_inputs(stored, given)
     reading.run()
-    outputs = flatten_outputs(reading.results(), constants)
+    outputs = flatten_outputs(reading.results(), session.constants)
     reading.write_states()
     return finish_graph(session, name, inputs, outputs, f"torch.export {program.torch_version}".strip(), states=reading.states)
 
@@ -193,13 +191,12 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
 class _Reading:
     """One program while it is read."""
 
-    def __init__(self, program: Program, draft: Draft, calls: Calls, constants: Constants) -> None:
+    def __init__(self, program: Program, session: Session) -> None:
         self._program = program
-        self._draft = draft
-        self._calls = calls
-        self._constants = constants
+        self._draft, self._constants = session.draft, session.constants
+        self._calls = Calls(session)
         self._values: dict[str, Any] = {}
-        self._in_place = InPlace(self._call_operator, constants.name)
+        self._in_place = InPlace(self._call_operator, self._constants.name)
         self._most = _WRITTEN_BACK + 4 * len(program.nodes)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).

@@ -24,18 +24,18 @@ def read_relu(c: Reading) -> str:
     return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
 
 
-def emit_clip(c: Reading, name: str, low: float | None, high: float | None, hint: str = "") -> str:
+def emit_clip(c: Reading, name: str, low: float | None, high: float | None) -> str:
     """Values within bounds; a quantized tensor keeps its quantization."""
     tensor = c.lookup(name)
     dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
     below = "" if low is None else c.const(np.asarray(low, dtype), "min")
     above = [] if high is None else [c.const(np.asarray(high, dtype), "max")]
-    return c.emit("Clip", [name, *([below] if below or above else []), *above], hint=hint)
+    return c.emit("Clip", [name, *([below] if below or above else []), *above])
 
 
-def read_fixed_clip(low: float, high: float) -> ReadFunction:
+def read_relu6(c: Reading) -> str:
     """aten::relu6 and quantized::relu6."""
-    return lambda c: emit_clip(c, c.name("self"), low, high)
+    return emit_clip(c, c.name("self"), 0.0, 6.0)
 
 
 def read_clip(low: str, high: str) -> ReadFunction:
@@ -165,7 +165,7 @@ def read_softplus(c: Reading) -> str:
     if threshold >= 17:
         return result
     above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], hint="above")
-    return c.emit("Where", [above, name, result], dtype=c.lookup(name).dtype, quantization=None)
+    return c.emit("Where", [above, name, result], quantization=None)
 
 
 def read_shrink(soft: bool) -> ReadFunction:
@@ -188,7 +188,7 @@ def read_threshold(c: Reading) -> str:
     other = c.real_constant(value, name, "value")
     if tensor.quantization is not None:
         other = c.emit("Quantize", [other], dtype=tensor.dtype, quantization=tensor.quantization, hint="stored_value")
-    return c.emit("Where", [above, name, other], dtype=tensor.dtype, quantization=tensor.quantization)
+    return c.emit("Where", [above, name, other])
 
 
 def read_softmax(kind: str) -> ReadFunction:
@@ -232,8 +232,8 @@ _SIXTH = {"alpha": 1 / 6, "beta": 0.5}
 
 OPERATORS: Mapping[str, ReadFunction] = {
     "aten::relu(T self)": read_relu,
-    "aten::relu6(T self)": read_fixed_clip(0.0, 6.0),
-    "quantized::relu6(q self, b inplace=False)": read_fixed_clip(0.0, 6.0),
+    "aten::relu6(T self)": read_relu6,
+    "quantized::relu6(q self, b inplace=False)": read_relu6,
     f"aten::clamp|clip|quantized::clamp({_CLAMP})": read_clip("min", "max"),
     "aten::clamp_min(T self, x min)": read_clip("min", ""),
     "aten::clamp_max(T self, x max)": read_clip("", "max"),

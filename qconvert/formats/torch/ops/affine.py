@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from qconvert.formats.torch.quantizing import (
     ROUNDED,
@@ -16,9 +16,9 @@ from qconvert.formats.torch.quantizing import (
     emit_quantize,
     float32,
     integer_zero_points,
+    quantization_of_blocks,
     set_limits,
     stated_limits,
-    storage,
     verify_quantization,
 )
 from qconvert.formats.torch.reading import ReadFunction, Reading
@@ -53,10 +53,7 @@ def _counts(c: Reading, shape: Sequence[int | str]) -> list[int | str]:
 
 
 def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
-    """The quantization of constant scales, one for each block, and the scales as the file has them.
-
-    One axis with blocks of several elements becomes the quantization's axis; along the others, scales are repeated for each element.
-    """
+    """The quantization of constant scales, one for each block, and the scales as the file has them."""
     shape = c.static_shape("input")
     counts = [int(count) for count in _counts(c, shape)]
     blocks = c.integers("block_size")
@@ -66,20 +63,11 @@ def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
         raise c.unsupported_error("scales that are computed at run time for weights", rule="not-constant")
     if scales.size != count or (points is not None and points.size not in (0, count)):
         raise c.invalid(f"the number of scales is {scales.size}, the number of blocks of shape {blocks} is {count}", rule="counts-differ")
-    zeros = integer_zero_points(c, points, scales.shape).reshape(counts)
-    scales = scales.reshape(counts)
-    along = [axis for axis, number in enumerate(counts) if number > 1]
-    if not along:
-        return verify_quantization(c, Quantization(float32(scales.reshape(1)), zeros.reshape(1)), dtype), scales.reshape(1)
-    if len(along) == 1 and blocks[along[0]] == 1:
-        return verify_quantization(c, Quantization(float32(scales.reshape(-1)), zeros.reshape(-1), along[0]), dtype), scales.reshape(-1)
-    axis = max(range(len(shape)), key=lambda place: (counts[place] > 1 and blocks[place] > 1, blocks[place], place))
-    if math.prod(shape) > 2**31:
+    if count > 1 and math.prod(shape) > 2**31:
         raise c.invalid(f"the shape of the tensor is {shape}, which has no quantized form", rule="wrong-rank")
-    for other, block in enumerate(blocks):
-        if other != axis and block > 1:
-            scales, zeros = np.repeat(scales, block, axis=other), np.repeat(zeros, block, axis=other)
-    return verify_quantization(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
+    zeros = integer_zero_points(c, points, scales.shape).reshape(counts)
+    found = quantization_of_blocks(scales.reshape(counts), zeros, blocks)
+    return verify_quantization(c, replace(found, scale=float32(found.scale)), dtype), found.scale
 
 
 def _is_constant(c: Reading) -> bool:
@@ -89,15 +77,13 @@ def _is_constant(c: Reading) -> bool:
 def _type(c: Reading, argument: str) -> str:
     """The storage type that an argument names; those of fewer bits than 8 are stored as 8 bits."""
     dtype = c.dtype(argument) or "int8"
-    low, high = c.range_of(dtype) if dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
-    if low >= high:
-        raise c.unsupported_error(f"the type {dtype}", rule="dtype-not-covered")
-    return storage(c, low, high) if dtype in _SMALL else dtype
+    if match := _SMALL.fullmatch(dtype):
+        return f"{match[1]}8"
+    c.range_of(dtype)
+    return dtype
 
 
-_SMALL = {f"uint{bits}": (0, 2**bits - 1) for bits in range(1, 8)} | {
-    f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in range(1, 8)
-}
+_SMALL = re.compile("(u?int)[1-7]")
 
 
 def _per_block(c: Reading, name: str, counts: Sequence[int | str]) -> str:

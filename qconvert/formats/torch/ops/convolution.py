@@ -15,10 +15,6 @@ from qconvert.operators.sizes import swapped_weights
 __all__ = ["OPERATORS"]
 
 
-def _bias(c: Reading) -> list[str]:
-    return [c.name("bias")] if c["bias"] is not None else []
-
-
 def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     """Strides, dilations and groups."""
     sizes = {"strides": c.integers("stride", spatial), "dilations": c.integers("dilation", spatial)}
@@ -31,7 +27,7 @@ def _emit_conv(c: Reading, spatial: int) -> str:
     """A convolution; data without a batch get one."""
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
-    factors = [c.name("weight"), *_bias(c)]
+    factors = [c.name("weight"), *c.names("bias")]
     return read_batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
 
 
@@ -60,7 +56,7 @@ def _emit_conv_transpose(c: Reading, spatial: int) -> str:
         or _transpose_weights(c, groups, spatial)
     )
     pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
-    factors = [weights, *_bias(c)]
+    factors = [weights, *c.names("bias")]
     return read_batched(
         c,
         "input",

@@ -233,11 +233,11 @@ def read_power(c: Reading) -> str:
     return _emit_binary(c, "Pow", names, dtype)
 
 
-def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:
+def read_weighted(kind: str) -> ReadFunction:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
 
     def read(c: Reading) -> str:
-        names, dtype = operands(c, base, first, second, real=kind == "Div")
+        names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
         term = _emit_binary(c, kind, names[1:], dtype, "term")
         if c["value"] != 1:
             term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled")
@@ -325,8 +325,8 @@ OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::atan2|arctan2({_PAIR})": read_binary("Atan2", real=True),
     "aten::outer|ger(T self, T vec2)": read_outer,
     "aten::cosine_similarity(T x1, T x2, i dim=1, f eps=1e-08)": read_cosine,
-    "aten::addcmul(T self, T tensor1, T tensor2, f value=1)": read_weighted("Mul", "tensor1", "tensor2"),
-    "aten::addcdiv(T self, T tensor1, T tensor2, f value=1)": read_weighted("Div", "tensor1", "tensor2"),
+    "aten::addcmul(T self, T tensor1, T tensor2, f value=1)": read_weighted("Mul"),
+    "aten::addcdiv(T self, T tensor1, T tensor2, f value=1)": read_weighted("Div"),
     "aten::__lshift__|bitwise_left_shift(T self, i other)": read_shift(left=True),
     "aten::__rshift__|bitwise_right_shift(T self, i other)": read_shift(left=False),
     "aten::lerp(T self, T end, x weight)": read_lerp,

@@ -233,7 +233,7 @@ def read_where(c: Reading) -> str:
     quantization = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
     if quantization is not None and any(tensor.quantization != quantization for tensor in tensors):
         raise c.unsupported_error("data with per-channel scales", rule="quantized-data")
-    return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, quantization=quantization)
+    return c.emit("Where", [condition, *names], quantization=quantization)
 
 
 def read_nonzero(c: Reading) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.ops.quantize import Parts
 from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed
@@ -57,7 +58,7 @@ def read_unpacked(c: Reading) -> str:
     if weight is None or weight.dtype != np.float32:
         raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
     weights = c.const(round_to_float16(weight), "weights")
-    return emit_gemm(c, c.name("X"), [weights, *([c.name("bias")] if c["bias"] is not None else [])], None)
+    return emit_gemm(c, c.name("X"), [weights, *c.names("bias")], None)
 
 
 def read_rounded(activation: str = "") -> ReadFunction:
@@ -97,22 +98,17 @@ def read_convolution(spatial: int, transposed: bool) -> ReadFunction:
 def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     """Float values rounded to the quantization of the data's range, decomposed."""
 
-    def add_number(value: float) -> str:
-        return c.const(np.float32(value), "number")
-
-    def emit_float(kind: str, *names: str, hint: str = "part") -> str:
-        return c.emit(kind, list(names), dtype="float32", hint=hint)
-
+    parts = Parts(c)
     axes = c.list64(list(range(c.rank("qx"))), "axes")
     low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max"))
-    low, high = emit_float("Min", low, add_number(0)), emit_float("Max", high, add_number(0))
-    span = emit_float("Div", emit_float("Sub", high, low), add_number(127 if c["reduce_range"] else 255))
-    empty = c.emit("Equal", [span, add_number(0)], hint="empty")
-    scale = emit_float("Where", empty, add_number(0.1), span, hint="scale")
-    point = emit_float("Round", emit_float("Div", emit_float("Neg", low), scale), hint="zero_point")
-    steps = emit_float("Add", emit_float("Round", emit_float("Div", result, scale)), point)
-    steps = emit_float("Clip", steps, add_number(0), add_number(255), hint="steps")
-    return c.emit("Mul", [emit_float("Sub", steps, point), scale], dtype="float32")
+    low, high = parts.emit("Min", low, parts.number(0)), parts.emit("Max", high, parts.number(0))
+    span = parts.emit("Div", parts.emit("Sub", high, low), parts.number(127 if c["reduce_range"] else 255))
+    empty = c.emit("Equal", [span, parts.number(0)], hint="empty")
+    scale = parts.emit("Where", empty, parts.number(0.1), span, hint="scale")
+    point = parts.emit("Round", parts.emit("Div", parts.emit("Neg", low), scale), hint="zero_point")
+    steps = parts.emit("Add", parts.emit("Round", parts.emit("Div", result, scale)), point)
+    steps = parts.emit("Clip", steps, parts.number(0), parts.number(255), hint="steps")
+    return c.emit("Mul", [parts.emit("Sub", steps, point), scale], dtype="float32")
 
 
 _OUTPUT = "f output_scale, i output_zero_point"

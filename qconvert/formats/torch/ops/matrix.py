@@ -50,7 +50,7 @@ def read_attention(c: Reading) -> str:
 def _mask_scores(c: Reading, scores: str, mask: str, hint: str) -> str:
     """Scores where a mask is true, minus infinity elsewhere."""
     lowest = c.real_constant(-math.inf, scores, f"{hint}/hidden")
-    return c.emit("Where", [mask, scores, lowest], dtype=c.lookup(scores).dtype, quantization=None, hint=hint)
+    return c.emit("Where", [mask, scores, lowest], quantization=None, hint=hint)
 
 
 def _make_causal_mask(c: Reading, query: str, key: str) -> str:
@@ -79,7 +79,7 @@ def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
 def read_linear(c: Reading) -> str:
     """aten::linear: a Gemm where the weights are a matrix of constants or of what quantizes one, else a product and a sum."""
     weights = c.name("weight")
-    bias = [c.name("bias")] if c["bias"] is not None else []
+    bias = c.names("bias")
     if is_constant(c, weights) and c.lookup(weights).rank == 2:
         return emit_gemm(c, c.name("input"), [weights, *bias], None)
     if c.lookup(weights).rank == 1:

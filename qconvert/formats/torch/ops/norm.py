@@ -72,9 +72,7 @@ def read_batch_norm_relu(c: Reading) -> str:
 def read_layer_norm(c: Reading) -> str:
     """layer_norm over the last axes, quantized::layer_norm."""
     shape = c.integers("normalized_shape")
-    factors = [_parameter(c, "weight", 1.0, shape)]
-    if c["bias"] is not None:
-        factors.append(c.name("bias"))
+    factors = [_parameter(c, "weight", 1.0, shape), *c.names("bias")]
     return c.emit(
         "LayerNormalization", [as_real(c, "input"), *factors], quantization=_quantization(c), axis=-len(shape), epsilon=c.number("eps")
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from qconvert.formats.torch.operands import skip_reinterpret
 from qconvert.formats.torch.quantizing import (
     FUSED,
     ROUNDED,
@@ -32,12 +33,12 @@ from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS"]
+__all__ = ["OPERATORS", "Parts"]
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 
-class _Parts:
+class Parts:
     """Real numbers on the way to a scale, under one name each."""
 
     def __init__(self, c: Reading) -> None:
@@ -71,7 +72,7 @@ class _Parts:
 
 def read_choose(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
-    parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
+    parts, limits = Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
     scale = parts.emit("Div", parts.emit("Sub", high, low), parts.number(limits[1] - limits[0]))
     scale = parts.at_least(scale, c.number("eps"))
@@ -81,7 +82,7 @@ def read_choose(c: Reading) -> tuple[str, str]:
 
 def read_choose_symmetric(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
-    parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
+    parts, limits = Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
     largest = parts.emit("Max", parts.emit("Neg", low), high)
     scale = parts.at_least(parts.emit("Div", largest, parts.number((limits[1] - limits[0]) / 2)), c.number("eps"))
@@ -94,7 +95,7 @@ def _unsqueeze_scalar(c: Reading, name: str) -> str:
 
 def read_choose_rows(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
-    parts, axis = _Parts(c), [c.rank("input") - 1]
+    parts, axis = Parts(c), [c.rank("input") - 1]
     low, high = parts.ends(axis, True, with_zero=False)
     largest = parts.emit("Max", parts.emit("Neg", low), high)
     scale = parts.emit("Div", parts.at_least(largest, 1e-5), parts.number(c.range_of(c.dtype("dtype") or "int8")[1]))
@@ -103,7 +104,7 @@ def read_choose_rows(c: Reading) -> tuple[str, str]:
 
 def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
-    parts, axis = _Parts(c), [c.rank("input") - 1]
+    parts, axis = Parts(c), [c.rank("input") - 1]
     limits = (-128, 127)
     low, high = parts.ends(axis, True)
     scale = parts.emit("Div", parts.emit("Sub", high, low), parts.number(255))
@@ -123,9 +124,13 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
         raise c.unsupported_error(f"blocks of shape {blocks} in a tensor of shape {shape}", rule="form-not-covered")
-    parts, limits = _Parts(c), stated_limits(c, c.dtype("target_dtype") or "int8")
+    parts, limits = Parts(c), stated_limits(c, c.dtype("target_dtype") or "int8")
     axes = [axis for axis, block in enumerate(blocks) if block != 1]
-    low, high = parts.ends(axes, bool(c["keepdim"])) if axes else _element_range(c, parts)
+    if axes:
+        low, high = parts.ends(axes, bool(c["keepdim"]))
+    else:
+        data, zero = c.name("input"), parts.number(0)
+        low, high = (parts.emit(kind, data, zero) for kind in ("Min", "Max"))
     eps = _SMALLEST if c["eps"] is None else c.number("eps")
     mapping = c["mapping_type"]
     if mapping == "ASYMMETRIC":
@@ -139,11 +144,6 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
         raise c.unsupported_error(f"the mapping {mapping}", rule="form-not-covered")
     scale = parts.at_least(scale, eps)
     return scale, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
-
-
-def _element_range(c: Reading, parts: _Parts) -> tuple[str, str]:
-    data, zero = c.name("input"), parts.number(0)
-    return parts.emit("Min", data, zero), parts.emit("Max", data, zero)
 
 
 _RANGE_LIMITS = "i quant_min, i quant_max, f eps, i dtype"
@@ -160,11 +160,12 @@ def read_quantize(c: Reading) -> str:
 
 def read_quantize_along(c: Reading) -> str:
     """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
-    dtype, scales = c.torch_type("dtype"), _exact_scales(c)
-    if dtype is None or dtype not in QUANTIZED or scales is None:
+    dtype, (scales, points) = c.torch_type("dtype"), _exact_scales(c)
+    if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
-    stored, axis = QUANTIZED[dtype], c.axis_of("axis")
-    return emit_quantize(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
+    return emit_quantize(
+        c, c.name("self"), QUANTIZED[dtype], quantization_along(c, scales, points, c.axis_of("axis"), QUANTIZED[dtype]), FUSED
+    )
 
 
 def read_dequantize(c: Reading) -> str:
@@ -181,44 +182,36 @@ def read_int_repr(c: Reading) -> str:
     return c.emit("Reinterpret", [c.name("self")], quantization=None)
 
 
-def _skip_int_repr(c: Reading) -> str:
-    """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
-    name = c.name("self")
-    maker = c.producer(name, "Reinterpret")
-    if maker is not None and not c.lookup(name).is_quantized:
-        return maker.inputs[0]
-    return name
-
-
 def read_make(c: Reading) -> str:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
-    tensor = c.lookup(_skip_int_repr(c))
+    tensor = c.lookup(skip_reinterpret(c.draft, c.name("self")))
     return c.label_tensor(tensor, c.quantization(dtype=tensor.dtype))
 
 
 def read_make_along(c: Reading) -> str:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
-    tensor, scales = c.lookup(_skip_int_repr(c)), c.constant("scale")
-    if scales is None or c.constant("zero_point") is None:
+    tensor = c.lookup(skip_reinterpret(c.draft, c.name("self")))
+    quantization = quantization_along(c, *_exact_scales(c, "scale", "zero_point"), c.axis_of("axis"), tensor.dtype)
+    return c.label_tensor(tensor, quantization)
+
+
+def _exact_scales(c: Reading, scales: str = "scales", zero_points: str = "zero_points") -> tuple[Array, Array | None]:
+    """Scales along an axis as the file has them, float32 or float64, and their zero points, if there are any.
+
+    Raises:
+        UnsupportedError: they are computed at run time.
+    """
+    found, points = c.constant(scales), None if c[zero_points] is None else c.constant(zero_points)
+    if found is None or (c[zero_points] is not None and points is None):
         raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
-    return c.label_tensor(tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis_of("axis"), tensor.dtype))
+    return found, points
 
 
-def _exact_scales(c: Reading) -> Array | None:
-    """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
-    scales = c.constant("scales")
-    if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
-        raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
-    return scales
-
-
-def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | None]:
+def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
         return c.quantization(dtype=dtype), np.array([c.number("scale")])
-    scales = _exact_scales(c)
-    assert scales is not None
-    points = c.constant("zero_points") if c["zero_points"] is not None else None
+    scales, points = _exact_scales(c)
     return quantization_along(c, scales, points, c.axis_of("axis", "input"), dtype), scales
 
 
@@ -251,12 +244,11 @@ def read_decomposed_dequantize(c: Reading) -> str:
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("out_dtype") or "float32")
 
 
-def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | None]:
+def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of scales for groups along the last axis."""
-    scales = _exact_scales(c)
+    scales, points = _exact_scales(c)
     shape, size = c.static_shape("input"), c.integer("group_size")
-    points = c.constant("zero_points") if c["zero_points"] is not None else None
-    if scales is None or len(shape) < 2 or size < 1 or 0 in shape:
+    if len(shape) < 2 or size < 1 or 0 in shape:
         raise c.invalid(f"groups of {size} do not divide the last axis of shape {shape}", rule="blocks-do-not-fit")
     size = min(size, shape[-1])
     wanted = (*shape[:-1], -(-shape[-1] // size))

@@ -290,7 +290,7 @@ def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> Read
         if c.rank("input") != 3:
             raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
         weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
-        given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
+        given = c.names("hx")
         if len(given) != (2 if kind == "LSTM" else 1):
             raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
         states = _states(c, given, directions, layers)
@@ -327,7 +327,7 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
             if len(names) == 3:
                 raise c.unsupported_error("only one of two biases", rule="form-not-covered")
             weights = _real_weights(c, kind, names)
-        given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
+        given = c.names("hx")
         if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
             raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
         states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]

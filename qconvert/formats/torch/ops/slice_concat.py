@@ -134,9 +134,9 @@ def _emit_squeeze(c: Reading, axis: int) -> str:
     return c.emit("Squeeze", [c.name("self"), c.list64([axis], "axes")])
 
 
-def _names_to_concat(c: Reading, argument: str) -> list[str]:
-    """The tensors of a list in one type, without those of shape (0,), which torch.cat has always ignored."""
-    names = c.names(argument)
+def _names_to_concat(c: Reading) -> list[str]:
+    """The tensors that are joined in one type, without those of shape (0,), which torch.cat has always ignored."""
+    names = c.names("tensors")
     kept = [name for name in names if c.lookup(name).shape != (0,)] or names[:1]
     if not kept:
         raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
@@ -159,7 +159,7 @@ def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quan
 
 def read_cat(c: Reading) -> str:
     """aten::cat(tensors, dim): of quantized tensors, the first one's quantization is the result's."""
-    names = _names_to_concat(c, "tensors")
+    names = _names_to_concat(c)
     rank = next((rank for name in names if (rank := c.lookup(name).rank) is not None), None)
     if rank is None:
         raise c.unknown_shape_of(names[0])
@@ -193,7 +193,7 @@ def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> str:
 
 def read_stack(c: Reading) -> str:
     """aten::stack(tensors, dim)."""
-    names = _names_to_concat(c, "tensors")
+    names = _names_to_concat(c)
     rank = c.lookup(names[0]).rank
     if rank is None:
         raise c.unknown_shape_of(names[0])
@@ -204,7 +204,7 @@ def read_stack_along(fewest: int, axis: int) -> ReadFunction:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
 
     def read(c: Reading) -> str:
-        names, made = _names_to_concat(c, "tensors"), []
+        names, made = _names_to_concat(c), []
         for index, name in enumerate(names):
             rank = c.lookup(name).rank
             if rank is None:

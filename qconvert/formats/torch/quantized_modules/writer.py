@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -197,9 +197,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         warnings.simplefilter("ignore")  # quantized tensors are deprecated
         builder = build(graph)
         made = Modules(builder)
-        content = _archive(_compile_script(made.module, graph.name, bool(options.get("freeze"))), lite=path.suffix.lower() == ".ptl")
+        script = _compile_script(made.module, graph.name, bool(options.get("freeze")))
+        content = _archive(script, lite=path.suffix.lower() == ".ptl")
     notes = {**graph_notes(graph, dict(options.get("provenance") or {})), **collect_names(builder, made, content)}
-    path.write_bytes(_with_entry(content, f"extra/{NOTES}", json.dumps(notes, ensure_ascii=False).encode()))
+    path.write_bytes(_with_notes(content, json.dumps(notes, ensure_ascii=False).encode()))
     return ()
 
 
@@ -242,27 +243,22 @@ def _compile_script(module: Any, name: str, freeze: bool) -> Any:
 
 
 def _archive(script: Any, lite: bool) -> bytes:
-    """The module as an archive, without its debug records, which name files of the machine that writes it."""
-    torch, buffer = torch_package(), io.BytesIO()
+    """The module as an archive."""
     if lite:
-        buffer.write(script._save_to_buffer_for_lite_interpreter())
-    else:
-        torch.jit.save(script, buffer)
-    return _rewritten(buffer.getvalue(), lambda name: not name.endswith(".debug_pkl"), {})
+        return script._save_to_buffer_for_lite_interpreter()  # type: ignore[no-any-return]
+    buffer = io.BytesIO()
+    torch_package().jit.save(script, buffer)
+    return buffer.getvalue()
 
 
-def _with_entry(content: bytes, name: str, data: bytes) -> bytes:
-    return _rewritten(content, lambda _: True, {name: data})
-
-
-def _rewritten(content: bytes, keeps: Callable[[str], bool], more: Mapping[str, bytes]) -> bytes:
-    """An archive with some of its entries and further ones, aligned as PyTorch aligns them."""
+def _with_notes(content: bytes, notes: bytes) -> bytes:
+    """An archive with notes, and without its debug records, which name files of the machine that writes it; aligned as PyTorch does."""
     torch, buffer = torch_package(), io.BytesIO()
     reader = torch._C.PyTorchFileReader(io.BytesIO(content))
     writer = torch._C.PyTorchFileWriter(buffer)
     made_by_itself = ("version", "byteorder", ".data/serialization_id")
-    records = {name: reader.get_record(name) for name in reader.get_all_records() if keeps(name) and name not in made_by_itself}
-    for name, data in {**records, **more}.items():
+    kept = [name for name in reader.get_all_records() if not name.endswith(".debug_pkl") and name not in made_by_itself]
+    for name, data in (*((name, reader.get_record(name)) for name in kept), (f"extra/{NOTES}", notes)):
         writer.write_record(name, data, len(data))
     writer.write_end_of_file()
     return buffer.getvalue()

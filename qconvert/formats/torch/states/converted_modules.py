@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, entry_name, plain_tensor, quantization
+from qconvert.formats.torch.states.entries import Entries, entry_name, plain_tensor, quantization, sort_by_number
 from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
 from qconvert.plugins import Parameters
@@ -146,7 +146,7 @@ def _quantizations(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: 
 def _read_fx_attributes(entries: Entries) -> tuple[dict[str, QParams], dict[str, tuple[QParams, ...]]]:
     """Quantizations that FX stores as attributes: of data by the path of the module, of functions by the path of the calling module."""
     data: dict[str, QParams] = {}
-    functions: dict[str, list[tuple[int, QParams]]] = {}
+    functions: dict[str, list[tuple[int, QParams | None]]] = {}
     for name in entries.unused_names():
         match = _LISTED.match(name)
         if match is None:
@@ -159,4 +159,4 @@ def _read_fx_attributes(entries: Entries) -> tuple[dict[str, QParams], dict[str,
             data.setdefault(match["path"], found)
         else:
             functions.setdefault(match["path"], []).append((int(match["number"]), found))
-    return data, {path: tuple(item for _, item in sorted(listed, key=lambda pair: pair[0])) for path, listed in functions.items()}
+    return data, sort_by_number(functions)

@@ -14,7 +14,7 @@ from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
-__all__ = ["STATISTICS", "Entries", "entry_name", "parent", "plain_tensor", "quantization", "take_rest"]
+__all__ = ["STATISTICS", "Entries", "entry_name", "parent", "plain_tensor", "quantization", "sort_by_number", "take_rest"]
 
 
 #: What a normalization has, in the order of its formula.
@@ -90,6 +90,11 @@ class Entries:
 def entry_name(module: str, name: str) -> str:
     """The name of an entry of a module; "" is the network itself."""
     return f"{module}.{name}" if module else name
+
+
+def sort_by_number(listed: Mapping[str, list[tuple[int, QParams | None]]]) -> dict[str, tuple[QParams, ...]]:
+    """Quantizations by their numbers; of those that are off, none."""
+    return {path: tuple(item for _, item in sorted(items, key=lambda pair: pair[0]) if item is not None) for path, items in listed.items()}
 
 
 def parent(module: str) -> str:

@@ -5,6 +5,7 @@ torchao's are integers with a scale for each row or group of a row; data stay re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
+from qconvert.formats.torch.quantizing import quantization_of_blocks
 from qconvert.formats.torch.states.entries import Entries, take_rest
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range, numpy_dtype
@@ -60,9 +62,11 @@ def weight(value: WrappedTensor, name: str) -> tuple[Tensor, Decoding | None]:
     low, high = _limits(value, name)
     if data.size and not low <= int(data.min()) <= int(data.max()) <= high:
         raise InvalidModelError(f"an integer is outside of {low} to {high}", where=name, rule="value-outside-type")
-    quantization = _quantization(scales, zeros.astype(np.int64), counts, blocks, name)
-    limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
-    quantization = Quantization(quantization.scale, quantization.zero_point, quantization.axis, quantization.block_size, *limits)
+    quantization = quantization_of_blocks(scales, zeros.astype(np.int64), blocks)
+    if quantization.block_size and sum(block > 1 for block in blocks) != 1:
+        raise UnsupportedError(f"blocks of shape {blocks} are not covered", where=name, rule="form-not-covered")
+    if (low, high) != integer_range("int8"):
+        quantization = replace(quantization, quant_min=low, quant_max=high)
     return Tensor(name, "int8", data.shape, data, quantization), None
 
 
@@ -82,18 +86,6 @@ def _limits(value: WrappedTensor, name: str) -> tuple[int, int]:
     if not bits.isdecimal() or not 1 <= int(bits) <= 8:
         raise UnsupportedError(f"weights of {getattr(target, 'name', target)!r} are not covered", where=name, rule="dtype-not-covered")
     return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
-
-
-def _quantization(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[int, ...], name: str) -> Quantization:
-    along = [axis for axis, count in enumerate(counts) if count > 1]
-    if not along:
-        return Quantization(scales.reshape(1), zeros.reshape(1))
-    if len(along) == 1 and blocks[along[0]] == 1:
-        return Quantization(scales.reshape(-1), zeros.reshape(-1), along[0])
-    axes = [axis for axis in range(len(blocks)) if blocks[axis] > 1]
-    if len(axes) != 1:
-        raise UnsupportedError(f"blocks of shape {blocks} are not covered", where=name, rule="form-not-covered")
-    return Quantization(scales, zeros, axes[0], blocks[axes[0]])
 
 
 def rounding_of_data(value: WrappedTensor, name: str) -> str:

@@ -20,7 +20,7 @@ from qconvert.arithmetic import batch_norm_factor
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.quantizing import ROUNDED, integers
-from qconvert.formats.torch.states.entries import Entries, entry_name, parent, quantization, take_rest
+from qconvert.formats.torch.states.entries import Entries, entry_name, parent, quantization, sort_by_number, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Folding, Parameters
@@ -77,15 +77,11 @@ def read_trained(entries: Entries) -> Parameters:
         folded=folded,
         results=results,
         inputs=inputs,
-        functions={path: _sort_by_number(found) for path, found in listed.items()},
+        functions=sort_by_number(listed),
         trained=True,
         metadata=metadata,
         notes=(note,) if ranges else (),
     )
-
-
-def _sort_by_number(listed: list[tuple[int, QParams | None]]) -> tuple[QParams, ...]:
-    return tuple(item for _, item in sorted(listed, key=lambda pair: pair[0]) if item is not None)
 
 
 def _is_stub(module: str) -> bool:

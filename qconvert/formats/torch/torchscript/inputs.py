@@ -84,7 +84,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
         ):
             found.append(ast.literal_eval(default) if _literal(default) else None)
         else:
-            found.append(_build_input(argument.arg, _annotation(argument), example, tensor, members))
+            found.append(_build_input(argument.arg, argument.annotation or _TENSOR, example, tensor, members))
     given.require_used()
     if not any(isinstance(leaf, Input) for leaf in leaves(found)):
         raise OptionError("the method 'forward' takes no tensors", rule="no-inputs")
@@ -92,7 +92,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
 
 
 def _text(argument: ast.arg) -> str:
-    return "Tensor" if argument.annotation is None else ast.unparse(argument.annotation)
+    return ast.unparse(argument.annotation or _TENSOR)
 
 
 def _literal(node: ast.expr) -> bool:
@@ -101,10 +101,6 @@ def _literal(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _annotation(argument: ast.arg) -> ast.expr:
-    return _TENSOR if argument.annotation is None else argument.annotation
 
 
 def _build_input(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:

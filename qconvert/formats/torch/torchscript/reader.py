@@ -11,7 +11,6 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
@@ -100,7 +99,7 @@ class _Script:
         """Follows `forward`; the names of its outputs."""
         constants = Constants(draft)
         self.session = Session(draft, constants, SCALAR_TYPES)
-        calls = Calls(self.session, OPERATORS)
+        calls = Calls(self.session)
         interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
         self.variables = interpreter.variables

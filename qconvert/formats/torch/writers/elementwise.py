@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import write_kernel_binary, write_tflite_hard_swish, write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
@@ -54,11 +55,10 @@ def write_clip(op: Op, b: Builder) -> None:
     """Clip: bounds that are single constants are numbers, others tensors."""
     names = (*op.inputs[1:3], "", "")[:2]
     bounds = bounds_of(op, b)
-    if any(isinstance(bound, float | int) or bound is None for bound in bounds) and not any(_is_node(bound) for bound in bounds):
-        node = b.float_input(op)
+    node = b.float_input(op)
+    if not any(isinstance(bound, Node) for bound in bounds):
         b.finish(op, node if bounds == [None, None] else b.clip(node, *bounds))
         return
-    node = b.float_input(op)
     for operator, name in zip(("maximum", "minimum"), names, strict=True):
         node = b.aten(operator, node, b.float_value(name)) if name else node
     b.finish(op, node)
@@ -67,10 +67,6 @@ def write_clip(op: Op, b: Builder) -> None:
 def bounds_of(op: Op, b: Builder) -> list[Any]:
     """The two bounds of a Clip, each a number, None for none, or its node."""
     return [_bound(op, b, name) for name in (*op.inputs[1:3], "", "")[:2]]
-
-
-def _is_node(bound: Any) -> bool:
-    return bound is not None and not isinstance(bound, float | int)
 
 
 def _bound(op: Op, b: Builder, name: str) -> Any:

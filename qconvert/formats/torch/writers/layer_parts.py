@@ -140,10 +140,6 @@ def _clamp_steps(b: Builder, scaled: Node, point: Node, lowest: int, highest: in
     return b.aten("clamp", steps, float(lowest), float(highest)) - whole
 
 
-def _reciprocal(b: Builder, node: Node) -> Node:
-    return b.aten("reciprocal", node)
-
-
 def _xnnpack(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     """The zero point from the end of the range whose error is smaller."""
     factor = _guard_empty_range(b, low, high, lambda span: _divide_number(b, 255.0, span))
@@ -151,7 +147,7 @@ def _xnnpack(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     errors = below + -128.0 + (above + 127.0)
     first, last = b.aten("rsub.Scalar", below, -128.0), b.aten("rsub.Scalar", above, 127.0)
     point = b.aten("where.self", b.aten("gt.Scalar", errors, 0.0), first, last)
-    return _clamp_steps(b, x * factor, point, -128, 127), _reciprocal(b, factor)
+    return _clamp_steps(b, x * factor, point, -128, 127), b.aten("reciprocal", factor)
 
 
 def _symmetric(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
@@ -178,7 +174,7 @@ def _tensor(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
 def _reduced_range(b: Builder, x: Node, low: Node, high: Node) -> tuple[Node, Node]:
     factor = _guard_empty_range(b, low, high, lambda span: _divide_number(b, 127.0, span))
     point = b.aten("neg", low) * factor
-    return _clamp_steps(b, x * factor, point, 0, 127), _reciprocal(b, factor)
+    return _clamp_steps(b, x * factor, point, 0, 127), b.aten("reciprocal", factor)
 
 
 _ROUNDINGS: Mapping[str, Callable[[Builder, Node, Node, Node], tuple[Node, Node]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,13 @@ def write_conv(op: Op, b: Builder) -> None:
 
     if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, emit_conv):
         return
-    real = integer_sum(op, b, data, emit_conv, 1, _length(op, b))
-    b.finish(op, emit_conv(_data(op, b, data), b.float_input(op, 1), _bias(op, b)) if real is None else real)
+    _finish_sum(op, b, data, emit_conv, 1, _length(op, b))
+
+
+def _finish_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node | None], Node], axis: int, length: int) -> None:
+    """Ends a sum of products: of integers where these are exact, else of float values; see integer_sum()."""
+    real = integer_sum(op, b, data, made, axis, length)
+    b.finish(op, made(_data(op, b, data), b.float_input(op, 1), _bias(op, b)) if real is None else real)
 
 
 def _data(op: Op, b: Builder, node: Node) -> Node:
@@ -128,9 +133,7 @@ def write_gemm(op: Op, b: Builder) -> None:
             return b.aten("linear", x, w, bias)
         return b.aten("linear", x, w, None) + bias
 
-    axis = (b.output_tensor(op).rank or 0) - 1
-    real = integer_sum(op, b, b.stored_input(op), linear, axis, _length(op, b))
-    b.finish(op, linear(_data(op, b, b.stored_input(op)), b.float_input(op, 1), _bias(op, b)) if real is None else real)
+    _finish_sum(op, b, b.stored_input(op), linear, (b.output_tensor(op).rank or 0) - 1, _length(op, b))
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
@@ -188,8 +191,7 @@ def write_matmul(op: Op, b: Builder) -> None:
 
     shape = b.shape(op)
     length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
-    real = integer_sum(op, b, b.stored_input(op), product, 0, length if isinstance(length, int) else 2**24)
-    b.finish(op, product(_data(op, b, b.stored_input(op)), b.float_input(op, 1), None) if real is None else real)
+    _finish_sum(op, b, b.stored_input(op), product, 0, length if isinstance(length, int) else 2**24)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -118,13 +118,18 @@ def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, plac
     return b.aten("add.Tensor", *sides)
 
 
+def _can_state(pads: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Whether PyTorch's pools take pads: the same on both sides, and at most half of the window."""
+    return is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+
+
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool; padding that PyTorch cannot state is added before, with the smallest value."""
     b.channels_first(op)
     kernel = list(op["kernel_shape"])
     dilations = list(op["dilations"]) or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
-    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    fits = _can_state(pads, kernel)
     data = real_data(op, b, b.stored_input(op) if fits else pad_data(op, b, pads, float("-inf")))
     padding = pads[: len(kernel)] if fits else [0] * len(kernel)
     b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
@@ -135,7 +140,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.channels_first(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
-    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    fits = _can_state(pads, kernel)
     operator = f"avg_pool{len(kernel)}d"
     several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
     if b.wide and op["arithmetic"] and not several and b.input_tensor(op).shares_quantization(b.output_tensor(op)) and len(kernel) <= 3:
