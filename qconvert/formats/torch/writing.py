@@ -287,6 +287,11 @@ class Builder(OperatorWriting):
             raise self.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
         return shape
 
+    def size_at(self, op: Op, axis: int) -> Any:
+        """The size of the first input along an axis, a number or a node."""
+        size = self.shape(op)[axis]
+        return self.aten("sym_size.int", self.stored_input(op), axis) if isinstance(size, str) else size
+
     def channels_first(self, op: Op) -> None:
         """PyTorch's spatial operators know one layout."""
         if op["data_format"] != "channels_first":

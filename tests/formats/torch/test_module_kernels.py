@@ -153,6 +153,10 @@ TAKEN: Mapping[str, tuple[Graph, float]] = {
         graph_of("Resize", (2, 5, 4, 3), (2, 5, 8, 9), (listed("sizes", 8, 9),), quantization=DATA, mode="nearest",
                  coordinate_transformation_mode="asymmetric", nearest_mode="floor", **_LAST), 0.0,
     ),
+    "nearest_by_indices": (  # places that no operator of PyTorch has
+        graph_of("Resize", (2, 5, 5, 4), (2, 5, 7, 6), (listed("sizes", 7, 6),), quantization=DATA, mode="nearest",
+                 coordinate_transformation_mode="align_corners", nearest_mode="ceil", **_LAST), 0.0,
+    ),
 }  # fmt: skip
 #: Operators that they do not take, which have the same results in float.
 REFUSED: Mapping[str, Graph] = {

@@ -50,9 +50,8 @@ def weight(value: WrappedTensor, name: str) -> tuple[Tensor, Decoding | None]:
     zeros = np.zeros(scales.shape, np.int64) if not isinstance(points, StoredTensor) or not points.data.size else points.data
     stated = value.parts.get("block_size")
     blocks = tuple(stated) if isinstance(stated, (list, tuple)) else ()
-    if data.dtype != np.int8 or data.ndim != len(blocks) or any(type(block) is not int or block < 1 for block in blocks):
-        raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
-    if any(size % block for size, block in zip(data.shape, blocks, strict=True)):
+    fits = data.dtype == np.int8 and data.ndim == len(blocks) and all(type(block) is int and block > 0 for block in blocks)
+    if not fits or any(size % block for size, block in zip(data.shape, blocks, strict=True)):
         raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
     counts = tuple(size // block for size, block in zip(data.shape, blocks, strict=True))
     if scales.shape != counts or zeros.shape != counts or zeros.dtype.kind not in "iu":

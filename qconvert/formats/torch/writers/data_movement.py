@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.indexing import gather_in_batches
+from qconvert.formats.torch.writers.indexing import gather_in_batches, indices
 from qconvert.formats.torch.writers.layer_parts import torch_pads
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -92,14 +92,8 @@ def write_reshape(op: Op, b: Builder) -> None:
     wanted: list[Any] = sizes_of(b, op.inputs[1])
     if not op["allowzero"] and 0 in wanted:
         b.note_operator()
-        wanted = [size_at(op, b, index) if isinstance(size, int) and size == 0 else size for index, size in enumerate(wanted)]
+        wanted = [b.size_at(op, index) if isinstance(size, int) and size == 0 else size for index, size in enumerate(wanted)]
     b.store(op, b.aten("reshape", b.stored_input(op), wanted))
-
-
-def size_at(op: Op, b: Builder, axis: int) -> Any:
-    """The size of the data along an axis, a number or a node."""
-    size = b.shape(op)[axis]
-    return b.aten("sym_size.int", b.stored_input(op), axis) if isinstance(size, str) else size
 
 
 def write_transpose(op: Op, b: Builder) -> None:
@@ -240,10 +234,7 @@ def write_gather(op: Op, b: Builder) -> None:
     if data is not None and data.ndim == 0:
         b.store(op, b.aten("select.int", node, axis, int(data)))
         return
-    index = b.stored_input(op, 1)
-    if b.input_tensor(op, 1).dtype != "int64":
-        index = b.cast(index, "int64")
-    b.store(op, b.aten("index.Tensor", node, [*[None] * axis, index]))
+    b.store(op, b.aten("index.Tensor", node, [*[None] * axis, indices(b, op.inputs[1])]))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -23,6 +23,11 @@ def indices(b: Builder, name: str) -> Node:
     return node if b.tensor(name).dtype == "int64" else b.cast(node, "int64")
 
 
+def _columns(b: Builder, index: Node, count: int) -> list[Node]:
+    """Rows of indices, as an index for each axis."""
+    return [b.aten("select.int", index, -1, place) for place in range(count)]
+
+
 def _wrap_negative(op: Op, b: Builder, node: Node, size: int | str) -> Node:
     """Indices of which negative ones count from the end."""
     if isinstance(size, str):
@@ -41,7 +46,7 @@ def write_gather_nd(op: Op, b: Builder) -> None:
     batch, rows = op["batch_dims"], b.static_shape(op, op.inputs[1])
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
-    chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
+    chosen = _columns(b, index, rows[-1])
     b.store(op, b.aten("index.Tensor", b.stored_input(op), [*own, *chosen]))
 
 
@@ -77,7 +82,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
     data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
-        chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
+        chosen = _columns(b, index, rows[-1])
         _end_scatter(op, b, b.aten("index_put", data, chosen, updates, *([True] if reduction == "add" else [])), summed)
         return
     shape = b.static_shape(op)
@@ -131,7 +136,7 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
     shape, rank = b.integers(op, 1), b.rank(op)
     whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 3), [1] * len(shape)), shape))
     index = b.aten("reshape", indices(b, op.inputs[0]), [-1, len(shape) if rank == 2 else 1])
-    places = [b.aten("select.int", index, -1, place) for place in range(len(shape))]
+    places = _columns(b, index, len(shape))
     b.store(op, b.aten("index_put", whole, places, b.stored_input(op, 2)))
 
 

@@ -30,8 +30,7 @@ def write_layer_norm(op: Op, b: Builder) -> None:
     if op.outputs[1:]:
         raise b.unsupported_error(op, "further results")
     first = len(shape) - len(sizes)
-    known = [b.aten("sym_size.int", b.stored_input(op), first + place) if isinstance(size, str) else size
-             for place, size in enumerate(sizes)]  # fmt: skip
+    known = [b.size_at(op, first + place) for place in range(len(sizes))]
     names = (*op.inputs[1:3], "", "")[:2]
     if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
         parameters = [b.float_value(name) for name in names]

@@ -51,8 +51,7 @@ def defer_sizes(write: WriteFunction) -> WriteFunction:
 
 
 def _shape(op: Op, b: Builder) -> list[Any]:
-    shape = b.shape(op)
-    return [b.aten("sym_size.int", b.stored_input(op), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)]
+    return [b.size_at(op, axis) for axis in range(b.rank(op))]
 
 
 def _copy_sizes(op: Op, b: Builder) -> list[Any]:
