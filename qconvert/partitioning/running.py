@@ -23,7 +23,8 @@ from qconvert.operators.shapes_and_functions import is_compatible, rename_functi
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_named, list_kernels, runtime_of, runtimes
 from qconvert.plugins.options import fill_defaults
-from qconvert.rewriting.control_flow import Inlining
+from qconvert.rewriting import Rewriter
+from qconvert.rewriting.control_flow import copy_duplicates
 from qconvert.rules.validation import validate
 
 __all__ = ["PartitionModel", "choose_kernels", "compose_graph", "named_part", "open_model", "part_graph", "rows", "values_of"]
@@ -37,23 +38,22 @@ def compose_graph(path: Path, options: Mapping[str, Any]) -> Graph:
     """
     manifest = read_manifest(path)
     values = values_of(path, manifest)
-    made = Inlining(values)
-    whole = _Whole(made)
+    rewriter = Rewriter(values)
+    whole = _Whole(rewriter)
     for state in manifest.states:
-        made.ops += [Op("ReadState", (), (name,), {"state": state.name}) for name in state.reads]
+        rewriter.emit(*(Op("ReadState", (), (name,), {"state": state.name}) for name in state.reads))
     for part in manifest.parts:
         whole.add(part, _part_graph(path, part, values))
-    made.ops += [Op("WriteState", (state.written,), (), {"state": state.name}) for state in manifest.states if state.written]
-    graph = Graph(
-        Path(manifest.source.file).stem or path.parent.name,
-        made.tensors,
-        (),
-        manifest.inputs,
-        manifest.outputs,
+    rewriter.emit(*(Op("WriteState", (state.written,), (), {"state": state.name}) for state in manifest.states if state.written))
+    graph = rewriter.finish(
+        name=Path(manifest.source.file).stem or path.parent.name,
+        inputs=manifest.inputs,
+        outputs=manifest.outputs,
         metadata={**whole.metadata(), **({READ: json.dumps(manifest.read)} if manifest.read else {})},
         functions=whole.functions,
         states={**values.states, **whole.states},
-    ).evolve(ops=made.ops)
+        correspondence={},
+    )
     validate(graph)
     return graph
 
@@ -98,32 +98,35 @@ def named_part(path: Path, part: PartFile) -> Graph:
         InvalidModelError: the number of inputs or outputs is not that of the manifest.
     """
     graph = part_graph(path, part)
+    _require_as_many(path, part, graph)
     own, others = (*graph.inputs, *graph.outputs), (*part.inputs, *part.outputs)
-    if (len(graph.inputs), len(graph.outputs)) != (len(part.inputs), len(part.outputs)):
-        raise InvalidModelError(
-            "has other inputs or outputs than the manifest lists", where=f"part {part.name!r}", file=str(path), rule="part-differs"
-        )
     border = {name: replace(graph[mine], name=name, data=None) for mine, name in zip(own, others, strict=True)}
-    made = Inlining(replace(graph, tensors=border, ops=(), inputs=part.inputs, outputs=part.outputs, signatures=()))
-    made.inline(graph, part.inputs, part.outputs, "")
-    return replace(
-        graph, name=part.name, tensors=made.tensors, ops=tuple(made.ops), inputs=part.inputs, outputs=part.outputs, signatures=()
+    rewriter = Rewriter(
+        replace(graph, name=part.name, tensors=border, ops=(), inputs=part.inputs, outputs=part.outputs, signatures=(), correspondence={})
     )
+    rewriter.emit(*rewriter.inline(graph, part.inputs, part.outputs, ""))
+    return rewriter.finish()
+
+
+def _require_as_many(path: Path, part: PartFile, graph: Graph) -> None:
+    """Raise InvalidModelError unless a part's file has as many inputs and outputs as the manifest lists."""
+    for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
+        if len(own) != len(names):
+            reason = f"{word} {len(own)} values, not {len(names)}"
+            raise InvalidModelError(reason, where=f"part {part.name!r}", file=str(path), rule="part-differs")
 
 
 def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
     """Load the graph of a part, with the quantizations of the tensors around it."""
     graph = part_graph(path, part)
+    _require_as_many(path, part, graph)
     for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
-        if len(own) != len(names):
-            raise InvalidModelError(
-                f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path), rule="part-differs"
-            )
         for mine, name in zip(own, names, strict=True):
             if graph[mine].dtype != values[name].dtype or not is_compatible(graph[mine].shape, values[name].shape):
                 what = f"{graph[mine].dtype} {graph[mine].shape}, not {values[name].dtype} {values[name].shape}"
                 raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path), rule="part-differs")
-    graph = _with_own_outputs(graph)
+    rewriter, fixed = Rewriter(graph), {*graph.inputs, *(tensor.name for tensor in graph.constants())}
+    graph = rewriter.finish(outputs=copy_duplicates(graph.outputs, fixed, rewriter.copy))
     for index, name in enumerate(part.inputs):
         graph = with_input_quantization(graph, index, values[name].quantization)
     for index, name in enumerate(part.outputs):
@@ -131,25 +134,11 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
     return graph
 
 
-def _with_own_outputs(graph: Graph) -> Graph:
-    """Return the graph with an Identity after each output that is an input or a constant."""
-    new = Inlining(graph)
-    new.ops = list(graph.ops)
-    outputs = []
-    for name in graph.outputs:
-        if name in graph.inputs or graph[name].is_constant:
-            other = new.add(replace(graph[name], data=None), f"{name}/given")
-            new.ops.append(Op("Identity", (name,), (other,)))
-            name = other
-        outputs.append(name)
-    return graph.evolve(tensors=new.tensors.values(), ops=new.ops, outputs=tuple(outputs)) if tuple(outputs) != graph.outputs else graph
-
-
 class _Whole:
     """Collects the operators of parts, with their functions, states and metadata."""
 
-    def __init__(self, made: Inlining) -> None:
-        self.made = made
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
         self.functions: dict[str, Graph] = {}
         self.states: dict[str, Any] = {}
         self._notes: dict[str, dict[str, Any] | list[Any]] = {}
@@ -157,13 +146,13 @@ class _Whole:
     def add(self, part: PartFile, graph: Graph) -> None:
         """Append a part; its functions and states get free names."""
         functions = {name: Names(self.functions).fresh(name) for name in graph.functions}
-        states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
+        states = {name: Names(self.states, self._rewriter).fresh(name) if name in self.states else name for name in graph.states}
         self.functions |= {functions[name]: _rename_scopes(inner, functions, states) for name, inner in graph.functions.items()}
         self.states |= {states[name]: replace(state, name=states[name]) for name, state in graph.states.items()}
-        first = len(self.made.ops)
-        self.made.inline(_rename_scopes(graph, functions, states), part.inputs, part.outputs, "")
+        ops = self._rewriter.inline(_rename_scopes(graph, functions, states), part.inputs, part.outputs, "")
+        self._rewriter.emit(*ops)
         if part.format == "tflite":
-            self._note(IN_TFLITE, [name for op in self.made.ops[first:] for name in op.outputs if name])
+            self._note(IN_TFLITE, [name for op in ops for name in op.outputs if name])
         for key, note in _notes_of(graph):
             self._note(key, note)
 

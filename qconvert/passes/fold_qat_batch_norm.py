@@ -18,7 +18,7 @@ from qconvert.kernels.products import channel_axis
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter, producer_of_kind
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -60,7 +60,7 @@ def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
     something else."""
     graph, name = rewriter.graph, op.inputs[0]
     found: list[Op] = []
-    while (before := producer_of_kind(rewriter.producers, name, "Add", "Div", "Mul")) is not None:
+    while (before := rewriter.producers.find(name, "Add", "Div", "Mul")) is not None:
         if before.attributes.get("activation") or _affine_step(graph, before) is None:
             return []
         found.insert(0, before)

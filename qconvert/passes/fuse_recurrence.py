@@ -20,7 +20,7 @@ from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Match, Pattern, Rewriter, match_producer, producer_of_kind
+from qconvert.rewriting import Match, Pattern, Rewriter, match_producer
 from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["run"]
@@ -312,7 +312,7 @@ class _Cells:
         return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), tuple(op.kind for op in activations), self._hidden, before)
 
     def _producer_of_kind(self, name: str, *kinds: str) -> Op | None:
-        op = producer_of_kind(self._makers, name, *kinds)
+        op = self._makers.find(name, *kinds)
         return op if op is not None and not op.attributes.get("activation") else None
 
     def _match(self, pattern: Pattern, name: str) -> Match | None:

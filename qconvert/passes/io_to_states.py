@@ -11,7 +11,7 @@ from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import is_compatible
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter, producer_of_kind
+from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -76,7 +76,7 @@ def _read(rewriter: Rewriter, item: Carried) -> None:
 
 def _write(rewriter: Rewriter, item: Carried) -> None:
     """Append a WriteState of the output, or of what an Identity makes it of; a Reinterpret where the file says other scales."""
-    name, maker = item.output, producer_of_kind(rewriter.producers, item.output, "Identity")
+    name, maker = item.output, rewriter.producers.find(item.output, "Identity")
     is_alone = item.output not in rewriter.readers and item.output not in rewriter.graph.public
     if maker is not None and is_alone and not rewriter.is_replaced(maker):
         name = maker.inputs[0]

@@ -135,7 +135,7 @@ class _Lifting:
             inside = {state: rewriter.add(state, self._graph.states[state]) for state in states}
             after = self.thread(rewriter, inside)
             taken = {*inner.inputs, *inner.outputs, *inside.values(), *(tensor.name for tensor in inner.constants())}
-            results = copy_duplicates([after[state] for state in given], taken, lambda name: _copy(rewriter, name))
+            results = copy_duplicates([after[state] for state in given], taken, rewriter.copy)
             inputs, outputs = _insert_names(inner.inputs, first, list(inside.values())), _insert_names(inner.outputs, last, results)
             changed = rewriter.finish(inputs=inputs, outputs=outputs)
             self._made[key] = self._names.fresh(name)
@@ -155,12 +155,6 @@ class _Lifting:
                     writes |= found[1]
             self._used[name] = frozenset(reads), frozenset(writes)
         return self._used[name]
-
-
-def _copy(rewriter: Rewriter, name: str) -> str:
-    copy = rewriter.add(f"{name}/kept", rewriter[name])
-    rewriter.emit(Op("Identity", (name,), (copy,)))
-    return copy
 
 
 def _places(op: Op) -> tuple[int, int, int, int]:

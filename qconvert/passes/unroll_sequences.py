@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Shape, Tensor
@@ -20,7 +19,7 @@ from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.control_flow import inlined_ops, prefix_of, require_few_inlined
+from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["MOST", "run"]
 
@@ -40,7 +39,6 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
     steps = {id(op): _length(graph, op, unroll) for op in listed}
     if not any(count > 1 for count in steps.values()):
         return graph, ()
-    require_few_inlined(sum(len(graph.functions[name].ops) * steps[id(op)] for op in listed for name in named_functions(op)))
     rewriter, notes = Rewriter(graph), []
     for op in rewriter:
         count = steps.get(id(op), 0)
@@ -120,19 +118,13 @@ def _unroll_scan(rewriter: Rewriter, op: Op, count: int) -> None:
         if turn == count - 1:
             names[: len(carried)] = op.outputs[: len(carried)]
         given = [taken[index][turn] if port.axis is not None else port.tensor for index, port in enumerate(call.inputs)]
-        add = partial(_add_inner, rewriter, prefix)
-        for step in inlined_ops(body, [*carried, *given[len(carried) :], *shared], names, add):
-            rewriter.emit(step)
+        rewriter.emit(*rewriter.inline(body, [*carried, *given[len(carried) :], *shared], names, prefix))
         carried, shown = names[: len(carried)], names[len(carried) :]
         for stack, value in zip(stacks, shown, strict=True):
             stack.append(value)
     ports = [port for port in call.outputs if port.axis is not None]
     for port, stack, backwards in zip(ports, stacks, back, strict=True):
         _stack(rewriter, op, port, stack[::-1] if backwards else stack)
-
-
-def _add_inner(rewriter: Rewriter, prefix: str, tensor: Tensor) -> str:
-    return rewriter.add(f"{prefix}/{tensor.name}", tensor)
 
 
 def _split_sequences(rewriter: Rewriter, op: Op, ports: Sequence[Port], count: int) -> dict[int, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer, producer_of_kind
+from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer
 from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter
 
@@ -13,6 +13,5 @@ __all__ = [
     "dequantized_source",
     "find_matches",
     "match_producer",
-    "producer_of_kind",
     "with_quantization",
 ]

@@ -5,27 +5,22 @@ and how often a Loop runs, where its condition says so without being run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
-from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.schema import Attribute, Graph, Op, Producers, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_graphs, named_functions, with_used_functions
-from qconvert.rewriting.parts import producer_of_kind
+from qconvert.rewriting.rewriter import MOST_INLINED, Rewriter
 
 __all__ = [
-    "Inlining",
     "copy_duplicates",
-    "inlined_ops",
     "prefix_of",
     "replace_kind",
     "require_few_expanded",
-    "require_few_inlined",
     "skip_identities",
     "trip_count",
     "whiles_to_loops",
@@ -33,105 +28,14 @@ __all__ = [
     "without_regions",
 ]
 
-#: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
-_MOST = 50_000
-
-
-class Inlining:
-    """A graph that is rebuilt, with functions in the place of some of its operators.
-
-    Args:
-        graph: whose tensors stay.
-
-    Attributes:
-        tensors: those of the graph, and the new ones.
-        ops: so far.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.tensors: dict[str, Tensor] = dict(graph.tensors)
-        self.ops: list[Op] = []
-        self._names = Names(self.tensors)
-        self._inlined = 0
-
-    def add(self, tensor: Tensor, hint: str = "") -> str:
-        """Add a tensor under a free name, which is returned."""
-        name = self._names.fresh(hint or tensor.name)
-        self.tensors[name] = replace(tensor, name=name)
-        return name
-
-    def integers(self, values: Sequence[int], hint: str) -> str:
-        """Add a constant of int64 along one axis, under a free name, which is returned."""
-        return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
-
-    def _inner(self, tensor: Tensor, prefix: str) -> str:
-        """Return the name of a tensor of a function in the graph."""
-        known = self.tensors.get(tensor.name)
-        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_quantization(tensor):
-            return tensor.name
-        return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
-
-    def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
-        """Add the operators of a function.
-
-        Args:
-            function: the function.
-            inputs: what it is given.
-            outputs: what its outputs become; "" for one that nobody reads.
-            prefix: stands before the names of its other tensors; "" for a region, which has them from the graph around, and
-                constants that others have too.
-
-        Raises:
-            UnsupportedError: there would be more operators than any network has.
-        """
-        self.ops += inlined_ops(function, inputs, outputs, lambda tensor: self._inner(tensor, prefix))
-        self._inlined += len(function.ops)
-        require_few_inlined(self._inlined)
-
-    def copy(self, name: str) -> str:
-        """Add an Identity of a tensor, whose result is returned."""
-        copy = self.add(replace(self.tensors[name], data=None), f"{name}/kept")
-        self.ops.append(Op("Identity", (name,), (copy,)))
-        return copy
-
-
-def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], add: Callable[[Tensor], str]) -> list[Op]:
-    """Return the operators of a function as they stand in another graph.
-
-    Args:
-        function: the function.
-        inputs: what it is given.
-        outputs: what its outputs become; "" for one that nobody reads.
-        add: adds one of its other tensors to that graph and returns its name there.
-    """
-    names = dict(zip(function.inputs, inputs, strict=True))
-    written = {name for op in function.ops for name in op.outputs}
-    names |= {name: outer for name, outer in zip(function.outputs, outputs, strict=True) if outer and name in written}
-    names |= {name: add(tensor) for name, tensor in function.tensors.items() if name not in names}
-    ops = [
-        replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
-        for op in function.ops
-    ]
-    ends = zip(function.outputs, outputs, strict=True)
-    return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if outer and names[name] != outer]
-
-
-def require_few_inlined(count: int) -> None:
-    """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
-    if count > _MOST:
-        raise UnsupportedError(
-            f"inlining the functions that are called would give more than {_MOST:,} operators", rule="too-many-operators"
-        )
-
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
     """Return the graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
 
-    def inline_call(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-        if kept(op):
-            new.ops.append(op)
-            return
-        new.inline(functions[str(op["function"])], op.inputs, op.outputs, "" if op["target"] else prefix_of(op))
+    def inline_call(rewriter: Rewriter, op: Op, functions: dict[str, Graph], names: Names) -> None:
+        if not kept(op):
+            prefix = "" if op["target"] else prefix_of(op)
+            rewriter.replace(op, *rewriter.inline(functions[str(op["function"])], op.inputs, op.outputs, prefix))
 
     return replace_kind(graph, "Call", inline_call)
 
@@ -139,17 +43,14 @@ def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -
 def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Return the graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes
     it."""
-    if not any(op["target"] for op in graph.of_kind("Call")):
-        return graph, {}
-    new, found = Inlining(graph), dict[str, str]()
-    for op in graph.ops:
-        if not op.attributes.get("target"):
-            new.ops.append(op)
-            continue
-        first, name = len(new.ops), str(op["function"])
-        new.inline(graph.functions[name], op.inputs, op.outputs, "")
-        found |= {result: name for inner in new.ops[first:] for result in inner.outputs if result}
-    return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), found
+    rewriter, found = Rewriter(graph), dict[str, str]()
+    for op in rewriter.of_kind("Call"):
+        if op["target"]:
+            name = str(op["function"])
+            inlined = rewriter.inline(graph.functions[name], op.inputs, op.outputs, "")
+            found |= {result: name for inner in inlined for result in inner.outputs if result}
+            rewriter.replace(op, *inlined)
+    return (with_used_functions(rewriter.finish()), found) if found else (graph, {})
 
 
 def require_few_expanded(graph: Graph) -> None:
@@ -162,9 +63,9 @@ def require_few_expanded(graph: Graph) -> None:
     for name in _callees_first(graph):
         inner = graph.functions[name]
         sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
-    if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
+    if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > MOST_INLINED:
         raise UnsupportedError(
-            f"the functions inside of operators would expand to more than {_MOST:,} operators", rule="too-many-operators"
+            f"the functions inside of operators would expand to more than {MOST_INLINED:,} operators", rule="too-many-operators"
         )
 
 
@@ -172,18 +73,19 @@ def whiles_to_loops(graph: Graph) -> Graph:
     """Return the graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its
     body."""
 
-    def write_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+    def write_loop(rewriter: Rewriter, op: Op, functions: dict[str, Graph], names: Names) -> None:
         condition, body = (functions[str(op[name])] for name in ("condition", "body"))
-        first = new.add(replace(condition[condition.outputs[0]], data=None), f"{prefix_of(op)}/condition")
-        new.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
+        first = rewriter.add(f"{prefix_of(op)}/condition", condition[condition.outputs[0]])
+        asked = rewriter.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
         name = names.fresh(str(op["body"]))
         functions[name] = _loop_body(body, condition)
-        new.ops.append(Op("Loop", ("", first, *op.inputs), op.outputs, {"body": name, "carried": len(op.outputs)}, op.source))
+        attributes: dict[str, Attribute] = {"body": name, "carried": len(op.outputs)}
+        rewriter.replace(op, *asked, Op("Loop", ("", first, *op.inputs), op.outputs, attributes, op.source))
 
     return replace_kind(graph, "While", write_loop)
 
 
-def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
+def replace_kind(graph: Graph, kind: str, change: Callable[[Rewriter, Op, dict[str, Graph], Names], None]) -> Graph:
     """Return the graph with something else in the place of each operator of a kind; functions change before those that name them."""
     if not any(inner.of_kind(kind) for _, inner in all_graphs(graph)):
         return graph
@@ -191,15 +93,10 @@ def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[s
     names = Names(functions)
 
     def replace_ops(inner: Graph) -> Graph:
-        if not inner.of_kind(kind):
-            return inner
-        new = Inlining(inner)
-        for op in inner.ops:
-            if op.kind == kind:
-                change(new, op, functions, names)
-            else:
-                new.ops.append(op)
-        return inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+        rewriter = Rewriter(inner)
+        for op in rewriter.of_kind(kind):
+            change(rewriter, op, functions, names)
+        return rewriter.finish()
 
     for name in _callees_first(graph):
         functions[name] = replace_ops(functions[name])
@@ -223,14 +120,13 @@ def prefix_of(op: Op) -> str:
 
 def _loop_body(body: Graph, condition: Graph) -> Graph:
     """Return the function that a Loop runs: the number of the turn and the condition, which it does not need, and what a While carries."""
-    new = Inlining(body)
-    turn = new.add(Tensor("turn", "int64", ()))
-    before = new.add(Tensor("condition", "bool", ()))
-    new.ops = list(body.ops)
-    outputs = copy_duplicates(body.outputs, body.inputs, new.copy)
-    after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
-    new.inline(condition, outputs, (after,), "condition")
-    return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
+    rewriter = Rewriter(body)
+    turn = rewriter.add("turn", Tensor("", "int64", ()))
+    before = rewriter.add("condition", Tensor("", "bool", ()))
+    outputs = copy_duplicates(body.outputs, body.inputs, rewriter.copy)
+    after = rewriter.add("again", condition[condition.outputs[0]])
+    rewriter.append(*rewriter.inline(condition, outputs, (after,), "condition"))
+    return rewriter.finish(inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
 
 
 def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
@@ -244,9 +140,9 @@ def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callabl
     return tuple(found)
 
 
-def skip_identities(makers: Mapping[str, Op], name: str) -> str:
+def skip_identities(makers: Producers, name: str) -> str:
     """Return the tensor of which another one is a copy, by however many Identities."""
-    while (maker := producer_of_kind(makers, name, "Identity")) is not None:
+    while (maker := makers.find(name, "Identity")) is not None:
         name = maker.inputs[0]
     return name
 
@@ -255,13 +151,13 @@ def skip_identities(makers: Mapping[str, Op], name: str) -> str:
 _EXACT = 2**24
 
 
-def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None:
+def trip_count(outer: Graph | Rewriter, op: Op, body: Graph) -> float | None:
     """Return how many turns a Loop runs; None where only a run can say.
 
     That is its trip count, or less if its condition compares numbers that grow by 1 at each turn with constants.
 
     Args:
-        outer: the tensors of the graph around it.
+        outer: the graph around it.
         op: the Loop.
         body: its function.
 
@@ -277,9 +173,9 @@ def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None
     while waiting:
         name = skip_identities(counting.makers, waiting.pop())
         data = counting.constant(name)
-        if (both := producer_of_kind(counting.makers, name, "And")) is not None:
+        if (both := counting.makers.find(name, "And")) is not None:
             waiting += both.inputs
-        elif (less := producer_of_kind(counting.makers, name, "Less")) is not None:
+        elif (less := counting.makers.find(name, "Less")) is not None:
             turns = counting.turns_below(*less.inputs)
             if turns is None:
                 return None
@@ -292,7 +188,7 @@ def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None
 class _Counting:
     """The body of a Loop that is being looked at."""
 
-    def __init__(self, outer: Mapping[str, Tensor], op: Op, body: Graph) -> None:
+    def __init__(self, outer: Graph | Rewriter, op: Op, body: Graph) -> None:
         self._outer, self._op, self._body, self.makers = outer, op, body, body.producers()
         self._carried = range(2, 2 + int(op["carried"]))
 
@@ -341,7 +237,7 @@ class _Counting:
     def _first(self, place: int, shift: float) -> float | None:
         """Return the first value of what is carried, if each turn adds 1."""
         first, after = self._outer[self._op.inputs[place]].data, skip_identities(self.makers, self._body.outputs[place - 1])
-        maker = producer_of_kind(self.makers, after, "Add")
+        maker = self.makers.find(after, "Add")
         if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
             return None
         own = self._body.inputs[place]

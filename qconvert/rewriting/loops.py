@@ -16,11 +16,11 @@ from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.operators import kind_of
 from qconvert.operators.control import scan_axes
-from qconvert.operators.shapes_and_functions import infer, needed_ops
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.sizes import Size
-from qconvert.rewriting.control_flow import Inlining, copy_duplicates, prefix_of, replace_kind, skip_identities, trip_count
+from qconvert.rewriting.control_flow import copy_duplicates, prefix_of, replace_kind, skip_identities, trip_count
+from qconvert.rewriting.rewriter import Rewriter
 
 __all__ = ["loops_to_whiles"]
 
@@ -70,52 +70,43 @@ class _While:
         inside: its name in the body; "" where the body does not take it.
     """
 
-    def __init__(self, outer: Inlining, op: Op, function: Graph, turns: str, inside: str = "") -> None:
+    def __init__(self, outer: Rewriter, op: Op, function: Graph, turns: str, inside: str = "") -> None:
         self.outer, self.op, self.function = outer, op, function
-        self.body = Inlining(function)
+        self.body = Rewriter(function)
         self.carried = _Carried()
-        self.turn = inside or self.body.add(Tensor("turn", turns, ()))
-        self._after: list[Op] = []  # of the body, after the loop's own operators
-        self._first: list[Op] = []
-        self._makers = function.producers()
         number = function[inside] if inside else Tensor("", turns, ())
-        start = outer.add(self._number(number, 0), f"{self.prefix}/turn")
-        following = self.body.add(replace(number, data=None), "next")
-        self._after.append(Op("Add", (self.turn, self.body.add(self._number(number, 1), "one")), (following,)))
+        self.turn = inside or self.body.add("turn", number)
+        shape, dtype = number.static_shape or (), numpy_dtype(number.dtype)
+        start = outer.constant(f"{self.prefix}/turn", np.zeros(shape, dtype))
+        following = self.body.add("next", number)
+        self.body.append(Op("Add", (self.turn, self.body.constant("one", np.ones(shape, dtype))), (following,)))
         self.carried.add(start, self.turn, following)
 
     @property
     def prefix(self) -> str:
         return prefix_of(self.op)
 
-    @staticmethod
-    def _number(like: Tensor, value: int) -> Tensor:
-        shape = like.static_shape or ()
-        return Tensor("", like.dtype, shape, np.full(shape, value, numpy_dtype(like.dtype)))
-
     def capture(self, given: str, inside: str) -> None:
         """A value from outside, which the body reads; a constant is one of the body."""
-        tensor = self.outer.tensors[given]
+        tensor = self.outer[given]
         if tensor.data is None:
             self.carried.add(given, inside)
         else:
-            self.body.tensors[inside] = replace(self.body.tensors[inside], shape=tensor.shape, data=tensor.data)
+            self.body.define(replace(self.body[inside], shape=tensor.shape, data=tensor.data))
 
     def element(self, sequence: str, inside: str) -> None:
         """What the body takes of a sequence at each turn."""
-        outer, own = self.outer.tensors[sequence], self.body.tensors[inside]
-        whole = self.body.add(replace(own, shape=outer.shape, data=None), f"{inside}/all")
-        self._first.append(Op("Gather", (whole, self.turn), (inside,), {"axis": 0}))
+        whole = self.body.add(f"{inside}/all", self.body[inside], shape=self.outer[sequence].shape)
+        self.body.emit(Op("Gather", (whole, self.turn), (inside,), {"axis": 0}))
         self.carried.add(sequence, whole)
 
     def stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> None:
         """The stack of what each turn gives, which has `dims` (a tensor), known as `sizes`."""
-        inner = self.body.tensors[value]
+        inner = self.body[value]
         first = self._emit_zeros(inner, sizes, dims)
-        whole = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/all")
-        written = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/written")
+        whole, written = (self.body.add(f"{value}/{word}", inner, shape=tuple(sizes)) for word in ("all", "written"))
         start = self.place(len(sizes))
-        self._after.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
+        self.body.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
         self.carried.add(first, whole, written, result)
 
     def grow_stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
@@ -124,42 +115,38 @@ class _While:
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
         away again is returned, to stand after the While.
         """
-        inner, outer = self.body.tensors[value], self.outer
+        inner, outer = self.body[value], self.outer
         first = self._emit_zeros(inner, sizes, dims)
-        words = ("so far", "longer")
-        whole, longer = (
-            self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes[1:]), data=None), f"{value}/{word}") for word in words
-        )
-        self._after.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
-        stack = outer.add(replace(outer.tensors[result], shape=(f"{result}/rows", *sizes[1:]), data=None), f"{result}/stack")
+        names = [f"{value}/{word}" for word in ("so far", "longer")]
+        whole, longer = (self.body.add(name, inner, shape=(name, *sizes[1:])) for name in names)
+        self.body.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
+        stack = outer.add(f"{result}/stack", outer[result], shape=(f"{result}/rows", *sizes[1:]))
         self.carried.add(first, whole, longer, stack)
-        bounds = [outer.integers([bound], f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
+        bounds = [outer.constant(f"{result}/{word}", [bound]) for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
         return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
 
     def _emit_zeros(self, like: Tensor, sizes: Sequence[Size], dims: str) -> str:
-        zero = self.outer.add(replace(like, shape=(), data=np.zeros((), numpy_dtype(like.dtype))), f"{self.prefix}/nothing")
-        first = self.outer.add(replace(like, shape=tuple(sizes), data=None), f"{self.prefix}/first")
-        self.outer.ops.append(Op("Expand", (zero, dims), (first,), {}, self.op.source))
-        return first
+        zero = self.outer.add(f"{self.prefix}/nothing", like, shape=(), data=np.zeros((), numpy_dtype(like.dtype)))
+        return self.outer.compute("Expand", (zero, dims), f"{self.prefix}/first", replace(like, shape=tuple(sizes)), self.op.source)
 
     def row(self, value: str) -> str:
         """Return a value of the body with an axis of 1 in front."""
-        value = skip_identities(self._makers, value)
-        tensor = self.body.tensors[value]
-        row = self.body.add(replace(tensor, shape=(1, *(tensor.shape or ())), data=None), f"{value}/row")
-        self._after.append(Op("Unsqueeze", (value, self.body.integers([0], "axis")), (row,)))
+        value = skip_identities(self.body.producers, value)
+        tensor = self.body[value]
+        row = self.body.add(f"{value}/row", tensor, shape=(1, *(tensor.shape or ())))
+        self.body.append(Op("Unsqueeze", (value, self.body.constant("axis", [0])), (row,)))
         return row
 
     def place(self, rank: int) -> str:
         """Return where in a stack of that rank the turn's row begins."""
-        dtype = self.body.tensors[self.turn].dtype
-        flat = self.body.add(Tensor("", dtype, (1,)), "turn/flat")
-        self._after.append(Op("Reshape", (self.turn, self.body.integers([1], "flat")), (flat,)))
-        zeros = Tensor("", dtype, (rank - 1,), np.zeros(rank - 1, numpy_dtype(dtype)))
+        turn = self.body[self.turn]
+        flat = self.body.add("turn/flat", turn, shape=(1,))
+        self.body.append(Op("Reshape", (self.turn, self.body.constant("flat", [1])), (flat,)))
         if rank == 1:
             return flat
-        start = self.body.add(Tensor("", dtype, (rank,)), "turn/place")
-        self._after.append(Op("Concat", (flat, self.body.add(zeros, "turn/zeros")), (start,), {"axis": 0}))
+        start = self.body.add("turn/place", turn, shape=(rank,))
+        zeros = self.body.constant("turn/zeros", np.zeros(rank - 1, numpy_dtype(turn.dtype)))
+        self.body.append(Op("Concat", (flat, zeros), (start,), {"axis": 0}))
         return start
 
     def write(self, limit: str, go: str, functions: dict[str, Graph], names: Names) -> None:
@@ -173,39 +160,36 @@ class _While:
         """
         inner = ""
         if limit:
-            inner = self.body.add(self.outer.tensors[limit], "limit")
-            if self.outer.tensors[limit].data is None:
+            number = self.outer[limit]
+            inner = self.body.add("limit", number, data=number.data)
+            if number.data is None:
                 self.carried.add(limit, inner)
         condition = self._condition(inner, go)
-        read = {*self.carried.after, *(name for op in (*self.function.ops, *self._after) for name in op.inputs)}
-        kept = [op for op in self.function.ops if not kind_of(op).copies or op.outputs[0] in read]
-        self.body.ops = needed_ops([*self._first, *kept, *self._after], self.carried.after)
         after = copy_duplicates(self.carried.after, (), self.body.copy)
-        body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
+        body = self.body.finish(prune=True, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}
         for word, graph in (("body", body), ("condition", condition)):
             attributes[word] = names.fresh(f"{self.op['body']}/{word}")
             functions[attributes[word]] = graph
-        self.outer.ops.append(Op("While", tuple(self.carried.given), tuple(self.carried.results), attributes, self.op.source))
+        self.outer.remove(self.op)
+        self.outer.emit(Op("While", tuple(self.carried.given), tuple(self.carried.results), attributes, self.op.source))
 
     def _condition(self, limit: str, go: str) -> Graph:
         inside = tuple(self.carried.inside)
-        tensors = {name: self.body.tensors[name] for name in inside}
+        tensors = {name: self.body[name] for name in inside}
         graph = Graph(f"{self.function.name}/condition", tensors, (), inside, (go,) if go else ())
         if not limit:
             return graph
-        new = Inlining(graph)
-        turn = tensors[self.turn]
-        last = limit if limit in tensors else new.add(self.body.tensors[limit], limit)
-        below = new.add(Tensor("below", "bool", turn.shape))
-        ops, end = [Op("Less", (self.turn, last), (below,))], below
+        rewriter, is_below = Rewriter(graph), Tensor("", "bool", tensors[self.turn].shape)
+        if limit not in tensors:
+            rewriter.define(self.body[limit])
+        end = rewriter.compute("Less", (self.turn, limit), "below", is_below)
         if go:
-            end = new.add(Tensor("goes on", "bool", turn.shape))
-            ops.append(Op("And", (go, below), (end,)))
-        return graph.evolve(tensors=new.tensors.values(), ops=ops, outputs=(end,))
+            end = rewriter.compute("And", (go, end), "goes on", is_below)
+        return rewriter.finish(outputs=(end,))
 
 
-def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+def _from_scan(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names) -> None:
     """Add the While that a Scan is: as many turns as its sequences are long. Sequences run along their first axis, and forwards."""
     count, scanned = int(op["carried"]), int(op["num_scan_inputs"])
     function = functions[str(op["body"])]
@@ -218,7 +202,7 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         loop.element(sequence, inside)
     for given, inside in zip(op.inputs[count + scanned :], function.inputs[count + scanned :], strict=True):
         loop.capture(given, inside)
-    known = [shape[0] for name in sequences if (shape := new.tensors[name].shape) and isinstance(shape[0], int)]
+    known = [shape[0] for name in sequences if (shape := new[name].shape) and isinstance(shape[0], int)]
     length = _Length.known(new, loop, known[0]) if known else _Length.of_sequence(new, loop, sequences[0])
     sources = _sources(new, function, (*op.inputs[:count], *sequences, *op.inputs[count + scanned :]), range(count, count + scanned))
     results = op.outputs[count:]
@@ -230,30 +214,30 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         rank = len(function[value].shape or ()) + 1
         stack = result
         if axis % rank or way:
-            stack = new.add(replace(new.tensors[result], shape=None, data=None), f"{result}/stack")
+            stack = new.add(f"{result}/stack", new[result], shape=None)
             finished.append((stack, result, axis % rank, way))
         sizes, dims = _emit_stack_sizes(loop, value, length.size, length.flat, sources)
         loop.stack(value, stack, sizes, dims)
-        new.tensors[stack] = replace(new.tensors[stack], shape=tuple(sizes))
+        new.define(replace(new[stack], shape=tuple(sizes)))
     loop.write(length.limit, "", functions, names)
     for stack, result, axis, way in finished:
         _orient_stack(new, op, stack, result, axis, way)
 
 
-def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+def _from_loop(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names) -> None:
     """Add the While that a Loop is: as many turns as its count says, as long as the condition of the turn before is true."""
     count = int(op["carried"])
     function = functions[str(op["body"])]
     turn, before, *rest = function.inputs
     loop = _While(new, op, function, "int64", turn)
-    turns = trip_count(new.tensors, op, function)
+    turns = trip_count(new, op, function)
     always, limit = turns is not None, op.inputs[0]
     if turns is not None:
         if math.isfinite(turns):
-            limit = new.add(Tensor("", "int64", (), np.array(turns, np.int64)), f"{loop.prefix}/turns")
-        loop.body.tensors[before] = replace(loop.body.tensors[before], data=np.ones(function[before].static_shape or (), np.bool_))
+            limit = new.constant(f"{loop.prefix}/turns", np.array(turns, np.int64))
+        loop.body.define(replace(function[before], data=np.ones(function[before].static_shape or (), np.bool_)))
     else:
-        go = op.inputs[1] or new.add(Tensor("", "bool", (), np.array(True)), f"{loop.prefix}/go")
+        go = op.inputs[1] or new.constant(f"{loop.prefix}/go", np.array(True))
         loop.carried.add(go, before, function.outputs[0])
     for index in range(count):
         loop.carried.add(op.inputs[2 + index], rest[index], function.outputs[1 + index], op.outputs[index])
@@ -268,10 +252,10 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         if length is not None:
             loop.stack(value, result, *_emit_stack_sizes(loop, value, length.size, length.flat, sources))
         else:
-            one = new.integers([1], f"{loop.prefix}/one")
+            one = new.constant(f"{loop.prefix}/one", [1])
             following.append(loop.grow_stack(value, result, *_emit_stack_sizes(loop, value, 1, one, sources)))
     loop.write(limit, "" if always else before, functions, names)
-    new.ops += following
+    new.emit(*following)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,34 +273,30 @@ class _Length:
     flat: str
 
     @staticmethod
-    def known(new: Inlining, loop: _While, size: int) -> _Length:
-        limit = new.add(Tensor("", "int32", (), np.array(size, np.int32)), f"{loop.prefix}/turns")
-        return _Length(size, limit, new.integers([size], f"{loop.prefix}/turns"))
+    def known(new: Rewriter, loop: _While, size: int) -> _Length:
+        limit = new.constant(f"{loop.prefix}/turns", np.array(size, np.int32))
+        return _Length(size, limit, new.constant(f"{loop.prefix}/turns", [size]))
 
     @staticmethod
-    def of_sequence(new: Inlining, loop: _While, sequence: str) -> _Length:
-        flat = _size_of(new, loop.prefix, sequence, 0)
-        counted = new.add(Tensor("", "int64", ()), f"{loop.prefix}/turns")
-        limit = new.add(Tensor("", "int32", ()), f"{loop.prefix}/turns")
-        new.ops.append(Op("Reshape", (flat, new.integers([], f"{loop.prefix}/scalar")), (counted,)))
-        new.ops.append(Op("Cast", (counted,), (limit,), {"to": "int32"}))
-        return _Length((new.tensors[sequence].shape or (f"{loop.prefix}/turns",))[0], limit, flat)
+    def of_sequence(new: Rewriter, loop: _While, sequence: str) -> _Length:
+        flat, turns = _size_of(new, loop.prefix, sequence, 0), f"{loop.prefix}/turns"
+        counted = new.compute("Reshape", (flat, new.constant(f"{loop.prefix}/scalar", [])), turns, Tensor("", "int64", ()))
+        limit = new.compute("Cast", (counted,), turns, Tensor("", "int32", ()), to="int32")
+        return _Length((new[sequence].shape or (turns,))[0], limit, flat)
 
     @staticmethod
-    def of_count(new: Inlining, loop: _While, count: str) -> _Length:
-        data = new.tensors[count].data
+    def of_count(new: Rewriter, loop: _While, count: str) -> _Length:
+        data, name, one = new[count].data, f"{loop.prefix}/turns", Tensor("", "int64", (1,))
         if data is not None:
             turns = max(int(data.reshape(-1)[0]), 0)
-            return _Length(turns, count, new.integers([turns], f"{loop.prefix}/turns"))
-        least, flat = (new.add(Tensor("", "int64", (1,)), f"{loop.prefix}/turns") for _ in range(2))
-        new.ops.append(Op("Reshape", (count, new.integers([1], f"{loop.prefix}/flat")), (least,)))
-        new.ops.append(Op("Max", (least, new.integers([0], f"{loop.prefix}/none")), (flat,)))
-        return _Length(f"{loop.prefix}/turns", count, flat)
+            return _Length(turns, count, new.constant(name, [turns]))
+        least = new.compute("Reshape", (count, new.constant(f"{loop.prefix}/flat", [1])), name, one)
+        return _Length(name, count, new.compute("Max", (least, new.constant(f"{loop.prefix}/none", [0])), name, one))
 
 
-def _orient_sequence(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
+def _orient_sequence(new: Rewriter, op: Op, name: str, axis: int, way: int) -> str:
     """Return a sequence with the elements along its first axis, in the order of the turns."""
-    shape = new.tensors[name].shape
+    shape = new[name].shape
     if shape is None:
         raise UnsupportedError(
             f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=op.location, rule="unknown-rank"
@@ -328,38 +308,37 @@ def _orient_sequence(new: Inlining, op: Op, name: str, axis: int, way: int) -> s
     return _emit_reverse(new, op, name, "") if way else name
 
 
-def _orient_stack(new: Inlining, op: Op, stack: str, result: str, axis: int, way: int) -> None:
+def _orient_stack(new: Rewriter, op: Op, stack: str, result: str, axis: int, way: int) -> None:
     """The stack of a Scan's results, the last one first where it says so, along the axis that it says."""
     if way:
         stack = _emit_reverse(new, op, stack, "" if axis else result)
     if axis:
-        rank = len(new.tensors[stack].shape or ())
+        rank = len(new[stack].shape or ())
         _emit_transpose(new, op, stack, (*range(1, axis + 1), 0, *range(axis + 1, rank)), result)
 
 
-def _emit_transpose(new: Inlining, op: Op, name: str, order: Sequence[int], result: str) -> str:
-    tensor = new.tensors[name]
-    shape = tuple((tensor.shape or ())[axis] for axis in order)
-    result = result or new.add(replace(tensor, shape=shape, data=None), f"{name}/turned")
-    new.ops.append(Op("Transpose", (name,), (result,), {"perm": tuple(order)}, op.source))
+def _emit_transpose(new: Rewriter, op: Op, name: str, order: tuple[int, ...], result: str) -> str:
+    shape = new[name].shape or ()
+    result = result or new.add(f"{name}/turned", new[name], shape=tuple(shape[axis] for axis in order))
+    new.emit(Op("Transpose", (name,), (result,), {"perm": order}, op.source))
     return result
 
 
-def _emit_reverse(new: Inlining, op: Op, name: str, result: str) -> str:
-    result = result or new.add(replace(new.tensors[name], data=None), f"{name}/reversed")
-    bounds = [new.integers([value], f"{name}/{word}") for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))]
-    new.ops.append(Op("Slice", (name, *bounds), (result,), {}, op.source))
+def _emit_reverse(new: Rewriter, op: Op, name: str, result: str) -> str:
+    result = result or new.add(f"{name}/reversed", new[name])
+    bounds = [new.constant(f"{name}/{word}", [value]) for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))]
+    new.emit(Op("Slice", (name, *bounds), (result,), {}, op.source))
     return result
 
 
-def _sources(new: Inlining, function: Graph, given: Sequence[str], elements: range) -> Mapping[str, tuple[str, int]]:
+def _sources(new: Rewriter, function: Graph, given: Sequence[str], elements: range) -> Mapping[str, tuple[str, int]]:
     """Return where in the graph around it the sizes that the body names are found: size -> tensor and axis."""
     found: dict[str, tuple[str, int]] = {}
     for index, (outer, inside) in enumerate(zip(given, function.inputs, strict=True)):
         if outer:
             shift = int(index in elements)  # an element lacks the first axis of its sequence
             found.update((size, (outer, axis + shift)) for axis, size in enumerate(function[inside].shape or ()) if isinstance(size, str))
-            around = (new.tensors[outer].shape or ())[shift:]
+            around = (new[outer].shape or ())[shift:]
             found.update((size, (outer, axis + shift)) for axis, size in enumerate(around) if isinstance(size, str))
     return found
 
@@ -375,18 +354,16 @@ def _emit_stack_sizes(loop: _While, value: str, length: Size, flat: str, sources
     new, parts = loop.outer, [flat]
     if all(isinstance(size, int) for size in (length, *shape)):
         numbers = [int(size) for size in (length, *shape)]
-        return list(numbers), new.integers(numbers, f"{loop.prefix}/sizes")
+        return list(numbers), new.constant(f"{loop.prefix}/sizes", numbers)
     for size in shape:
-        parts.append(new.integers([size], f"{loop.prefix}/size") if isinstance(size, int) else _size_of(new, loop.prefix, *sources[size]))
-    dims = new.add(Tensor("", "int64", (len(parts),)), f"{loop.prefix}/sizes")
-    new.ops.append(Op("Concat", tuple(parts), (dims,), {"axis": 0}, loop.op.source))
-    return [length, *shape], dims
+        parts.append(new.constant(f"{loop.prefix}/size", [size]) if isinstance(size, int) else _size_of(new, loop.prefix, *sources[size]))
+    return [length, *shape], new.compute(
+        "Concat", tuple(parts), f"{loop.prefix}/sizes", Tensor("", "int64", (len(parts),)), loop.op.source, axis=0
+    )
 
 
-def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
+def _size_of(new: Rewriter, prefix: str, name: str, axis: int) -> str:
     """Return a size of a tensor, as one int64."""
-    sizes = new.add(Tensor("", "int64", (len(new.tensors[name].shape or ()),)), f"{prefix}/shape")
-    new.ops.append(Op("Shape", (name,), (sizes,)))
-    one = new.add(Tensor("", "int64", (1,)), f"{prefix}/size")
-    new.ops.append(Op("Gather", (sizes, new.integers([axis], f"{prefix}/axis")), (one,), {"axis": 0}))
-    return one
+    sizes = new.compute("Shape", (name,), f"{prefix}/shape", Tensor("", "int64", (len(new[name].shape or ()),)))
+    place = new.constant(f"{prefix}/axis", [axis])
+    return new.compute("Gather", (sizes, place), f"{prefix}/size", Tensor("", "int64", (1,)), axis=0)

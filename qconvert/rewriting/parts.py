@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer", "producer_of_kind"]
+__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,6 @@ def match_producer(producers: Mapping[str, Op], pattern: Pattern, name: str) -> 
     op = producers.get(name)
     found = _Finder(producers, through_conversions=False).match(pattern, op, _Found()) if op is not None else None
     return None if found is None else Match(tuple(found.ops.values())[::-1], found.named, found.tensors)
-
-
-def producer_of_kind(producers: Mapping[str, Op], name: str, *kinds: str) -> Op | None:
-    """Return the operator that computes a tensor, if it has one of the kinds."""
-    op = producers.get(name)
-    return op if op is not None and op.kind in kinds else None
 
 
 def dequantized_source(producers: Mapping[str, Op], name: str) -> str:

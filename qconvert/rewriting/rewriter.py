@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,12 +11,16 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import canonical_dtype
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Array, Attribute, Graph, Op, Producers, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import UNKNOWN, needed_ops
 
-__all__ = ["Rewriter"]
+__all__ = ["MOST_INLINED", "Rewriter"]
+
+#: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
+MOST_INLINED = 50_000
 
 
 class Rewriter:
@@ -43,13 +48,13 @@ class Rewriter:
         self._names = graph.names(self._tensors)
         self._instead: dict[int, tuple[Op, ...]] = {}
         self._emitted: dict[int, list[Op]] = {}  # before the operator with this index
-        self._place = 0
+        self._place = self._inlined = 0
         self._forwarded: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._relations: dict[str, Relation] = {}
 
     @cached_property
-    def producers(self) -> Mapping[str, Op]:
+    def producers(self) -> Producers:
         return self.graph.producers()
 
     @cached_property
@@ -75,19 +80,24 @@ class Rewriter:
     def __contains__(self, name: object) -> bool:
         return name in self._tensors or name in self.graph
 
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors as they are now, those that were added or changed before those of the graph."""
+        return ChainMap(self._tensors, self.graph.tensors)  # type: ignore[arg-type]  # which is only read through
+
     def is_read_once(self, name: str) -> bool:
         """Whether one operator reads the tensor, once, and no user sees it."""
         return name not in self.graph.public and len(self.readers.get(name, ())) == 1
 
     # operators
 
-    def emit(self, op: Op) -> None:
-        """Put an operator before the one that is visited: at the start before the walk, at the end after it."""
-        self._emitted.setdefault(self._place, []).append(op)
+    def emit(self, *ops: Op) -> None:
+        """Put operators before the one that is visited: at the start before the walk, at the end after it."""
+        self._emitted.setdefault(self._place, []).extend(ops)
 
-    def append(self, op: Op) -> None:
-        """Put an operator at the end, wherever the walk is."""
-        self._emitted.setdefault(len(self.graph.ops), []).append(op)
+    def append(self, *ops: Op) -> None:
+        """Put operators at the end, wherever the walk is."""
+        self._emitted.setdefault(len(self.graph.ops), []).extend(ops)
 
     def replace(self, op: Op, *ops: Op) -> None:
         """Put operators, or none, in the place of one of the graph's, visited or not."""
@@ -101,6 +111,42 @@ class Rewriter:
         """Whether replace() or remove() was called with the operator."""
         return id(op) in self._instead
 
+    def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> list[Op]:
+        """Return the operators of a function as they stand in this graph, and add its other tensors.
+
+        Args:
+            function: the function.
+            inputs: what it is given.
+            outputs: what its outputs become; "" for one that nobody reads.
+            prefix: stands before the names of its other tensors; "" for a region, which has them from the graph around, and
+                constants that others have too.
+
+        Raises:
+            UnsupportedError: there would be more operators than any network has.
+        """
+        self._inlined += len(function.ops)
+        if self._inlined > MOST_INLINED:
+            raise UnsupportedError(
+                f"inlining the functions that are called would give more than {MOST_INLINED:,} operators", rule="too-many-operators"
+            )
+        names = dict(zip(function.inputs, inputs, strict=True))
+        written = {name for op in function.ops for name in op.outputs}
+        ends = [pair for pair in zip(function.outputs, outputs, strict=True) if pair[1]]
+        names |= {name: outer for name, outer in ends if name in written}
+        names |= {name: self._add_inner(tensor, prefix) for name, tensor in function.tensors.items() if name not in names}
+        ops = [
+            replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
+            for op in function.ops
+        ]
+        return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if names[name] != outer]
+
+    def _add_inner(self, tensor: Tensor, prefix: str) -> str:
+        """Add a tensor of a function, if the graph does not have it; return its name in the graph."""
+        known = self[tensor.name] if not prefix and tensor.is_constant and tensor.name in self else None
+        if known is not None and known.data is tensor.data and known.shares_quantization(tensor):
+            return tensor.name
+        return self.add(f"{prefix}/{tensor.name}" if prefix else tensor.name, tensor, data=tensor.data)
+
     # tensors
 
     def add(self, wanted: str, like: Tensor, **changes: Any) -> str:
@@ -113,6 +159,18 @@ class Rewriter:
         """
         name = self._names.fresh(wanted)
         self._tensors[name] = replace(like, **{"name": name, "data": None, **changes})
+        return name
+
+    def compute(self, kind: str, inputs: Sequence[str], wanted: str, like: Tensor, source: str = "", **attributes: Attribute) -> str:
+        """Put an operator with a new result before the one that is visited, and return the name of the result.
+
+        Args:
+            kind, inputs, attributes: of the operator.
+            wanted, like: the name of the result, and a tensor whose type, shape and quantization it has; see add().
+            source: where the operator comes from.
+        """
+        name = self.add(wanted, like)
+        self.emit(Op(kind, tuple(inputs), (name,), attributes, source))
         return name
 
     def add_float(self, wanted: str, like: Tensor) -> str:
@@ -159,9 +217,13 @@ class Rewriter:
         sides = zip(data.shape or (), widths[: len(widths) // 2], widths[len(widths) // 2 :], strict=True)
         shape = tuple(size + low + high if isinstance(size, int) else size if not (low or high) else UNKNOWN for size, low, high in sides)
         amounts = self.constant(f"{result}/pads", list(widths))
-        name = self.add(f"{result}/padded", data, shape=shape)
-        self.emit(Op("Pad", (data.name, amounts), (name,), {}, source))
-        return name
+        return self.compute("Pad", (data.name, amounts), f"{result}/padded", replace(data, shape=shape), source)
+
+    def copy(self, name: str) -> str:
+        """Append an Identity of a tensor, and return the name of what it gives."""
+        copy = self.add(f"{name}/kept", self[name])
+        self.append(Op("Identity", (name,), (copy,)))
+        return copy
 
     def dequantize(self, name: str, wanted: str, source: str = "") -> str:
         """Put a Dequantize before the operator that is visited, and return the name of what it gives.
@@ -171,9 +233,7 @@ class Rewriter:
             wanted: the name of its float values; a number is appended if it is taken.
             source: where the operator comes from.
         """
-        real = self.add_float(wanted, self[name])
-        self.emit(Op("Dequantize", (name,), (real,), {}, source))
-        return real
+        return self.compute("Dequantize", (name,), wanted, replace(self[name], dtype="float32", quantization=None), source)
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is free; define() gives it a tensor."""

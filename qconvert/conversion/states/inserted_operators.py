@@ -17,7 +17,6 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.encodings.entries import split_limits
-from qconvert.rewriting import producer_of_kind
 
 __all__ = ["Rounding", "adjust_inputs", "round_at_run_time"]
 
@@ -311,7 +310,7 @@ class _Adjusted:
 
     def data(self, name: str, op: Op, values: Array) -> str:
         """The result of an operator on data and a constant, whose wanted name is its second input."""
-        before = producer_of_kind(self._network.producers, name, "Reshape")
+        before = self._network.producers.find(name, "Reshape")
         source = before.inputs[0] if before is not None else name  # rows that each layer makes for itself
         key = op.kind, source, self._network[name].shape, values.tobytes()
         if key not in self._made:

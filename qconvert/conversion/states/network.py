@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Producers, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
-from qconvert.rewriting import dequantized_source, producer_of_kind
+from qconvert.rewriting import dequantized_source
 
 __all__ = ["Network", "align_prefixes", "is_in_module", "member", "module_of", "parts_of", "same_path", "with_linear_layers"]
 
@@ -134,7 +134,7 @@ class Network:
         modules = [*parameters.folded, *parameters.results, *parameters.data, *parameters.dynamic]
         self.own = frozenset([*(module_of(name) for name in parameters.tensors), *modules])
         self._consumers: dict[str, list[Op]] | None = None
-        self._producers: dict[str, Op] | None = None
+        self._producers: Producers | None = None
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors.get(name) or self.graph[name]
@@ -183,10 +183,10 @@ class Network:
         return self._consumers
 
     @property
-    def producers(self) -> Mapping[str, Op]:
+    def producers(self) -> Producers:
         """The operator that computes each tensor."""
         if self._producers is None:
-            self._producers = {name: op for op in self.ops for name in op.outputs if name}
+            self._producers = Producers((name, op) for op in self.ops for name in op.outputs if name)
         return self._producers
 
     def replace_ops(self, ops: list[Op]) -> None:
@@ -239,7 +239,7 @@ def _with_named_weights(graph: Graph) -> Graph:
     producers = graph.producers()
     ops: list[Op] = []
     for op in graph.ops:
-        before = producer_of_kind(producers, op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
+        before = producers.find(op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
         if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
             op = replace(op, inputs=(op.inputs[0], before.inputs[0], *op.inputs[2:])).with_attributes(trans_b=1)
         ops.append(op)

@@ -23,7 +23,8 @@ from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
 from qconvert.plugins import Target
-from qconvert.rewriting.control_flow import Inlining, prefix_of
+from qconvert.rewriting import Rewriter
+from qconvert.rewriting.control_flow import prefix_of
 from qconvert.rewriting.lowering import Emission, Symbol, emit_formula
 
 __all__ = ["run"]
@@ -40,20 +41,19 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
     functions, counts, done = dict(graph.functions), Counter[str](), dict[str, Graph]()
     for key, inner in all_graphs(graph):
-        new, inner_ones = Inlining(inner), inner_states(inner)
-        for op in inner.ops:
-            if op.kind not in CELLS or _is_tflite_operator(inner, op, inner_ones) or not _is_float(inner, op):
-                new.ops.append(op)
+        new, inner_ones = Rewriter(inner), inner_states(inner)
+        for op in new.of_kind(*CELLS):
+            if _is_tflite_operator(inner, op, inner_ones) or not _is_float(inner, op):
                 continue
             plain, quantizing = _dequantize_data(new, op)
             for part in _order_steps(new, plain):
                 if part.kind in CELLS:
                     _Recurrence(new, part, functions).write()
                 else:
-                    new.ops.append(part)
-            new.ops.extend(quantizing)
+                    new.emit(part)
+            new.replace(op, *quantizing)
             counts[op.kind] += 1
-        done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+        done[key] = new.finish()
     if not counts:
         return graph, ()
     functions.update((key, inner) for key, inner in done.items() if key)
@@ -75,31 +75,32 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     return all(read is not None and str(read["state"]) in inner for read in reads)
 
 
-def _dequantize_data(new: Inlining, op: Op) -> tuple[Op, list[Op]]:
+def _dequantize_data(new: Rewriter, op: Op) -> tuple[Op, list[Op]]:
     """Add a Dequantize of each quantized input but weights; return the operator on floats, and a Quantize for each quantized output."""
 
     def add_float(name: str) -> str:
-        return new.add(Tensor("", "float32", new.tensors[name].shape), f"{name}/float")
+        return new.add_float(f"{name}/float", new[name])
 
     inputs, outputs, quantizing = list(op.inputs), list(op.outputs), []
     for index, name in enumerate(op.inputs):
-        if name and index not in (1, 2) and new.tensors[name].is_quantized:
+        if name and index not in (1, 2) and new[name].is_quantized:
             inputs[index] = add_float(name)
-            new.ops.append(Op("Dequantize", (name,), (inputs[index],), {}, op.source))
+            new.emit(Op("Dequantize", (name,), (inputs[index],), {}, op.source))
     for index, name in enumerate(op.outputs):
-        if name and new.tensors[name].is_quantized:
+        if name and new[name].is_quantized:
             outputs[index] = add_float(name)
             quantizing.append(Op("Quantize", (outputs[index],), (name,), {}, op.source))
     return replace(op, inputs=tuple(inputs), outputs=tuple(outputs)), quantizing
 
 
-def _order_steps(new: Inlining, op: Op) -> Sequence[Op]:
+def _order_steps(new: Rewriter, op: Op) -> Sequence[Op]:
     """The operator, between Transposes where the rows of its data come first."""
     formula = next(item for item in FORMULAS[op.kind] if item.name == "steps_first")
     found = emit_formula(new.tensors, op, formula, "float32") if op["layout"] else None
     if found is None:
         return [op]
-    new.tensors.update(found.tensors)
+    for tensor in found.tensors.values():
+        new.define(tensor)
     return found.ops
 
 
@@ -126,13 +127,13 @@ class _Recurrence:
         functions: of the network.
     """
 
-    def __init__(self, new: Inlining, op: Op, functions: dict[str, Graph]) -> None:
+    def __init__(self, new: Rewriter, op: Op, functions: dict[str, Graph]) -> None:
         self._new, self._op, self._functions = new, op, functions
         self._prefix = prefix_of(op)
         self._outer = Emission(new.tensors, "float32", op.source, self._prefix)
         self._cell, self._cells = CELLS[op.kind], int(op["hidden_size"])
         self._data = Symbol(self._outer, op.inputs[0])
-        self._width = int((new.tensors[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
+        self._width = int((new[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
         self._steps, self._batch = (self._data.shape or ())[:2]
         self._lengths = self._find_lengths()
         #: Tensors that a step reads next to what the Scan gives it: their names outside and inside.
@@ -148,8 +149,9 @@ class _Recurrence:
             along = [apply("Unsqueeze", part, np.array([axis])) for part in parts] if name else [None]
             results.append(along[0] if len(along) == 1 else apply("Concat", *along, axis=axis))
         self._outer.finish(self._op, results)
-        self._new.tensors.update(self._outer.tensors)
-        self._new.ops.extend(self._outer.ops)
+        for tensor in self._outer.tensors.values():
+            self._new.define(tensor)
+        self._new.emit(*self._outer.ops)
 
     def _direction(self, direction: int, activations: Sequence[Activation], count: int) -> list[Value]:
         """All hidden values of a direction (None where nobody reads them), and its last states."""
@@ -235,7 +237,7 @@ class _Recurrence:
         return _product([*w, *bias[:1]], element), found
 
     def _parts(self, index: int, direction: int, sizes: list[int], body: Emission) -> list[str]:
-        tensor = self._new.tensors[self._op.inputs[index]]
+        tensor = self._new[self._op.inputs[index]]
         if tensor.data is not None:
             ends = np.cumsum(sizes)
             spans = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
@@ -250,7 +252,7 @@ class _Recurrence:
     def _find_lengths(self) -> Symbol | None:
         """The lengths of the sequences; None where all are as long as the data."""
         name = self._op.inputs[_LENGTHS] if self._op.has(_LENGTHS) else ""
-        data = self._new.tensors[name].data if name else None
+        data = self._new[name].data if name else None
         alike = data is not None and isinstance(self._steps, int) and bool((data == self._steps).all())
         return Symbol(self._outer, name) if name and not alike else None
 

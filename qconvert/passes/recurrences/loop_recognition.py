@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.rewriting import Rewriter, producer_of_kind
+from qconvert.rewriting import Rewriter
 
 __all__ = ["ScanForm", "scan_form"]
 
@@ -87,7 +87,7 @@ class _Loop:
         self.counters = {index: start for index in range(len(body.inputs)) if (start := self._start(index)) is not None}
 
     def _start(self, index: int) -> int | None:
-        first, maker = self._first[index], producer_of_kind(self._makers, self._body.outputs[index], "Add")
+        first, maker = self._first[index], self._makers.find(self._body.outputs[index], "Add")
         if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
             return None
         names = list(maker.inputs)
@@ -102,10 +102,10 @@ class _Loop:
         makers, waiting, left = condition.producers(), [condition.outputs[0]], []
         while waiting:
             name = waiting.pop()
-            if (both := producer_of_kind(makers, name, "And")) is not None:
+            if (both := makers.find(name, "And")) is not None:
                 waiting += both.inputs
                 continue
-            op = producer_of_kind(makers, name, "Less")
+            op = makers.find(name, "Less")
             if op is None or op.inputs[0] not in condition.inputs:
                 return None
             index, limit = condition.inputs.index(op.inputs[0]), condition.constant(op.inputs[1])
@@ -116,7 +116,7 @@ class _Loop:
 
     def _is_turn(self, name: str) -> bool:
         """Return whether a value is the number of the turn, from 0 on."""
-        while (op := producer_of_kind(self._makers, name, *_PASSED)) is not None:
+        while (op := self._makers.find(name, *_PASSED)) is not None:
             name = op.inputs[0]
         return name in self._body.inputs and self.counters.get(self._body.inputs.index(name)) == 0
 
@@ -135,9 +135,9 @@ class _Loop:
         shape = self._body[name].static_shape
         if not shape or shape[0] != turns:
             return ""
-        if (maker := producer_of_kind(self._makers, result, "DynamicUpdateSlice")) is not None:
+        if (maker := self._makers.find(result, "DynamicUpdateSlice")) is not None:
             return maker.inputs[1] if self._is_put(maker, name, shape) else ""
-        return self._match_concat(name, producer_of_kind(self._makers, result, "Concat"), shape)
+        return self._match_concat(name, self._makers.find(result, "Concat"), shape)
 
     def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
@@ -151,7 +151,7 @@ class _Loop:
         """Return the value between the front and the back of a list, cut off at the number of the turn: front ++ value ++ back."""
         if maker is None or maker["axis"] != 0 or len(maker.inputs) != 3:
             return ""
-        front, back = (producer_of_kind(self._makers, maker.inputs[place], "Slice") for place in (0, 2))
+        front, back = (self._makers.find(maker.inputs[place], "Slice") for place in (0, 2))
         if front is None or back is None or {front.inputs[0], back.inputs[0]} != {name}:
             return ""
         value = maker.inputs[1]
