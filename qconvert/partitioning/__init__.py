@@ -53,7 +53,7 @@ def qconvert_runtimes() -> Iterable[Runtime]:
     return [
         Runtime(
             "partition", ("partition",), summary, "the parts of the partition", kernels=("parts",), layout="channels_first",
-            open=_lazy("running", "open_model"), rows=_lazy("running", "rows"),
+            open=_lazy("running", "PartitionModel"), rows=_lazy("running", "rows"),
             inside=_lazy("inside", "PartitionInside"), taken_by=_lazy("inside", "taken_by"), by_others=True,
         )
     ]  # fmt: skip

@@ -35,7 +35,7 @@ class PartitionInside:
     cuts = True
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
-        self._model = PartitionModel(file.path, file.threads, file.kernels)
+        self._model = PartitionModel(file)
         self._values = values_of(file.path, self._model.manifest)
         borders = {name for name, tensor in self._values.tensors.items() if not tensor.is_constant}
         self._inside = dict(_insides(self._model.manifest, file, graph))

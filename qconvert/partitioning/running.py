@@ -27,7 +27,7 @@ from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import copy_duplicates
 from qconvert.rules.validation import validate
 
-__all__ = ["PartitionModel", "choose_kernels", "compose_graph", "named_part", "open_model", "part_graph", "rows", "values_of"]
+__all__ = ["PartitionModel", "choose_kernels", "compose_graph", "named_part", "part_graph", "rows", "values_of"]
 
 
 def compose_graph(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -190,9 +190,7 @@ class PartitionModel:
     """A split network in the runtimes of its parts.
 
     Args:
-        path: the manifest.
-        threads: how many each runtime may use.
-        kernels: see run_by().
+        file: the manifest, with kernels as in choose_kernels().
 
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order.
@@ -203,13 +201,13 @@ class PartitionModel:
         QConvertError: a file is not as the manifest says, or a runtime does not take it.
     """
 
-    def __init__(self, path: Path, threads: int = 1, kernels: str = "") -> None:
-        self.manifest: Manifest = choose_kernels(read_manifest(path), kernels)
-        self._values = values_of(path, self.manifest)
-        self._models = [(part, _open_part(part, path.parent, threads)) for part in self.manifest.parts]
+    def __init__(self, file: ModelFile) -> None:
+        self.manifest: Manifest = choose_kernels(read_manifest(file.path), file.kernels)
+        self._values = values_of(file.path, self.manifest)
+        self._models = [(part, _open_part(part, file.path.parent, file.threads)) for part in self.manifest.parts]
         self.inputs, self.outputs = (self._describe_tensors(names) for names in (self.manifest.inputs, self.manifest.outputs))
         self.note, self.unjudged = ("; ".join(_collect_texts(self._models, what)) for what in ("note", "unjudged"))
-        self._path = path
+        self._path = file.path
         self._states: dict[str, Array] = {}
         self._begin()
 
@@ -352,11 +350,6 @@ def _describe_part(part: PartFile) -> str:
 
 def _collect_texts(models: list[tuple[PartFile, LoadedModel]], what: str) -> list[str]:
     return list(dict.fromkeys(text for _, model in models if (text := str(getattr(model, what, "")))))
-
-
-def open_model(file: ModelFile) -> PartitionModel:
-    """See plugins.Runtime."""
-    return PartitionModel(file.path, file.threads, file.kernels)
 
 
 def rows(kernels: str) -> Kernels:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["BUILTIN", "qconvert_passes"]
 
 
-def _runner(name: str) -> Any:
+def _runner(module: str, function: str) -> Any:
     def run(graph: Graph, *arguments: Any, **options: Any) -> Any:
-        return import_module(f"qconvert.passes.{name}").run(graph, *arguments, **options)
+        return getattr(import_module(f"qconvert.passes.{module}"), function)(graph, *arguments, **options)
 
     return run
 
 
-def _pass(name: str, summary: str, **more: Any) -> Pass:
-    return Pass(name, summary, _runner(name), **more)
+def _pass(name: str, summary: str, *, module: str = "", function: str = "run", **more: Any) -> Pass:
+    return Pass(name, summary, _runner(module or name, function), **more)
 
 
 _IO_LAYOUT = Option(
@@ -131,7 +131,8 @@ _REGISTER = (
     _pass("signed_to_unsigned",
           "store signed quantized tensors of 4, 8 and 16 bits as unsigned integers, graph inputs and outputs too", border=True),
     _pass("unsigned_to_signed",
-          "store unsigned quantized tensors of 4, 8 and 16 bits as signed integers, graph inputs and outputs too", border=True),
+          "store unsigned quantized tensors of 4, 8 and 16 bits as signed integers, graph inputs and outputs too",
+          module="signed_to_unsigned", function="store_signed", border=True),
     _pass("fold_qat_batch_norm", "fold what quantization-aware training leaves after a convolution into its bias",
          exact=False, within=1e-5),
     _pass("fold_batch_norm", "fold a BatchNormalization after a float convolution or Gemm into its weights and bias",

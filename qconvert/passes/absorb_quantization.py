@@ -25,7 +25,7 @@ from dataclasses import replace
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
+from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range, is_exact
 from qconvert.operators import kind_of
 from qconvert.passes.absorb.absorber import Absorber
 from qconvert.passes.decompose_weights import dequantized_casts
@@ -122,7 +122,7 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     bounds = kind_of(clip).limits(clip, graph.constant)
     if bounds is None or not is_exact(bounds, source):
         return None
-    first, second = (clip_range(source, limits) for limits in (ACTIVATIONS[str(writer["activation"])], bounds))
+    first, second = (clip_range(source, limits) for limits in (activation_bounds(writer), bounds))
     lowest, highest = max(first[0], second[0]), min(first[1], second[1])
     found = _activation(source, (lowest, highest)) if lowest <= highest else None
     if found is None:

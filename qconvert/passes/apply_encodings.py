@@ -173,9 +173,7 @@ class _Encoding:
     def _emit_dequantize(self, name: str, stored: Tensor) -> str:
         """Emit a Dequantize of the integers of a constant; return the name of its float values."""
         self._rewriter.define(stored)
-        real = self._rewriter.add(f"{name}/real", self._graph[name])
-        self._rewriter.emit(Op("Dequantize", (stored.name,), (real,)))
-        return real
+        return self._rewriter.compute("Dequantize", (stored.name,), f"{name}/real", self._graph[name])
 
     def _quantize_constant(self, tensor: Tensor, quantization: QParams, integers: Array | None) -> Tensor:
         assert tensor.data is not None
@@ -209,9 +207,7 @@ class _Encoding:
         on, limits = split_limits(quantization)
         if limits:
             bounds = [self._rewriter.constant(f"{name}/limit", bound) for bound in limits]
-            clipped = self._rewriter.add(f"{name}/limited", tensor)
-            self._rewriter.emit(Op("Clip", (computed, *bounds), (clipped,)))
-            computed = clipped
+            computed = self._rewriter.compute("Clip", (computed, *bounds), f"{name}/limited", tensor)
         taken = keeps_name or name in self._graph.inputs or like is not None
         stored = self._rewriter.fresh(f"{name}/quantized") if taken else name
         self._rewriter.define(replace(tensor, name=stored, dtype=quantization.dtype, quantization=on))

@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -59,7 +59,7 @@ def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds
     if not kind_of(op).fuses_activation or len(op.outputs) != 1:
         return None
     result = graph[op.outputs[0]]
-    bounds = ACTIVATIONS[str(op["activation"])]
+    bounds = activation_bounds(op)
     if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
         return bounds if op["activation"] else None
     if bounds == (None, None) and not kind_of(op).keeps_range and not _is_only_clipped(readers.get(result.name, ())):

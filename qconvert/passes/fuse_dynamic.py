@@ -97,9 +97,9 @@ class _Fusing:
         data = self._find_data(maker.inputs[0])
         if data:
             self.fused.add(id(maker))
-            self._moved[name] = moved = self._rewriter.add(f"{name}/data", self._graph[name])
-            self._rewriter.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(moved,)))
-            return moved
+            self._moved[name] = self._rewriter.add(f"{name}/data", self._graph[name])
+            self._rewriter.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(self._moved[name],)))
+            return self._moved[name]
         return ""
 
     def _find_rounded_data(self, name: str) -> str:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Producers, Tensor
 from qconvert.graph.names import Names
 from qconvert.operators import kind_of
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Match, Pattern, Rewriter, match_producer
+from qconvert.rewriting import Pattern, Rewriter, match_producer
 from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["run"]
@@ -147,7 +147,8 @@ class _Loop:
         if tensor.data is not None and not result:
             return self._constant(tensor.data.reshape([int(size) for size in shape]), hint)
         sizes = self._constant(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64), "shape")
-        result = result or self._rewriter.add(f"{self._name}/{hint}", tensor, shape=shape)
+        if not result:
+            return self._rewriter.compute("Reshape", (name, sizes), f"{self._name}/{hint}", replace(tensor, shape=shape), self._op.source)
         self._rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
         return result
 
@@ -241,7 +242,8 @@ def cell_of(body: Graph, states: int) -> Cell | None:
 
 class _Cells:
     def __init__(self, body: Graph, hidden: int, states: int) -> None:
-        self._body, self._makers = body, body.producers()
+        self._body = body
+        self._makers = Producers((name, op) for name, op in body.producers().items() if not op.attributes.get("activation"))
         self._x, self._h = body.inputs[states], body.inputs[hidden]
         self._hidden = hidden
         self._new = body.outputs[:states]
@@ -254,7 +256,7 @@ class _Cells:
 
     def gru(self) -> Cell | None:
         """h' = z * h + (1 - z) * g(x part + reset)"""
-        found = self._match(_GRU, self._new[0])
+        found = match_producer(self._makers, _GRU, self._new[0])
         one = None if found is None else self._body.constant(found.tensors["one"])
         if found is None or one is None or not (one == 1).all() or found.tensors["hidden"] != self._h:
             return None
@@ -267,7 +269,7 @@ class _Cells:
         total = self._linear(g.inputs[0])
         if total is None or total.r is not None or len(total.others) != 1 or total.w is None:
             return None
-        other = self._producer_of_kind(total.others[0], "Gemm")
+        other = self._makers.find(total.others[0], "Gemm")
         inner = self._matrix(other) if other is not None else None
         factors = self._operands(other.inputs[0] if inner is not None and other is not None else total.others[0], "Mul")
         for r, h in (factors, factors[::-1]) if factors else ():
@@ -289,7 +291,7 @@ class _Cells:
     def lstm(self) -> Cell | None:
         """c' = f * c + i * g(cell part), h' = o * last(c')"""
         for pattern in _LSTMS:
-            found = self._match(pattern, self._new[self._hidden])
+            found = match_producer(self._makers, pattern, self._new[self._hidden])
             if found is None or (found.named["sum"].name, found.tensors["cell"]) != (self._new[1 - self._hidden], self._c):
                 continue
             gates = [self._linear(found.named[name].inputs[0]) for name in ("input", "output", "forget", "g")]
@@ -311,20 +313,12 @@ class _Cells:
         bias = np.concatenate([*(one for one, _ in b), *(other for _, other in b)]).astype(np.float32)
         return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), tuple(op.kind for op in activations), self._hidden, before)
 
-    def _producer_of_kind(self, name: str, *kinds: str) -> Op | None:
-        op = self._makers.find(name, *kinds)
-        return op if op is not None and not op.attributes.get("activation") else None
-
-    def _match(self, pattern: Pattern, name: str) -> Match | None:
-        found = match_producer(self._makers, pattern, name)
-        return None if found is None or any(op.attributes.get("activation") for op in found.ops) else found
-
     def _activation(self, name: str, like: Op | None = None) -> Op | None:
         """Return the activation that computes a value, of the kind of another one if that is given."""
-        return self._producer_of_kind(name, *(_ACTIVATIONS if like is None else (like.kind,)))
+        return self._makers.find(name, *(_ACTIVATIONS if like is None else (like.kind,)))
 
     def _operands(self, name: str, kind: str) -> tuple[str, ...]:
-        op = self._producer_of_kind(name, kind)
+        op = self._makers.find(name, kind)
         return () if op is None else op.inputs
 
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
@@ -346,10 +340,10 @@ class _Cells:
         if summands := self._operands(name, "Add"):
             one, other = (self._linear(item, low, high) for item in summands)
             return None if one is None or other is None else one.plus(other)
-        split = self._producer_of_kind(name, "Split")
+        split = self._makers.find(name, "Split")
         if split is not None and split["axis"] == 1 and is_whole:
             return self._column(split, name)
-        op = self._producer_of_kind(name, "Gemm")
+        op = self._makers.find(name, "Gemm")
         found = self._matrix(op) if op is not None else None
         if op is None or found is None or op.inputs[0] not in (self._x, self._h):
             return _Linear(others=(name,)) if is_whole else None

@@ -15,22 +15,9 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
 
 __all__ = [
-    "BiasQuantizations", "WeightUse", "constant_weights", "is_quantized", "quantized_bias", "replace_weights",
+    "BiasQuantizations", "WeightUse", "is_quantized", "quantized_bias", "replace_weights",
     "separate_weights", "weight_uses", "with_biases",
 ]  # fmt: skip
-
-
-def constant_weights(graph: Graph) -> dict[str, int]:
-    """Return the quantized constants that serve as weights and as nothing else, with their axis of output channels."""
-    axes: dict[str, set[int]] = {}
-    for op in graph.ops:
-        for position, name in enumerate(op.inputs):
-            if not name or graph[name].quantization is None or graph[name].data is None:
-                continue
-            rank = graph[name].rank or 0
-            is_weight = kind_of(op).sums_products and position == 1 and rank >= 2
-            axes.setdefault(name, set()).add(output_axis(op, rank) if is_weight else -1)
-    return {name: min(found) for name, found in axes.items() if len(found) == 1 and found != {-1} and name not in graph.public}
 
 
 @dataclass(frozen=True, slots=True)

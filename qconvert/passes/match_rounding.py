@@ -181,8 +181,8 @@ class TorchRounding(TorchForms):
             return
         reals = []
         for name, quantization in zip(op.inputs, nudged, strict=True):
-            moved = self._rewriter.add(f"{name}/nudged", self._graph[name], quantization=quantization)
-            self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
+            nudged_input = replace(self._graph[name], quantization=quantization)
+            moved = self._rewriter.compute("Reinterpret", (name,), f"{name}/nudged", nudged_input, op.source)
             reals.append(self._rewriter.dequantize(moved, f"{name}/real", op.source))
         self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
 

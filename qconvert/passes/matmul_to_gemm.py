@@ -141,10 +141,8 @@ class _Rewriting:
     def _as_rows(self, data: Tensor, rows: int | str, depth: int) -> str:
         if data.rank == 2:
             return data.name
-        flat = self._rewriter.add(f"{data.name}/rows", data, shape=(rows, depth))
         shape = self._rewriter.constant(f"{data.name}/rows_shape", [-1, depth])
-        self._rewriter.emit(Op("Reshape", (data.name, shape), (flat,)))
-        return flat
+        return self._rewriter.compute("Reshape", (data.name, shape), f"{data.name}/rows", replace(data, shape=(rows, depth)))
 
 
 def _rows(data: Tensor) -> int | str:

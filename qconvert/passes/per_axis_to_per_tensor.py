@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.products import bias_quantization
-from qconvert.passes.linear import BiasQuantizations, constant_weights, quantized_bias, separate_weights
+from qconvert.passes.linear import BiasQuantizations, quantized_bias, separate_weights, weight_uses
 from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, middle, tensor_cost
 from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
 from qconvert.plugins import Change, Target
@@ -27,8 +27,8 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Requantize the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
     source, graph = graph, separate_weights(graph)
-    axes = constant_weights(graph)
-    per_axis = [t for t in graph.constants() if t.name in axes and t.quantization is not None and t.quantization.axis is not None]
+    weights = {use.name for use in weight_uses(graph) if use.alone}
+    per_axis = [t for t in graph.constants() if t.name in weights and t.quantization is not None and t.quantization.axis is not None]
     changed: dict[str, Tensor] = {}
     notes: list[Change | str] = []
     for tensor in per_axis:

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes.linear import constant_weights, quantized_bias
+from qconvert.passes.linear import quantized_bias, weight_uses
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -22,8 +22,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Repeat scales and zero points. Constants that something else reads too stay, and so do biases of one value for all channels."""
     rewriter = Rewriter(graph)
     weights, biases = set[str](), set[str]()
-    for name, axis in constant_weights(graph).items():
-        repeated = _repeat_scale(graph[name], axis)
+    for use in weight_uses(graph):
+        repeated = _repeat_scale(graph[use.name], use.axis) if use.alone else None
         if repeated is not None:
             weights.add(rewriter.define(repeated))
     for op in rewriter:

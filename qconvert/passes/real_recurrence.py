@@ -115,9 +115,7 @@ class _Layer:
         return self._rewriter.constant(f"{self._op.outputs[0]}/{hint}", data, quantization=quantization)
 
     def _emit(self, kind: str, inputs: list[str], result: Tensor, hint: str, **attributes: tuple[int, ...]) -> str:
-        name = self._add(result, hint)
-        self._rewriter.emit(Op(kind, tuple(inputs), (name,), attributes, self._op.source))
-        return name
+        return self._rewriter.compute(kind, inputs, f"{self._op.outputs[0]}/{hint}", result, self._op.source, **attributes)
 
     def _emit_reshape(self, name: str, result: Tensor, hint: str) -> str:
         return self._emit("Reshape", [name, self._constant("shape", np.array(result.static_shape, np.int64))], result, hint)

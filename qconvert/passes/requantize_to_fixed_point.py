@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
-from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
+from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.call import activated_limits
@@ -287,10 +287,9 @@ class _Decomposition:
             self._plain[name] = self._op("Reinterpret", (name,), tensor, tensor.dtype, op)
         return self._plain[name]
 
-    def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: object) -> str:
-        name = self._rewriter.add(f"{like.name}/{kind.lower()}", like, dtype=dtype, quantization=None)
-        self._rewriter.emit(Op(kind, inputs, (name,), attributes, op.source))  # type: ignore[arg-type]
-        return name
+    def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: Attribute) -> str:
+        plain = Tensor("", dtype, like.shape)
+        return self._rewriter.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, op.source, **attributes)
 
     def _const(self, data: Array, hint: str) -> str:
         key = (data.dtype.name, data.shape, data.tobytes())

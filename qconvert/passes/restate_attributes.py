@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
@@ -90,7 +90,7 @@ def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     known = isinstance(activation, str) and activation in ACTIVATIONS
     if not activation or not known or "activation" not in kind.attributes or not result.is_quantized:
         return op
-    same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
+    same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, activation_bounds(op))
     return op.with_attributes(activation=activation) if same else op
 
 

@@ -241,8 +241,8 @@ class _Restoring:
 
     def _dequantize(self, op: Op, value: str) -> None:
         """Emit the float values without the shift, of which readers know what is missing."""
-        real = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-        self._rewriter.emit(Op("Dequantize", (value,), (real,), {}, op.source))
+        result = self._graph[op.outputs[0]]
+        real = self._rewriter.compute("Dequantize", (value,), f"{result.name}/restored", result, op.source)
         self._made_of[op.outputs[0]] = op.inputs[0]
         self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
 
@@ -267,9 +267,7 @@ class _Restoring:
     def _add_constant(self, base: str, amount: float, like: Tensor) -> str:
         if not amount:
             return base
-        result = self._rewriter.add(f"{like.name}/sum", like)
-        self._rewriter.emit(Op("Add", (base, self._rewriter.constant(f"{like.name}/constant", amount)), (result,)))
-        return result
+        return self._rewriter.compute("Add", (base, self._rewriter.constant(f"{like.name}/constant", amount)), f"{like.name}/sum", like)
 
     def _average(self, op: Op) -> bool:
         """Emit an average whose ties the factor after it takes away from zero, or that factor; return whether it is one."""
@@ -362,6 +360,5 @@ class _Restoring:
                 self._raw[name] = self._add_constant(base, missing, self._graph[name])
                 self._rewriter.relate(name, self._raw[name])
         elif name in self._points and name not in self._raw:
-            self._raw[name] = self._rewriter.add(f"{name}/as_shifted", self._graph[name])
-            self._rewriter.emit(Op("Reinterpret", (own,), (self._raw[name],)))
+            self._raw[name] = self._rewriter.compute("Reinterpret", (own,), f"{name}/as_shifted", self._graph[name])
         return self._raw.get(name, own)

@@ -23,7 +23,7 @@ from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
-from qconvert.passes.stored_types import as_signed, change_storage, needs_storage
+from qconvert.passes.stored_types import as_signed, change_storage
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -87,7 +87,7 @@ def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple
     ]
     if not moved:
         return source, ()
-    changed, count = change_storage(graph, moved, {old: new}, keeps=needs_storage, keep_io=keep_io)
+    changed, count = change_storage(graph, moved, {old: new}, keep_io=keep_io)
     offset = integer_range(new)[0] - integer_range(old)[0]
     edges = changed_edges(graph, changed)
     return changed, (f"{count} {old} activations are stored as {new} (integer and zero point {offset:+d}){edges}",)

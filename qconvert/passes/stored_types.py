@@ -58,26 +58,23 @@ def _find_stored_states(graph: Graph) -> frozenset[str]:
     return frozenset(str(op["state"]) for op in passing if names.intersection((*op.inputs, *op.outputs)))
 
 
-def change_storage(
-    graph: Graph, moved: Iterable[Tensor], dtypes: Mapping[str, str], *, keeps: Callable[[Graph, Op], bool], keep_io: bool
-) -> tuple[Graph, int]:
+def change_storage(graph: Graph, moved: Iterable[Tensor], dtypes: Mapping[str, str], *, keep_io: bool) -> tuple[Graph, int]:
     """Store tensors in other types, with a Requantize where an operator needs the old one. Return the number of activations changed too.
 
     Args:
         graph: what is changed.
         moved: quantized tensors, activations and constants.
         dtypes: old type -> new type.
-        keeps: whether an operator needs its tensors as they are.
         keep_io: whether graph inputs and outputs stay as they are.
     """
     changed = {tensor.name: shift_to_dtype(tensor, dtypes[tensor.dtype]) for tensor in moved}
-    follow = {str(op["state"]) for op in graph.ops if kind_of(op).rule == "state" and not keeps(graph, op)}
+    follow = {str(op["state"]) for op in graph.ops if kind_of(op).rule == "state" and not needs_storage(graph, op)}
     states = {
         name: shift_to_dtype(state, dtypes[state.dtype])
         for name, state in graph.states.items()
         if name in follow and state.dtype in dtypes and state.is_quantized
     }
-    return replace_quantizations(graph, changed, lambda tensor: tensor.dtype, keeps=keeps, keep_io=keep_io, states=states)
+    return replace_quantizations(graph, changed, lambda tensor: tensor.dtype, keeps=needs_storage, keep_io=keep_io, states=states)
 
 
 def replace_quantizations(

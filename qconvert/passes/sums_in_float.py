@@ -7,7 +7,7 @@ int32, the type of ONNX's result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -58,11 +58,11 @@ class _Decomposition:
         total = ""
         for part in parts:
             pieces = operands if len(parts) == 1 else self._slice_depth(op, operands, *part)
-            real = self._emit(kind_of(op).float_kind, pieces, result, "float32", op.attributes)
+            real = self._emit(kind_of(op).float_kind, pieces, result, "float32", **op.attributes)
             if len(parts) == 1:
                 self._rewriter.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
                 return
-            whole = self._emit("Cast", (real,), result, "int32", {"to": "int32"})
+            whole = self._emit("Cast", (real,), result, "int32", to="int32")
             if part == parts[-1]:
                 self._rewriter.replace(op, Op("Add", (total, whole), op.outputs, {}, op.source))
                 return
@@ -119,7 +119,7 @@ class _Decomposition:
     def _emit_float_operand(self, op: Op, index: int) -> str:
         """Return an operand's integers less their zero points, as float32."""
         tensor = self._graph[op.inputs[index]]
-        value = self._emit("Cast", (tensor.name,), tensor, "float32", {"to": "float32"})
+        value = self._emit("Cast", (tensor.name,), tensor, "float32", to="float32")
         name, point = _zero_point(op, index), self._point(op, index)
         if not name or (point is not None and not point.any()):
             return value
@@ -127,7 +127,7 @@ class _Decomposition:
             other = self._rewriter.constant(f"{name}/real", point.astype(np.float32))
         else:
             given = self._graph[name]
-            other = self._emit("Cast", (name,), given, "float32", {"to": "float32"})
+            other = self._emit("Cast", (name,), given, "float32", to="float32")
             shape = _broadcast_shape(op, index, given.shape or (), self._rank(op))
             if shape != given.shape:
                 sizes = self._rewriter.constant(f"{name}/sizes", shape)
@@ -145,11 +145,10 @@ class _Decomposition:
             found.append(self._emit("Slice", (name, *places), replace(tensor, shape=shape), "float32"))
         return found[0], found[1]
 
-    def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, attributes: Mapping[str, Attribute] | None = None) -> str:
+    def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, **attributes: Attribute) -> str:
         """Emit an operator whose result has the shape of `like`; return the name of the result."""
-        name = self._rewriter.add(f"{like.name}/{kind.lower()}", like, dtype=dtype, quantization=None)
-        self._rewriter.emit(Op(kind, inputs, (name,), attributes or {}))
-        return name
+        plain = Tensor("", dtype, like.shape)
+        return self._rewriter.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, **attributes)
 
 
 def _is_convolution(op: Op) -> bool:

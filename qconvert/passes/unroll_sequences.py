@@ -164,9 +164,7 @@ def _split_steps(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -
 
 def _emit_reshape(rewriter: Rewriter, op: Op, name: str, like: Tensor) -> str:
     sizes = rewriter.constant(f"{prefix_of(op)}/shape", _shape(op, like))
-    result = rewriter.add(f"{name}/step", like)
-    rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, op.source))
-    return result
+    return rewriter.compute("Reshape", (name, sizes), f"{name}/step", like, op.source)
 
 
 def _step_shape(tensor: Tensor, axis: int) -> Shape:

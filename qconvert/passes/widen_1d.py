@@ -59,9 +59,8 @@ class _Widening:
 
     def _data(self, name: str, axis: int) -> str:
         if (name, axis) not in self._wide:
-            data = self._graph[name]
-            self._wide[name, axis] = self._rewriter.add(f"{name}/wide", data, shape=_insert_axis(data.shape, axis))
-            self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name, axis],)))
+            data = replace(self._graph[name], shape=_insert_axis(self._graph[name].shape, axis))
+            self._wide[name, axis] = self._rewriter.compute("Unsqueeze", (name, self._axes(name, axis)), f"{name}/wide", data)
         return self._wide[name, axis]
 
     def _kernel(self, name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of
 from qconvert.operators.properties import REDUCES
 
@@ -129,7 +129,7 @@ class Forms:
         if op is None:
             return self.atom("tensor", name)
         form = self._operator_form(op, name, tensors, visit)
-        low, high = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        low, high = activation_bounds(op)
         return form if low is None and high is None else self._clip(form, *_limits(low, high))
 
     def _operator_form(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:

@@ -261,9 +261,8 @@ class TorchForms:
         tensor = self._rewriter[name]
         if tensor.quantization == quantization:
             return name
-        moved = self._rewriter.add(f"{op.outputs[0]}/from_0", tensor, quantization=quantization)
-        self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
-        return moved
+        moved = replace(tensor, quantization=quantization)
+        return self._rewriter.compute("Reinterpret", (name,), f"{op.outputs[0]}/from_0", moved, op.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from qconvert.files import file_digest
 from qconvert.operators.formulas import recurrent as formulas
 from qconvert.partitioning.manifest import read_manifest
 from qconvert.partitioning.running import PartitionModel
+from qconvert.plugins import ModelFile
 
 pytestmark = pytest.mark.litert
 
@@ -81,7 +82,7 @@ def test_a_user_chooses_what_runs_the_parts(tmp_path: Path) -> None:
     place = Path(partition(SMALL, ["tflite-micro"], split=tmp_path / "parts").files[0])
 
     def run_by(kernels: str) -> list[str]:
-        return [part.runtime for part in PartitionModel(place, 1, kernels).manifest.parts]
+        return [part.runtime for part in PartitionModel(ModelFile(place, kernels)).manifest.parts]
 
     assert run_by("parts") == ["litert:default"]
     assert run_by("parts,litert:reference,onnxruntime:unoptimized") == ["litert:reference"]
@@ -92,7 +93,7 @@ def test_a_user_chooses_what_runs_the_parts(tmp_path: Path) -> None:
         check(SMALL, place, samples=1, kernels="litert:default,litert:reference")
     modules = Path(partition(SMALL, ["torch-modules"], split=tmp_path / "modules").files[0])
     before = [part.runtime for part in read_manifest(modules).parts]
-    assert [part.runtime for part in PartitionModel(modules, 1, "parts,torch:trusted").manifest.parts] == before
+    assert [part.runtime for part in PartitionModel(ModelFile(modules, "parts,torch:trusted")).manifest.parts] == before
 
 
 @pytest.mark.onnxruntime

@@ -37,7 +37,7 @@ class Lookahead:
     def quantization(self, name: str) -> Tensor | None:
         """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
         one."""
-        pending, found, seen = [name], None, 0
+        pending, found, clips, seen = [name], None, list[tuple[float | None, float | None]](), 0
         while pending:
             current = pending.pop()
             readers = self._readers.get(current, ())
@@ -54,23 +54,15 @@ class Lookahead:
                     if found is not None and not found.shares_quantization(result):
                         return None
                     found = result
-                elif _is_single_movement(reader) or self.bounds(reader) is not None:
+                elif _is_single_movement(reader):
                     pending.append(result.name)
+                elif (bounds := self.bounds(reader)) is not None:
+                    pending.append(result.name)
+                    clips.append(bounds)
                 else:
                     return None
-        return found if found is not None and self._clips_exactly(name, found) else None
-
-    def _clips_exactly(self, name: str, quantization: Tensor) -> bool:
-        """Whether clipping integers gives what clipping the float values before rounding gives, for every Clip after `name`."""
-        pending = [name]
-        while pending:
-            for reader in self._readers.get(pending.pop(), ()):
-                bounds = self.bounds(reader)
-                if bounds is not None and not is_exact(bounds, quantization):
-                    return False
-                if not kind_of(reader).quantizes:
-                    pending.append(reader.outputs[0])
-        return True
+        # Clipping integers has to give what clipping the float values before rounding gives.
+        return found if found is not None and all(is_exact(bounds, found) for bounds in clips) else None
 
 
 def _is_single_movement(op: Op) -> bool:

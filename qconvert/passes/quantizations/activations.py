@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY, Interval, hull
 from qconvert.passes.absorb_quantization import fuse_clips
@@ -118,7 +118,6 @@ def requantize_activations(
     dtypes: Collection[str],
     suffix: str,
     keep_io: bool,
-    keeps: Callable[[Graph, Op], bool] | None = None,
     strictly: bool = False,
     wide_biases: bool = True,
 ) -> Requantized | None:
@@ -133,13 +132,12 @@ def requantize_activations(
         dtypes: of the tensors that are asked about.
         suffix: of the name of a tensor that stands next to its old form.
         keep_io: whether graph inputs and outputs stay as they are.
-        keeps: whether an operator needs the stored integers as they are.
         strictly: whether a range may not even be a step longer than it was.
         wide_biases: whether biases of 32 bits next to 16-bit data may get 64.
     """
-    graph, keeps = separate_roles(graph, dtypes), keeps or keeps_integers
+    graph = separate_roles(graph, dtypes)
     weights = find_weights(graph)
-    idle = _find_only_converted(graph, keeps, keep_io)
+    idle = _find_only_converted(graph, keep_io)
     old: dict[str, Tensor] = {}
     changed: dict[str, Tensor] = {}
     for tensor in graph.tensors.values():
@@ -154,7 +152,7 @@ def requantize_activations(
     pairs = tuple((old[name], tensor) for name, tensor in changed.items())
 
     def is_kept(graph: Graph, op: Op) -> bool:
-        return str(op["state"]) not in states if kind_of(op).rule == "state" else keeps(graph, op)
+        return str(op["state"]) not in states if kind_of(op).rule == "state" else keeps_integers(graph, op)
 
     result, count = replace_quantizations(graph, changed, lambda tensor: suffix, keeps=is_kept, keep_io=keep_io, states=states)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
@@ -201,11 +199,11 @@ def _requantize_tensor(tensor: Tensor, dtype: str, quantization: Quantization) -
     return replace(tensor, dtype=dtype, data=data, quantization=quantization)
 
 
-def _find_only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
+def _find_only_converted(graph: Graph, keep_io: bool) -> set[str]:
     """Return tensors that have to stay, and that nothing else touches but conversions: these read and write any quantization."""
     held, free = ({*graph.inputs, *graph.outputs} if keep_io else set[str]()), set(graph.tensors)
     for op in graph.ops:
-        if keeps(graph, op):
+        if keeps_integers(graph, op):
             held.update(op.inputs, op.outputs)
         elif kind_of(op).rule != "convert":
             free.difference_update(op.inputs, op.outputs)
@@ -312,7 +310,7 @@ def _tensor_interval(tensor: Tensor) -> Interval:
 
 
 def _clip_to_activation(op: Op, interval: Interval) -> Interval:
-    lower, upper = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    lower, upper = activation_bounds(op)
     low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
     return min(max(interval[0], low), high), min(max(interval[1], low), high)
 

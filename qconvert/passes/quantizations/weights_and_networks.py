@@ -130,7 +130,7 @@ def is_scalable(use: WeightUse, weights: Tensor) -> bool:
 
 
 def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
-    """Return weights of the same width on symmetric quantizations; None where they have scales of another sort.
+    """Return scalable weights of the same width on symmetric quantizations; None where there are none.
 
     Unsigned weights with several scales become signed, as kernels require.
 
@@ -142,12 +142,11 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
         granularity: axis or tensor.
     """
     q, data = weights.quantization, weights.data
-    if not is_scalable(use, weights) or q is None or data is None or not data.size:
+    assert q is not None and data is not None
+    if not data.size:
         return None
-    if granularity != "tensor":
-        found = rescale_weights(weights, use.axis, weights.dtype, limits, scaling)
-    elif q.axis is None:
-        found = rescale_weights(weights, None, weights.dtype, limits, scaling)
+    if granularity != "tensor" or q.axis is None:
+        found = rescale_weights(weights, use.axis if granularity != "tensor" else None, weights.dtype, limits, scaling)
     else:
         largest = float(q.scale.max())
         ratio = scaling(Channel(dequantize(data, q) / largest, largest, 0))

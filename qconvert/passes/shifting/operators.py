@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of, output_axis
 from qconvert.operators.products import is_product_of_activations
 from qconvert.operators.sizes import SAME, axes_of_space, padding
@@ -63,7 +63,7 @@ def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
     result = graph[op.outputs[0]]
     if not _on_quantization(result) or not op.attributes.get("activation"):
         return None
-    limits = clip_range(result, ACTIVATIONS[str(op["activation"])])
+    limits = clip_range(result, activation_bounds(op))
     return None if result.quantization is None or limits == result.quantization.limits(result.dtype) else limits
 
 
@@ -242,14 +242,14 @@ def shift_product(s: Shifting, op: Op) -> None:
         s.plus(value, total, op.source, name)
 
 
-def _transpose_operand(s: Shifting, name: str, turned: bool, source: str) -> str:
+def _transpose_operand(s: Shifting, name: str, is_turned: bool, source: str) -> str:
     """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
     shape = s.graph[name].shape
-    if not turned or shape is None:
+    if not is_turned or shape is None:
         return s[name]
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    new = s.rewriter.add(f"{name}/turned", s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
-    return s.emit("Transpose", (s[name],), new, source, perm=order)
+    turned = replace(s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
+    return s.rewriter.compute("Transpose", (s[name],), f"{name}/turned", turned, source, perm=order)
 
 
 def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
@@ -258,8 +258,7 @@ def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> 
     shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
     real = s.compute("Dequantize", (side,), f"{side}/summed_value", side, source)
     axes = s.rewriter.constant(f"{side}/depth", [axis])
-    total = s.rewriter.add(f"{side}/sums", s.rewriter[real], shape=shape)
-    s.emit("ReduceSum", (real, axes), total, source, keepdims=1)
+    total = s.rewriter.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s.rewriter[real], shape=shape), source, keepdims=1)
     return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total, source)
 
 

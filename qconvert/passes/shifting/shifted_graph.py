@@ -90,8 +90,7 @@ class Shifting:
 
     def compute(self, kind: str, inputs: tuple[str, ...], wanted: str, like: str, source: str = "", **attributes: Any) -> str:
         """Emit an operator with a new float32 result of the shape of another tensor; return the result."""
-        result = self.rewriter.add_float(wanted, self.rewriter[like])
-        return self.emit(kind, inputs, result, source, **attributes)
+        return self.rewriter.compute(kind, inputs, wanted, Tensor("", "float32", self.rewriter[like].shape), source, **attributes)
 
     def plus(self, value: str, amount: float, source: str = "", result: str = "") -> str:
         """Add a constant to a float value; return the value itself if the constant is 0 and no result is given.
