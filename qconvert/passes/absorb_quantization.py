@@ -40,11 +40,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     read = dequantized_casts(_remove_identities(graph))
     if not any(kind_of(op).rule == "convert" or kind_of(op).clips for op in read.ops):
         return graph, ()
-    rewriter = Rewriter(_merge_equal(_quantize_constants(read)))
-    absorber = Absorber(rewriter)
-    for op in rewriter:
+    absorber = Absorber(_merge_equal(_quantize_constants(read)))
+    for op in absorber:
         absorber.visit(op)
-    changed = fuse_clips(rewriter.finish(prune=True))
+    changed = fuse_clips(absorber.finish(prune=True))
     if changed.ops == graph.ops:
         return graph, ()
     left, before = (sum(kind_of(op).rule == "convert" for op in item.ops) for item in (changed, graph))

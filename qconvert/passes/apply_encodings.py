@@ -65,7 +65,7 @@ def quantize_by_encodings(
     before = len(graph.ops)
     encodings, inner = drop_unrounded(graph, encodings)
     graph, renamed = normalize(graph, encodings)
-    work = _Encoding(Rewriter(graph), match_entries(graph, encodings, renamed), range_dtype)
+    work = _Encoding(graph, match_entries(graph, encodings, renamed), range_dtype)
     filled = propagate_quantizations(graph, work.quantizations) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
     changed, _ = absorb_quantization.run(work.insert_qdq(), None)
@@ -83,32 +83,33 @@ def quantize_by_encodings(
 def insert_qdq(graph: Graph, encodings: Encodings) -> Graph:
     """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization, and float biases: to measure what
     quantizations cost."""
-    return _Encoding(Rewriter(graph), match_entries(graph, encodings), "int8").insert_qdq()
+    return _Encoding(graph, match_entries(graph, encodings), "int8").insert_qdq()
 
 
-class _Encoding:
+class _Encoding(Rewriter):
     """The quantizations of a graph's tensors, and the graph that is rounded on them.
 
     Attributes:
         quantizations: of tensors that are computed, and of inputs.
     """
 
-    def __init__(self, rewriter: Rewriter, found: Matched, range_dtype: str) -> None:
-        self._rewriter, self._graph, self._dtype = rewriter, rewriter.graph, range_dtype
+    def __init__(self, graph: Graph, found: Matched, range_dtype: str) -> None:
+        super().__init__(graph)
+        self._dtype = range_dtype
         self.quantizations: dict[str, QParams] = {}
         self._constants: dict[str, tuple[QParams, Array | None]] = {}
         for name, encoding in found.tensors.items():
             self._take(name, encoding)
         self._operands: dict[tuple[str, int], tuple[QParams, Array | None]] = {}
         for (result, index), encoding in found.operands.items():
-            op = rewriter.producers[result]
+            op = self.producers[result]
             tensor = self._require_float(op.inputs[index])
             integers = orient(encoding, tensor, op, index).integers
             self._operands[result, index] = fit_quantization(encoding, tensor, op, index, range_dtype), integers
 
     def _require_float(self, name: str) -> Tensor:
         """Return a tensor that an entry is of: it holds float values."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.dtype == "float32" and not tensor.is_quantized:
             return tensor
         what = "is quantized already" if tensor.is_quantized else f"is {tensor.dtype}, not float32"
@@ -121,7 +122,7 @@ class _Encoding:
 
     def _take(self, name: str, encoding: Encoding) -> None:
         tensor = self._require_float(name)
-        op = next(iter(self._rewriter.readers.get(name, ())), None)
+        op = next(iter(self.readers.get(name, ())), None)
         index = op.inputs.index(name) if op is not None else 0
         quantization, integers = fit_quantization(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
         if tensor.is_constant:
@@ -132,12 +133,12 @@ class _Encoding:
     def derive_weights(self) -> list[str]:
         """Put weights without an entry, of layers whose data have one, on int8 quantizations; return their names."""
         made = []
-        for op in self._graph.ops:
+        for op in self.graph.ops:
             if not kind_of(op).sums_products or (op.outputs[0], 1) in self._operands:
                 continue
             if op.inputs[0] not in self.quantizations and (op.outputs[0], 0) not in self._operands:
                 continue
-            tensor = self._graph[op.inputs[1]]
+            tensor = self.graph[op.inputs[1]]
             if tensor.data is None or tensor.dtype != "float32" or tensor.name in self._constants or (tensor.rank or 0) < 2:
                 continue
             self._constants[tensor.name] = weights_quantization(tensor, op), None
@@ -146,34 +147,34 @@ class _Encoding:
 
     def insert_qdq(self) -> Graph:
         """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization."""
-        rewriter, real = self._rewriter, dict[str, str]()
+        real = dict[str, str]()
         for name, (quantization, integers) in self._constants.items():
             real[name] = self._constant(name, quantization, integers)
-        for name in self._graph.inputs:
+        for name in self.graph.inputs:
             if name in self.quantizations:
                 real[name] = self._emit_qdq(name, name, self.quantizations[name], keeps_name=False)
-        for op in rewriter:
+        for op in self:
             inputs = [real.get(name, name) for name in op.inputs]
             for index in range(len(inputs)):
                 if (op.outputs[0], index) in self._operands:
                     inputs[index] = self._operand(op, index, inputs[index])
             graded = [name for name in op.outputs if name in self.quantizations]
-            computed = {name: rewriter.add(f"{name}/computed", self._graph[name]) for name in graded}
-            rewriter.remove(op)  # what rounds its results stands after its new form
-            rewriter.emit(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
+            computed = {name: self.add(f"{name}/computed", self.graph[name]) for name in graded}
+            self.remove(op)  # what rounds its results stands after its new form
+            self.emit(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
             for name in graded:
-                real[name] = self._emit_qdq(name, computed[name], self.quantizations[name], keeps_name=name in self._graph.public)
-        return rewriter.finish()
+                real[name] = self._emit_qdq(name, computed[name], self.quantizations[name], keeps_name=name in self.graph.public)
+        return self.finish()
 
     def _constant(self, name: str, quantization: QParams, integers: Array | None) -> str:
         """Store the integers of a constant under its name; return the name of its float values."""
-        stored = self._rewriter.fresh(f"{name}/quantized") if name in self._graph.public else name
-        return self._emit_dequantize(name, replace(self._quantize_constant(self._graph[name], quantization, integers), name=stored))
+        stored = self.fresh(f"{name}/quantized") if name in self.graph.public else name
+        return self._emit_dequantize(name, replace(self._quantize_constant(self.graph[name], quantization, integers), name=stored))
 
     def _emit_dequantize(self, name: str, stored: Tensor) -> str:
         """Emit a Dequantize of the integers of a constant; return the name of its float values."""
-        self._rewriter.define(stored)
-        return self._rewriter.compute("Dequantize", (stored.name,), f"{name}/real", self._graph[name])
+        self.define(stored)
+        return self.compute("Dequantize", (stored.name,), f"{name}/real", self.graph[name])
 
     def _quantize_constant(self, tensor: Tensor, quantization: QParams, integers: Array | None) -> Tensor:
         assert tensor.data is not None
@@ -190,12 +191,12 @@ class _Encoding:
     def _operand(self, op: Op, index: int, name: str) -> str:
         """Round one operator's input for it alone; return the name of its float values."""
         quantization, integers = self._operands[op.outputs[0], index]
-        tensor = self._graph[op.inputs[index]]
+        tensor = self.graph[op.inputs[index]]
         if not tensor.is_constant:
             return self._emit_qdq(f"{tensor.name}/{op.outputs[0]}", name, quantization, keeps_name=False, like=tensor)
-        stored = self._rewriter.fresh(f"{tensor.name}/quantized")
-        if self._rewriter.is_read_once(tensor.name):
-            self._rewriter.relate(tensor.name, stored)
+        stored = self.fresh(f"{tensor.name}/quantized")
+        if self.is_read_once(tensor.name):
+            self.relate(tensor.name, stored)
         return self._emit_dequantize(tensor.name, replace(self._quantize_constant(tensor, quantization, integers), name=stored))
 
     def _emit_qdq(self, name: str, computed: str, quantization: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
@@ -203,23 +204,23 @@ class _Encoding:
 
         The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the float values.
         """
-        tensor = like or self._graph[name]
+        tensor = like or self.graph[name]
         on, limits = split_limits(quantization)
         if limits:
-            bounds = [self._rewriter.constant(f"{name}/limit", bound) for bound in limits]
-            computed = self._rewriter.compute("Clip", (computed, *bounds), f"{name}/limited", tensor)
-        taken = keeps_name or name in self._graph.inputs or like is not None
-        stored = self._rewriter.fresh(f"{name}/quantized") if taken else name
-        self._rewriter.define(replace(tensor, name=stored, dtype=quantization.dtype, quantization=on))
-        real = name if keeps_name else self._rewriter.add(f"{name}/real", tensor)
-        self._rewriter.emit(Op("Quantize", (computed,), (stored,)))
-        self._rewriter.emit(Op("Dequantize", (stored,), (real,)))
+            bounds = [self.constant(f"{name}/limit", bound) for bound in limits]
+            computed = self.compute("Clip", (computed, *bounds), f"{name}/limited", tensor)
+        taken = keeps_name or name in self.graph.inputs or like is not None
+        stored = self.fresh(f"{name}/quantized") if taken else name
+        self.define(replace(tensor, name=stored, dtype=quantization.dtype, quantization=on))
+        real = name if keeps_name else self.add(f"{name}/real", tensor)
+        self.emit(Op("Quantize", (computed,), (stored,)))
+        self.emit(Op("Dequantize", (stored,), (real,)))
         return real
 
     def counts(self) -> tuple[int, int]:
         """Return how many activations and constants have a quantization."""
-        names = {self._rewriter.producers[result].inputs[index] for result, index in self._operands}
-        constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
+        names = {self.producers[result].inputs[index] for result, index in self._operands}
+        constants = {name for name in names if self.graph[name].is_constant} | self._constants.keys()
         return len(self.quantizations.keys() | names - constants), len(constants)
 
 

@@ -55,7 +55,7 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
     for rank in [rank for rank in _RANKS if any(graph[op.inputs[0]].rank == rank for op in other)]:
         io_label = int(rank == _IMAGES and {"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
         perm = permutation(wanted, rank)
-        graph = _Layout(Rewriter(_restore_transposes(graph, perm)), target, perm, io_label).apply()
+        graph = _Layout(_restore_transposes(graph, perm), target, perm, io_label).apply()
     added = sum(kind_of(op).layout.suits is Suits.TRANSPOSES for op in graph.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
     return graph, (f"{format_count(moved, 'spatial operator')} to {wanted}; {format_count(added, 'Transpose')} in the graph",)
@@ -170,76 +170,72 @@ class _Labels:
                 self._flow.edge(reader, any_zero, INFINITE)
 
 
-class _Layout:
+class _Layout(Rewriter):
     """The rewriting that the labels ask for."""
 
-    def __init__(self, rewriter: Rewriter, target: Target, perm: tuple[int, ...], io_label: int) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+    def __init__(self, graph: Graph, target: Target, perm: tuple[int, ...], io_label: int) -> None:
+        super().__init__(graph)
         self._wanted = target.layout
         self._perm = perm
         self._rank = len(perm)
         self._back = tuple(int(axis) for axis in np.argsort(self._perm))
-        self._labels = _Labels(rewriter, target, perm, io_label)
+        self._labels = _Labels(self, target, perm, io_label)
         self._io_label = io_label
         self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists
         self._variants: dict[tuple[str, str, bytes], str] = {}
 
     def apply(self) -> Graph:
-        for name in self._graph.inputs:
-            self._define(name, self._io_label if self._graph[name].rank == self._rank else 0)
-        for op in self._rewriter:
+        for name in self.graph.inputs:
+            self._define(name, self._io_label if self.graph[name].rank == self._rank else 0)
+        for op in self:
             if self._labels.roles[id(op)] is Role.TRANSPOSE:
                 self._transpose(op)
             else:
                 self._operator(op)
-        for name in (*self._graph.outputs, *sorted(self._graph.public - set(self._graph.outputs))):
+        for name in (*self.graph.outputs, *sorted(self.graph.public - set(self.graph.outputs))):
             self._deliver(name)
-        turned = read_names(self._graph.metadata, TRANSPOSED) ^ set(self._ambiguous())
-        noted = [name for name in self._graph.tensors if name in turned]
-        return self._rewriter.finish(metadata={**self._graph.metadata, TRANSPOSED: json.dumps(noted)})
+        turned = read_names(self.graph.metadata, TRANSPOSED) ^ set(self._ambiguous())
+        noted = [name for name in self.graph.tensors if name in turned]
+        return self.finish(metadata={**self.graph.metadata, TRANSPOSED: json.dumps(noted)})
 
     def _ambiguous(self) -> list[str]:
         """Return tensors that changed layout although their shape stayed the same: a reader of the result could not tell."""
-        moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self._graph[name].rank == self._rank]
-        return [
-            name
-            for name in moved
-            if self._graph[name].shape == self._rewriter[name].shape and not _is_trivial(self._graph[name], self._perm)
-        ]
+        moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self.graph[name].rank == self._rank]
+        return [name for name in moved if self.graph[name].shape == self[name].shape and not _is_trivial(self.graph[name], self._perm)]
 
     def _define(self, name: str, label: int) -> str:
         """Return the name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.rank != self._rank:
             self._stored[name, 0] = self._stored[name, 1] = name
             return name
         new = name
-        if name in self._graph.public and label != self._io_label:
-            new = self._rewriter.fresh(f"{name}/{self._wanted}" if label else f"{name}/source_layout")
+        if name in self.graph.public and label != self._io_label:
+            new = self.fresh(f"{name}/{self._wanted}" if label else f"{name}/source_layout")
         self._stored[name, label] = self._add(name, label, new)
         return new
 
     def _add(self, name: str, label: int, new: str) -> str:
         """Give the name `new` to the tensor `name` with `label`."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         found = replace(permute_tensor(tensor, self._perm) if label else tensor, name=new)
-        return self._rewriter.define(found, permutation=self._perm if label and new == name else ())
+        return self.define(found, permutation=self._perm if label and new == name else ())
 
     def _get(self, name: str, label: int) -> str:
         """Return the name of the tensor `name` with `label`, through a Transpose if it does not exist yet."""
-        tensor = self._graph.tensors[name] if name else None
+        tensor = self.graph.tensors[name] if name else None
         if tensor is None or tensor.is_constant or tensor.rank != self._rank:
             return name
         if (name, label) not in self._stored:
             have = self._stored[name, 1 - label]
             suffix = f"{name}/{self._wanted}" if label else f"{name}/source_layout"
-            self._stored[name, label] = self._convert(name, have, label, self._rewriter.fresh(suffix))
+            self._stored[name, label] = self._convert(name, have, label, self.fresh(suffix))
         return self._stored[name, label]
 
     def _convert(self, name: str, have: str, label: int, new: str) -> str:
         """Emit a Transpose, or a Reshape where no data move, from `have` to `new`."""
         self._add(name, label, new)
-        self._rewriter.emit(self._turn(name, have, new, self._perm if label else self._back))
+        self.emit(self._turn(name, have, new, self._perm if label else self._back))
         return new
 
     def _operator(self, op: Op) -> None:
@@ -247,17 +243,17 @@ class _Layout:
         if op.kind == "Reshape" and self._reads_any_layout(op):
             label = 0 if (op.inputs[0], 0) in self._stored else 1
             names = [self._stored[op.inputs[0], label], *op.inputs[1:]]
-            self._rewriter.replace(op, replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
+            self.replace(op, replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
             return
-        changed = permute_op(self._graph, op, self._perm, self._wanted, self._constant) if label else op
-        data = data_inputs(self._graph, op)
-        inputs = tuple(self._get(name, label * (name in data)) if name in self._graph.tensors else name for name in changed.inputs)
+        changed = permute_op(self.graph, op, self._perm, self._wanted, self._constant) if label else op
+        data = data_inputs(self.graph, op)
+        inputs = tuple(self._get(name, label * (name in data)) if name in self.graph.tensors else name for name in changed.inputs)
         outputs = tuple(self._define(name, self._labels.writes[id(op)]) for name in op.outputs)
-        self._rewriter.replace(op, replace(changed, inputs=inputs, outputs=outputs))
+        self.replace(op, replace(changed, inputs=inputs, outputs=outputs))
 
     def _reads_any_layout(self, op: Op) -> bool:
         """Return whether an operator is a Reshape of data that the layouts order alike, to sizes that do not refer to the input's."""
-        tensor, sizes = self._graph[op.inputs[0]], self._graph.constant(op.inputs[1])
+        tensor, sizes = self.graph[op.inputs[0]], self.graph.constant(op.inputs[1])
         known = not tensor.is_constant and tensor.rank == self._rank and sizes is not None and not (sizes == 0).any()
         return known and _is_trivial(tensor, self._perm)
 
@@ -272,40 +268,40 @@ class _Layout:
             total = tuple(total[axis] for axis in step)
         new = self._define(op.outputs[0], label)
         if total != tuple(range(self._rank)):
-            self._rewriter.replace(op, self._turn(op.outputs[0], have, new, total, op.source))
-        elif new in self._graph.public:
-            self._rewriter.replace(op, Op("Identity", (have,), (new,), {}, op.source))
+            self.replace(op, self._turn(op.outputs[0], have, new, total, op.source))
+        elif new in self.graph.public:
+            self.replace(op, Op("Identity", (have,), (new,), {}, op.source))
         else:
-            self._rewriter.remove(op)
-            self._rewriter.relate(op.outputs[0], have, permutation=self._perm if label else ())
+            self.remove(op)
+            self.relate(op.outputs[0], have, permutation=self._perm if label else ())
             self._stored[op.outputs[0], label] = have
 
     def _turn(self, name: str, have: str, new: str, perm: tuple[int, ...], source: str = "") -> Op:
         """Return the Transpose of a form of the tensor `name` to another, or a Reshape where no data move."""
-        shape = self._rewriter[new].shape or ()
+        shape = self[new].shape or ()
         symbols = [size for size in shape if isinstance(size, str)]
-        if not _is_trivial(self._rewriter[have], perm) or len(symbols) > 1:
+        if not _is_trivial(self[have], perm) or len(symbols) > 1:
             return Op("Transpose", (have,), (new,), {"perm": perm}, source)
         sizes = np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
         return Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,), {}, source)
 
     def _deliver(self, name: str) -> None:
         """Give a graph output the layout that it must have, under its own name."""
-        if self._graph[name].rank != self._rank or self._graph[name].is_constant:
+        if self.graph[name].rank != self._rank or self.graph[name].is_constant:
             return
         have = self._stored.get((name, self._io_label))
         if have is None:
             self._stored[name, self._io_label] = self._convert(name, self._stored[name, 1 - self._io_label], self._io_label, name)
         elif have != name:
-            self._rewriter.emit(Op("Identity", (have,), (name,)))
+            self.emit(Op("Identity", (have,), (name,)))
 
     def _constant(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """Return another form of the constant `name`, made once for each content."""
         known = (name, key, data.tobytes() if data.size < 64 else b"")
         if known not in self._variants:
-            tensor = self._graph[name]
+            tensor = self.graph[name]
             is_turned = key == "transposed"
-            self._variants[known] = self._rewriter.constant(f"{name}/{key}", data, tensor.dtype if is_turned else "int64", quantization)
-            if is_turned and tensor.rank == self._rank and self._rewriter.is_read_once(name):
-                self._rewriter.relate(name, self._variants[known], permutation=self._perm)
+            self._variants[known] = self.constant(f"{name}/{key}", data, tensor.dtype if is_turned else "int64", quantization)
+            if is_turned and tensor.rank == self._rank and self.is_read_once(name):
+                self.relate(name, self._variants[known], permutation=self._perm)
         return self._variants[known]

@@ -32,7 +32,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 )
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -73,13 +72,12 @@ def _integer_type(dtype: str, bits: int) -> str:
 
 def _wide_biases(graph: Graph) -> Graph:
     """Store 32-bit biases next to 16-bit data in 64 bits, as TFLite's 16x8 specification has them: kernels add them to sums of 64 bits."""
-    rewriter = Rewriter(graph)
-    biases = BiasQuantizations(rewriter, "wide")
-    for op in rewriter:
+    biases = BiasQuantizations(graph, "wide")
+    for op in biases:
         bias = quantized_bias(graph, op)
         if bias is not None and bias.dtype == "int32" and bias.data is not None and graph[op.inputs[0]].dtype == "int16":
             biases.put(op, bias, replace(bias, dtype="int64", data=bias.data.astype(np.int64)))
-    return rewriter.finish()
+    return biases.finish()
 
 
 def _to_supported_type(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:

@@ -48,10 +48,9 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
     """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
     own = "" if target is None else target.kernels.dynamic_range
     noted = _read_roundings(graph)
-    rewriter = Rewriter(graph)
-    fitting = _Fitting(rewriter)
+    fitting = _Fitting(graph)
     stated = fitting.stated_of(noted)
-    for op in rewriter:
+    for op in fitting:
         if own == "tflite":
             fitted = fitting.to_tflite(op, stated.get(id(op), ""))
         elif own != "onnx" or (dynamic == "real" or (not dynamic and target is not None and not graph.is_from(target.format))):
@@ -59,13 +58,13 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
         else:
             fitted = fitting.to_onnx(op, numerics)
         if fitted is not op:
-            rewriter.replace(op, fitted)
-    if not fitting.counts and not rewriter.is_changed and not (own == "tflite" and noted):
+            fitting.replace(op, fitted)
+    if not fitting.counts and not fitting.is_changed and not (own == "tflite" and noted):
         return graph, ()
     metadata = {key: value for key, value in graph.metadata.items() if key != DYNAMIC_RANGE}
     if own != "tflite" and (kept := {**noted, **fitting.stated}):
         metadata[DYNAMIC_RANGE] = json.dumps(kept)
-    return rewriter.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
+    return fitting.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
 
 
 def _is_recurrent(op: Op) -> bool:
@@ -95,11 +94,11 @@ def _read_roundings(graph: Graph) -> Mapping[str, str]:
     return {name: value for name, value in found.items() if value in DYNAMIC_ROUNDINGS}
 
 
-class _Fitting:
+class _Fitting(Rewriter):
     """Operators as a target has them, what was noted for the way back, and how often what was done."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self._made: dict[tuple[str, str], str] = {}
         self.counts: Counter[str] = Counter()
         self.stated: dict[str, str] = {}
@@ -109,9 +108,9 @@ class _Fitting:
         it."""
         found = {}
         for name, rounding in noted.items():
-            op = self._rewriter.producers.get(name)
+            op = self.producers.get(name)
             while op is not None and (kind_of(op).clips or kind_of(op).rule == "move"):
-                op = self._rewriter.producers.get(op.inputs[0])
+                op = self.producers.get(op.inputs[0])
             if op is not None:
                 found[id(op)] = rounding
         return found
@@ -149,7 +148,7 @@ class _Fitting:
             again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
-        if (self._graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
+        if (self.graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
             return self._run_in_float(op, "volume")
         weights = self._to_int8_weights(op)
         if not weights:
@@ -166,21 +165,21 @@ class _Fitting:
 
     def _dequantize_weights(self, name: str, source: str) -> str:
         """Return weights after a Dequantize, one for all that read them; themselves if they are real."""
-        if not self._graph[name].is_quantized:
+        if not self.graph[name].is_quantized:
             return name
         key = (name, "real")
         if key not in self._made:
-            self._made[key] = self._rewriter.dequantize(name, f"{name}/dequantized", source)
+            self._made[key] = self.dequantize(name, f"{name}/dequantized", source)
         return self._made[key]
 
     def _restore_weights(self, op: Op, stated: str) -> Op:
         """Return the operator with the integers of its weights, if they are constants after a Dequantize and it can have the arithmetic."""
         known, places, inputs = kind_of(op).attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
-        if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
+        if known is None or stated not in known.choices or not places or self.graph[op.inputs[0]].dtype != "float32":
             return op
         for index in places:
-            inputs[index] = dequantized_source(self._rewriter.producers, inputs[index])
-            if not inputs[index] or not self._graph[inputs[index]].is_constant:
+            inputs[index] = dequantized_source(self.producers, inputs[index])
+            if not inputs[index] or not self.graph[inputs[index]].is_constant:
                 return op
         self.counts["again"] += 1
         return replace(op, inputs=tuple(inputs)).with_attributes(arithmetic=stated)
@@ -189,12 +188,12 @@ class _Fitting:
         """Return the weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot
         be."""
         name = op.inputs[1]
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         q, data = tensor.quantization, tensor.data
         if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4", "int2"):
             return ""
         is_gemm = kind_of(op).has_weights and kind_of(op).is_matrix_product
-        in_litert = is_gemm and self._graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
+        in_litert = is_gemm and self.graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
         if q.block_size:
             return name if in_litert and tensor.dtype == "int4" and q.is_symmetric else ""
         spread = is_depthwise(op, tensor) and q.axis is None
@@ -208,5 +207,5 @@ class _Fitting:
                 return ""
             scale = np.repeat(q.scale, len(data)) if spread else q.scale
             quantization = Quantization(scale, np.zeros(scale.shape, np.int64), 0 if spread else q.axis)
-            self._made[key] = self._rewriter.constant(f"{name}/{key[1]}", steps.astype(np.int8), quantization=quantization)
+            self._made[key] = self.constant(f"{name}/{key[1]}", steps.astype(np.int8), quantization=quantization)
         return self._made[key]

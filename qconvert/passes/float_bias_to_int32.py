@@ -18,7 +18,6 @@ from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
 from qconvert.passes.linear import BiasQuantizations, quantized_bias
 from qconvert.plugins import Change, Cost, Target
-from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -32,11 +31,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
     read is made once for each scale.
     """
-    rewriter = Rewriter(graph)
-    biases = BiasQuantizations(rewriter, "int32")
+    biases = BiasQuantizations(graph, "int32")
     engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     notes: list[Change | str] = []
-    for op in rewriter:
+    for op in biases:
         bias = quantized_bias(graph, op)
         if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
             continue
@@ -57,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     if inexact and engine in _REAL:
         cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, which keeps biases in float (-O biases=keep)"
     note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)
-    return rewriter.finish(), (note, *notes)
+    return biases.finish(), (note, *notes)
 
 
 def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:

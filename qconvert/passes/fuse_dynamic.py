@@ -50,40 +50,39 @@ _LIMITS = ((0.0, 255.0), (-128.0, 127.0))
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Change every such product whose weights have one scale, or one for each output channel."""
-    rewriter = Rewriter(graph)
-    fusing = _Fusing(rewriter)
+    fusing = _Fusing(graph)
     count = 0
-    for op in rewriter:
+    for op in fusing:
         found = fusing.fuse_integer_product(op) or fusing.fuse_float_product(op)
         if found is not None:
-            rewriter.replace(op, found)
+            fusing.replace(op, found)
             count += 1
     if not count:
         return graph, ()
-    changed = rewriter.finish(prune=lambda op: id(op) in fusing.fused)
+    changed = fusing.finish(prune=lambda op: id(op) in fusing.fused)
     return changed, (f"{count} products of dynamically quantized data are one operator each",)
 
 
-class _Fusing:
+class _Fusing(Rewriter):
     """What is found before each product, and the weights that got their quantizations.
 
     Attributes:
         fused: ids of the operators that became a part of a product; they go if nothing else needs their results.
     """
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self.fused: set[int] = set()
         self._moved: dict[str, str] = {}
 
     def _match(self, pattern: Pattern, name: str) -> Match | None:
         """Return how a pattern fits before a tensor; None where it does not, or an operator has an activation."""
-        found = match_producer(self._rewriter.producers, pattern, name)
+        found = match_producer(self.producers, pattern, name)
         return None if found is None or any(op.attributes.get("activation") for op in found.ops) else found
 
     def _numbers(self, match: Match, *names: str) -> tuple[float | None, ...]:
         """Return the single numbers that tensors of a match are."""
-        found = [self._graph.constant(match.tensors[name]) for name in names]
+        found = [self.graph.constant(match.tensors[name]) for name in names]
         return tuple(None if data is None or data.size != 1 else float(np.float32(data.reshape(-1)[0])) for data in found)
 
     def _find_data(self, name: str) -> str:
@@ -91,14 +90,14 @@ class _Fusing:
         none."""
         if name in self._moved:
             return self._moved[name]
-        maker = self._rewriter.producers.get(name)
+        maker = self.producers.get(name)
         if maker is None or not kind_of(maker).keeps_elements:
             return self._find_rounded_data(name)
         data = self._find_data(maker.inputs[0])
         if data:
             self.fused.add(id(maker))
-            self._moved[name] = self._rewriter.add(f"{name}/data", self._graph[name])
-            self._rewriter.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(self._moved[name],)))
+            self._moved[name] = self.add(f"{name}/data", self.graph[name])
+            self.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(self._moved[name],)))
             return self._moved[name]
         return ""
 
@@ -112,7 +111,7 @@ class _Fusing:
         if scale is None or point is None:
             return ""
         data, limits = rounded.tensors["data"], self._numbers(rounded, "low", "high")
-        reduced = [self._graph.constant(scale.tensors[axes]) for axes in ("highest_axes", "lowest_axes")]
+        reduced = [self.graph.constant(scale.tensors[axes]) for axes in ("highest_axes", "lowest_axes")]
         fits = (
             limits in _LIMITS
             and self._numbers(rounded, "one") == (1,)
@@ -120,7 +119,7 @@ class _Fusing:
             and self._numbers(point, "first", "low", "high") == (limits[0], *limits)
             and scale.tensors["data"] == data
             and all(point.tensors[word] == scale.named[word].outputs[0] for word in ("lowest", "scale"))
-            and all(axes is not None and len(axes) == self._graph[data].rank for axes in reduced)
+            and all(axes is not None and len(axes) == self.graph[data].rank for axes in reduced)
         )
         if not fits:
             return ""
@@ -132,8 +131,8 @@ class _Fusing:
         kind = kind_of(op)
         if "arithmetic" not in kind.attributes or not kind.sums_products or op["arithmetic"]:
             return None
-        stored = dequantized_source(self._rewriter.producers, op.inputs[1])
-        weights = self._graph[stored] if stored else None
+        stored = dequantized_source(self.producers, op.inputs[1])
+        weights = self.graph[stored] if stored else None
         if weights is None or weights.data is None or weights.dtype not in ("int8", "uint8"):
             return None
         quantization, rank = weights.quantization, weights.data.ndim
@@ -142,7 +141,7 @@ class _Fusing:
         data = self._find_data(op.inputs[0]) if kind.has_weights or rank == 2 else ""
         if not data:
             return None
-        self.fused.add(id(self._rewriter.producers[op.inputs[1]]))
+        self.fused.add(id(self.producers[op.inputs[1]]))
         return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, weights.name, *op.inputs[2:]))
 
     def fuse_integer_product(self, op: Op) -> Op | None:
@@ -155,13 +154,13 @@ class _Fusing:
         if product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
             return None
         others = [name for name in scales.inputs if name != rounding.outputs[1]]
-        scale = self._graph.constant(others[0]) if len(others) == 1 else None
-        point = self._graph.constant(product.inputs[3]) if product.has(3) else np.zeros((), np.int64)
+        scale = self.graph.constant(others[0]) if len(others) == 1 else None
+        point = self.graph.constant(product.inputs[3]) if product.has(3) else np.zeros((), np.int64)
         if scale is None or point is None:
             return None
-        whole = all(self._rewriter.is_read_once(name) for name in (*product.outputs, *cast.outputs, *scales.outputs))
+        whole = all(self.is_read_once(name) for name in (*product.outputs, *cast.outputs, *scales.outputs))
         weights = self._weights(product, scale, point, whole)
-        if not weights or self._graph[op.outputs[0]].shape != self._graph[product.outputs[0]].shape:
+        if not weights or self.graph[op.outputs[0]].shape != self.graph[product.outputs[0]].shape:
             return None
         self.fused.update(map(id, match.ops))
         attributes = {**product.attributes, "arithmetic": "dynamic_tensor"}
@@ -173,7 +172,7 @@ class _Fusing:
         They are a constant of their own if somebody else reads them, or what is between `product` and its scales (it is not `whole`).
         """
         name = product.inputs[1]
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.data is None or tensor.dtype not in ("int8", "uint8") or tensor.is_quantized:
             return ""
         axis = 0 if kind_of(product).role(1) == "weights" else tensor.data.ndim - 1
@@ -186,6 +185,6 @@ class _Fusing:
         count = max(scale.size, point.size)
         scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
         quantization = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
-        if whole and self._rewriter.is_read_once(name):
-            return self._rewriter.define(replace(tensor, quantization=quantization), shift=0)
-        return self._rewriter.add(f"{name}/weights", tensor, data=tensor.data, quantization=quantization)
+        if whole and self.is_read_once(name):
+            return self.define(replace(tensor, quantization=quantization), shift=0)
+        return self.add(f"{name}/weights", tensor, data=tensor.data, quantization=quantization)

@@ -125,7 +125,7 @@ def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool
     return float(fixed.scale[0]) >= 2 * step or lost > step
 
 
-class _Isolating:
+class _Isolating(Rewriter):
     """A graph in which operators are isolated.
 
     Attributes:
@@ -134,7 +134,8 @@ class _Isolating:
     """
 
     def __init__(self, graph: Graph, reason: Callable[[Op], str], target: Target | None) -> None:
-        self._graph, self._rewriter, self._reason = graph, Rewriter(graph), reason
+        super().__init__(graph)
+        self._reason = reason
         self._unpacked = target.kernels.unpacked_weights if target is not None else ""
         self._unpacked_blocks = target.kernels.unpacked_blocks if target is not None else ()
         self._symmetric = target is not None and self._unpacked in target.storage.symmetric_activations
@@ -146,69 +147,67 @@ class _Isolating:
         self.first = ""
         self._constant_count = self._packed_count = 0
         self._weights = _read_as_weights(graph)
-        for op in self._rewriter:
+        for op in self:
             self._visit(op)
 
     def result(self) -> tuple[Graph, tuple[str, ...]]:
         """Return the rewritten graph, and what was done in words."""
-        if not self._rewriter.is_changed:
-            return self._graph, ()
+        if not self.is_changed:
+            return self.graph, ()
         listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
         notes = [f"in float32, between Dequantize and Quantize: {line}" for line in listed]
         counts = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
                 (self._constant_count, "quantized constants of float operators are float32"))  # fmt: skip
-        return self._rewriter.finish(), (*notes, *(f"{count} {text}" for count, text in counts if count))
+        return self.finish(), (*notes, *(f"{count} {text}" for count, text in counts if count))
 
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
-        if kind_of(op).dequantizes and not self._keeps_packed and op.outputs[0] not in self._graph.public:
+        if kind_of(op).dequantizes and not self._keeps_packed and op.outputs[0] not in self.graph.public:
             if packed := self._pack_constant(*op.inputs, *op.outputs):
                 if packed != op.inputs[0]:
-                    self._rewriter.replace(op, replace(op, inputs=(packed,)))
+                    self.replace(op, replace(op, inputs=(packed,)))
                 return
-            if (data := self._graph[op.inputs[0]]).is_constant and data.is_quantized:
+            if (data := self.graph[op.inputs[0]]).is_constant and data.is_quantized:
                 self._define_real(data, op.outputs[0])
-                self._rewriter.remove(op)
+                self.remove(op)
                 return
         if not (reason := self._reason(op)):
             return
         self.reasons[op.kind, reason] += 1
         self.first = self.first or op.location
-        inputs = tuple(self._emit_dequantize(name) if self._graph.is_quantized(name) else name for name in op.inputs)
-        outputs = tuple(
-            self._rewriter.add_float(f"{name}/real", self._graph[name]) if self._graph.is_quantized(name) else name for name in op.outputs
-        )
+        inputs = tuple(self._emit_dequantize(name) if self.graph.is_quantized(name) else name for name in op.inputs)
+        outputs = tuple(self.add_float(f"{name}/real", self.graph[name]) if self.graph.is_quantized(name) else name for name in op.outputs)
         if (inputs, outputs) == (op.inputs, op.outputs):
             return
         pairs = zip(outputs, op.outputs, strict=True)
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
-        self._rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
+        self.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
 
     def _emit_dequantize(self, name: str) -> str:
         if name not in self._real:
-            self._real[name] = real = self._rewriter.add_float(f"{name}/real_value", self._graph[name])
-            if not self._graph[name].is_constant:
+            self._real[name] = real = self.add_float(f"{name}/real_value", self.graph[name])
+            if not self.graph[name].is_constant:
                 self._unpack(name, real)
             elif packed := self._pack_constant(name, name):
                 self._packed_count += 1
-                self._rewriter.emit(Op("Dequantize", (packed,), (real,)))
+                self.emit(Op("Dequantize", (packed,), (real,)))
             else:
-                self._define_real(self._graph[name], real)
+                self._define_real(self.graph[name], real)
         return self._real[name]
 
     def _unpack(self, name: str, real: str) -> None:
         """Emit a Dequantize; where float32 does not hold the largest steps of a mask, they are its largest number, not infinite, from which
         no scale leads back."""
-        q, dtype = self._graph[name].quantization, self._graph[name].dtype
+        q, dtype = self.graph[name].quantization, self.graph[name].dtype
         low, high = integer_range(dtype) if "float" not in dtype else (0, 0)
         ends = 0.0 if q is None else max(float(np.abs((end - q.zero_point) * q.scale.astype(np.float64)).max()) for end in (low, high))
         if ends <= float(np.finfo(np.float32).max):
-            self._rewriter.emit(Op("Dequantize", (name,), (real,)))
+            self.emit(Op("Dequantize", (name,), (real,)))
             return
-        whole = self._rewriter.dequantize(name, f"{name}/unlimited")
+        whole = self.dequantize(name, f"{name}/unlimited")
         limits = (np.finfo(np.float32).min, np.finfo(np.float32).max)
-        names = [self._rewriter.constant(f"{name}/{hint}", float(end)) for hint, end in zip(("least", "most"), limits, strict=True)]
-        self._rewriter.emit(Op("Clip", (whole, *names), (real,)))
+        names = [self.constant(f"{name}/{hint}", float(end)) for hint, end in zip(("least", "most"), limits, strict=True)]
+        self.emit(Op("Clip", (whole, *names), (real,)))
 
     def _pack_constant(self, name: str, read: str) -> str:
         """Return a constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
@@ -219,7 +218,7 @@ class _Isolating:
             name: of the constant.
             read: the tensor that operators take, the constant itself or what a Dequantize makes of it.
         """
-        tensor, wanted = self._graph[name], self._unpacked
+        tensor, wanted = self.graph[name], self._unpacked
         q, data = tensor.quantization, tensor.data
         if q is not None and q.block_size:
             return self._pack_blocks(tensor)
@@ -233,7 +232,7 @@ class _Isolating:
             return ""
         by = integer_range(wanted)[0] - integer_range(tensor.dtype)[0] if tensor.dtype == UNSIGNED.get(wanted) else 0
         stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
-        self._stored[name] = self._rewriter.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shift_zero_point(by))
+        self._stored[name] = self.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shift_zero_point(by))
         return self._stored[name]
 
     def _pack_blocks(self, tensor: Tensor) -> str:
@@ -255,15 +254,13 @@ class _Isolating:
                 self._stored[name] = (
                     name
                     if kept
-                    else self._rewriter.add(
-                        f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=quantization
-                    )
+                    else self.add(f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=quantization)
                 )
                 return self._stored[name]
         return ""
 
     def _define_real(self, tensor: Tensor, name: str) -> None:
         """Give a name the float values of a quantized constant, each rounded once to the name's type."""
-        dtype = self._rewriter[name].dtype
-        self._rewriter.define(Tensor(name, dtype, tensor.shape, tensor.float_values().astype(numpy_dtype(dtype))))
+        dtype = self[name].dtype
+        self.define(Tensor(name, dtype, tensor.shape, tensor.float_values().astype(numpy_dtype(dtype))))
         self._constant_count += 1

@@ -100,27 +100,28 @@ def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
     return bias if bias.is_constant else None
 
 
-class BiasQuantizations:
-    """Biases with another quantization, one tensor for each bias and scale.
+class BiasQuantizations(Rewriter):
+    """A graph whose biases get another quantization, one tensor for each bias and scale.
 
     Attributes:
         made: (name of the bias, bytes of its new scales, its type) -> its new tensor.
     """
 
-    def __init__(self, rewriter: Rewriter, suffix: str) -> None:
-        self._rewriter, self._suffix = rewriter, suffix
+    def __init__(self, graph: Graph, suffix: str) -> None:
+        super().__init__(graph)
+        self._suffix = suffix
         self.made: dict[tuple[str, bytes, str], Tensor] = {}
 
     def put(self, op: Op, bias: Tensor, new: Tensor) -> None:
         """Let an operator read `new` in place of `bias`, under a name of its own, with the suffix, where something else reads `bias`."""
         key = (bias.name, b"" if new.quantization is None else new.quantization.scale.tobytes(), new.dtype)
         if key not in self.made:
-            alone = self._rewriter.is_read_once(bias.name)
-            name = bias.name if alone else self._rewriter.fresh(f"{bias.name}/{self._suffix}")
+            alone = self.is_read_once(bias.name)
+            name = bias.name if alone else self.fresh(f"{bias.name}/{self._suffix}")
             self.made[key] = replace(new, name=name)
-            self._rewriter.define(self.made[key])
-        self._rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], self.made[key].name)))
-        _relate_copy(self._rewriter, bias.name, self.made[key].name)
+            self.define(self.made[key])
+        self.replace(op, replace(op, inputs=(*op.inputs[:2], self.made[key].name)))
+        _relate_copy(self, bias.name, self.made[key].name)
 
 
 def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:
@@ -135,9 +136,8 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         suffix: of the name of a bias that something else reads too.
         wide: whether biases of 32 bits may get 64.
     """
-    rewriter = Rewriter(graph)
-    biases = BiasQuantizations(rewriter, suffix)
-    for op in rewriter:
+    biases = BiasQuantizations(graph, suffix)
+    for op in biases:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
             continue
@@ -148,7 +148,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         if bias.dtype in dtypes and quantization is not None and is_accumulator_scale(quantization.scale, bias.quantization.scale):
             continue
         biases.put(op, bias, _requantize_bias(bias, quantization, dtypes))
-    return rewriter.finish()
+    return biases.finish()
 
 
 def _requantize_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:

@@ -136,75 +136,75 @@ class TorchRounding(TorchForms):
     operators stay as they are.
     """
 
-    def __init__(self, rewriter: Rewriter, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
-        super().__init__(rewriter, target.format)
+    def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
+        super().__init__(graph, target.format)
         self._keeps_biases = keeps_biases
         #: Of additions that LiteRT's own kernel gives: what the file notes (STATED_ATTRIBUTES).
         self.stated: dict[str, dict[str, str]] = {}
-        self._outside = frozenset(self._graph.inputs if integer_inputs else ())  # what the program around the network rounds
+        self._outside = frozenset(graph.inputs if integer_inputs else ())  # what the program around the network rounds
 
     def visit(self, op: Op) -> None:
         """Replace an operator by the form that rounds as its `arithmetic` says."""
         if kind_of(op).sum_sign > 0 and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
-        elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self._rewriter, op)) is not None:
+        elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self, op)) is not None:
             self.done["layers run in float, because their biases are float"] += 1
-            self._rewriter.replace(op, *layer)
+            self.replace(op, *layer)
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self._drop_arithmetic(op)
-        elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self._graph.is_from("tflite"):
+        elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
             self._run_in_float(op)
         elif has_torch_form(op) and (self._runtime == "onnx" or kind_of(op).quantizes):
-            forms = TorchForms(Rewriter(self._graph), self._runtime)  # left to the writer
+            forms = TorchForms(self.graph, self._runtime)  # left to the writer
             forms.visit(op)
             self.done += forms.done
         else:
             super().visit(op)
 
     def _add_as(self, op: Op) -> None:
-        quantizations = addition_quantizations(self._graph, op, str(op["arithmetic"]))
+        quantizations = addition_quantizations(self.graph, op, str(op["arithmetic"]))
         in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
         if quantizations is None or self._is_own_addition(op):
             if not in_onnx:
-                self._rewriter.replace(op, _drop_arithmetic(op))
+                self.replace(op, _drop_arithmetic(op))
             if quantizations is not None and self._runtime == "tflite":
                 self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
             return
-        nudged = nudge_input_scales(self._graph, op)
+        nudged = nudge_input_scales(self.graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
             self.done["additions use another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:
-                self._rewriter.replace(op, _drop_arithmetic(op))
+                self.replace(op, _drop_arithmetic(op))
             return
         self.done["additions are decomposed, to round as PyTorch does for every pair of inputs"] += 1
         if in_onnx or nudged is None:
             return
         reals = []
         for name, quantization in zip(op.inputs, nudged, strict=True):
-            nudged_input = replace(self._graph[name], quantization=quantization)
-            moved = self._rewriter.compute("Reinterpret", (name,), f"{name}/nudged", nudged_input, op.source)
-            reals.append(self._rewriter.dequantize(moved, f"{name}/real", op.source))
+            nudged_input = replace(self.graph[name], quantization=quantization)
+            moved = self.compute("Reinterpret", (name,), f"{name}/nudged", nudged_input, op.source)
+            reals.append(self.dequantize(moved, f"{name}/real", op.source))
         self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
 
     def _replace_with_float(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
         """Put an operator in float and a Quantize of its result in the place of one."""
-        total = self._rewriter.add_float(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
-        self._rewriter.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
+        total = self.add_float(f"{op.outputs[0]}/real", self.graph[op.outputs[0]])
+        self.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
 
     def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
-        sides = [self._graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
+        sides = [self.graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
         return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
 
     def _run_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
         self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
-        data = self._rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
+        data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         self._replace_with_float(op, op, (data, *op.inputs[1:]))
 
     def _is_own_addition(self, op: Op) -> bool:
         """Whether the runtime's own kernel gives the same for all pairs of inputs."""
-        return is_onnxruntime_add(self._graph, op) if self._runtime == "onnx" else adds_as_litert(self._graph, op, str(op["arithmetic"]))
+        return is_onnxruntime_add(self.graph, op) if self._runtime == "onnx" else adds_as_litert(self.graph, op, str(op["arithmetic"]))
 
 
 #: Forms of ONNX alone: PyTorch's sums of float32 are in float64, or in the order of vectors.
@@ -236,8 +236,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
 
 
 def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
-    rewriter, own = Rewriter(graph), target.kernels
-    made = Tables(rewriter)
+    rewriter, own = Tables(graph), target.kernels
     done: Counter[str] = Counter()
     for op in rewriter:
         added = kind_of(op).rule == "convert" and not op.source  # by a pass, which no kernel of the source computes
@@ -255,7 +254,7 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool)
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
             done[_LINES if is_line else _NOTES.get(arithmetic, f"operators are decomposed, to round as {arithmetic} does")] += 1
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
-            rewriter.replace(op, *made.lookup(op, op.inputs[0], values))
+            rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
             done["functions of one tensor are lookup tables, to round as the source's kernels do"] += 1
     return rewriter.finish(), tuple(f"{count} {text}" for text, count in done.items())
 
@@ -271,11 +270,10 @@ def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_in
         return drop_torch_rounding(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()
-    rewriter = Rewriter(graph)
-    rounding = TorchRounding(rewriter, target, biases == "keep", io_integer)
-    for op in rewriter:
+    rounding = TorchRounding(graph, target, biases == "keep", io_integer)
+    for op in rounding:
         rounding.visit(op)
     notes = tuple(f"{count} {text}" for text, count in rounding.done.items())
     if not rounding.stated:
-        return rewriter.finish(), notes
-    return rewriter.finish(metadata={**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}), notes
+        return rounding.finish(), notes
+    return rounding.finish(metadata={**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}), notes

@@ -32,10 +32,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""
     if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_quantization)):
         return graph, ()
-    rewriter = Rewriter(graph)
-    matching = _Matching(rewriter, target)
-    for op in rewriter:
-        rewriter.replace(op, *matching.match_scales(op))
+    matching = _Matching(graph, target)
+    for op in matching:
+        matching.replace(op, *matching.match_scales(op))
     notes = []
     if matching.exact:
         notes.append(Change(f"{matching.exact} Requantize before operators whose operands must share a scale", exact=True))
@@ -55,23 +54,24 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         notes.append(_describe_change(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()
-    return rewriter.finish(), tuple(notes)
+    return matching.finish(), tuple(notes)
 
 
 def _describe_change(words: str, costs: Sequence[Cost]) -> Change:
     return Change(f"{words}; {describe_worst(costs)}" if costs else words, costs=tuple(costs))
 
 
-class _Matching:
-    def __init__(self, rewriter: Rewriter, target: Target) -> None:
-        self._rewriter, self._graph, self._target = rewriter, rewriter.graph, target
+class _Matching(Rewriter):
+    def __init__(self, graph: Graph, target: Target) -> None:
+        super().__init__(graph)
+        self._target = target
         self.exact = self.rounded = self.met = self.zeros = self.stored = 0
         self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
     def match_scales(self, op: Op) -> tuple[Op, ...]:
         """Return the operator with what it needs after it; emit what it needs in front."""
-        result = self._graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+        result = self.graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
         if result is None or result.quantization is None:
             return (op,)
         op = self._scaled_zeros(op)
@@ -88,8 +88,8 @@ class _Matching:
             return (self._convolve(op, result),)
         if len(self._data(op)) > 1:
             met = self._unify_scales(op, result)
-            return self._requantize_result(met, result, self._rewriter[met.inputs[0]])
-        data = self._graph[op.inputs[0]]
+            return self._requantize_result(met, result, self[met.inputs[0]])
+        data = self.graph[op.inputs[0]]
         return (op,) if data.quantization is None else self._requantize_result(op, result, data)
 
     def _scaled_zeros(self, op: Op) -> Op:
@@ -98,7 +98,7 @@ class _Matching:
             return op
         names = list(op.inputs)
         for index, name in enumerate(op.inputs):
-            tensor, other = self._graph[name], self._graph[op.inputs[1 - index]]
+            tensor, other = self.graph[name], self.graph[op.inputs[1 - index]]
             q, quantization = tensor.quantization, other.quantization
             if (
                 tensor.data is None
@@ -112,7 +112,7 @@ class _Matching:
             if q.is_per_tensor and not tensor.shares_quantization(other) and (tensor.data == q.zero_point).all():
                 zeros = np.full_like(tensor.data, int(quantization.zero_point[0]))
                 quantization = replace(quantization, quant_min=None, quant_max=None)
-                names[index] = self._rewriter.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
+                names[index] = self.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
                 self.zeros += 1
         return replace(op, inputs=tuple(names))
 
@@ -121,7 +121,7 @@ class _Matching:
         wanted = like.quantization
         if wanted is None or like.shares_quantization(result):
             return (op,)
-        name = self._rewriter.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
+        name = self.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
         self.rounded += 1
         if result.quantization is not None:
             self._add_cost("rounded", activation_cost(result.name, _limit_to_kernel(result, wanted), result.dtype, wanted))
@@ -129,7 +129,7 @@ class _Matching:
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
         """Whether an average is one of the same count of elements everywhere, with another quantization than its data."""
-        data = self._graph[op.inputs[0]]
+        data = self.graph[op.inputs[0]]
         counts = not any(op["pads"]) or bool(op["count_include_pad"])
         plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and len(op["kernel_shape"]) == 2
         known = data.rank == 4 and isinstance(self._channels(op), int)
@@ -137,13 +137,13 @@ class _Matching:
         return counts and plain and known and not same and data.dtype == result.dtype
 
     def _channels(self, op: Op) -> int | str:
-        shape = self._graph[op.inputs[0]].shape or ()
+        shape = self.graph[op.inputs[0]].shape or ()
         return shape[-1 if op["data_format"] == "channels_last" else 1]
 
     def _convolve(self, op: Op, result: Tensor) -> Op:
         channels, window = int(self._channels(op)), tuple(op["kernel_shape"])
         ones = np.ones((channels, 1, *window), "uint8" if result.dtype == "uint8" else "int8")
-        weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(1 / int(np.prod(window))))
+        weights = self.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(1 / int(np.prod(window))))
         kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
         self.averages[bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()] += 1
         return Op("Conv", (op.inputs[0], weights), op.outputs, {**kept, "dilations": (1, 1), "group": channels}, op.source)
@@ -152,7 +152,7 @@ class _Matching:
         """Return the operator with every operand with the quantization of the result."""
         names = list(op.inputs)
         for index, name in enumerate(names):
-            tensor = self._graph.tensors.get(name)
+            tensor = self.graph.tensors.get(name)
             if tensor is None or tensor.quantization is None or tensor.shares_quantization(result):
                 continue
             data = None
@@ -160,9 +160,9 @@ class _Matching:
                 data = quantize(tensor.float_values(), result.quantization, result.dtype)
                 self.stored += 1
             wanted = f"{name}/{result.name}_scale"
-            names[index] = self._rewriter.add(wanted, tensor, dtype=result.dtype, data=data, quantization=result.quantization)
+            names[index] = self.add(wanted, tensor, dtype=result.dtype, data=data, quantization=result.quantization)
             if data is None:
-                self._rewriter.emit(Op("Requantize", (name,), (names[index],), {}, op.source))
+                self.emit(Op("Requantize", (name,), (names[index],), {}, op.source))
                 self.exact += 1
         return replace(op, inputs=tuple(names))
 
@@ -175,16 +175,16 @@ class _Matching:
             if quantization is None or tensor.quantization is None or tensor.quantization == quantization or tensor.name in moved:
                 continue
             stored = None if tensor.data is None else quantize(tensor.float_values(), quantization, tensor.dtype)
-            moved[tensor.name] = self._rewriter.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=quantization)
+            moved[tensor.name] = self.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=quantization)
             if stored is None:
-                self._rewriter.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
+                self.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
             self.met += 1
             self._add_cost("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
-                      tensor_cost(tensor, self._rewriter[moved[tensor.name]]))  # fmt: skip
+                      tensor_cost(tensor, self[moved[tensor.name]]))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
 
     def _data(self, op: Op) -> list[Tensor]:
-        return [self._rewriter[name] for name in kind_of(op).moved_inputs(op) if name]
+        return [self[name] for name in kind_of(op).moved_inputs(op) if name]
 
     def _add_cost(self, step: str, cost: Cost | None) -> None:
         self.costs[step] += [cost] if cost is not None else []

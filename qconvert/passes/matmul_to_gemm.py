@@ -20,20 +20,19 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Change every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
-    rewriter = Rewriter(graph)
-    rewriting = _Rewriting(rewriter)
-    for op in rewriter.of_kind("MatMul"):
+    rewriting = _Rewriting(graph)
+    for op in rewriting.of_kind("MatMul"):
         if rewriting.is_linear(op):
             rewriting.change(op)
     if not rewriting.count:
         return graph, ()
     note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added after them"
-    return rewriter.finish(), (Change(note, exact=not rewriting.real),)
+    return rewriting.finish(), (Change(note, exact=not rewriting.real),)
 
 
-class _Rewriting:
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+class _Rewriting(Rewriter):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self._transposed: dict[str, str] = {}  # constant -> the same as outputs x inputs
         self._dequantized: dict[str, str] = {}  # weights after a Dequantize -> the same as outputs x inputs
         self.count = self.biases = 0
@@ -45,25 +44,25 @@ class _Rewriting:
         addition, bias = self._bias(op)
         last = addition or op
         weights = self._weights_of(op)
-        data, result = self._graph[op.inputs[0]], self._graph[last.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[last.outputs[0]]
         self.real |= addition is not None or not (data.is_quantized and result.is_quantized)
         rows, (depth, count) = _rows(data), self._sizes(op)
         inputs = (self._as_rows(data, rows, depth), weights, *([bias] if bias else []))
         given = {"activation": str(last["activation"]), "arithmetic": str(op["arithmetic"])}
         attributes = {key: value for key, value in given.items() if value}
         if data.rank == 2:
-            self._rewriter.replace(op, Op("Gemm", inputs, last.outputs, attributes, op.source))
+            self.replace(op, Op("Gemm", inputs, last.outputs, attributes, op.source))
             return
-        flat = self._rewriter.add(f"{result.name}/rows", result, shape=(rows, count))
-        shape = self._rewriter.constant(f"{result.name}/shape", [-1 if isinstance(size, str) else size for size in result.shape or ()])
+        flat = self.add(f"{result.name}/rows", result, shape=(rows, count))
+        shape = self.constant(f"{result.name}/shape", [-1 if isinstance(size, str) else size for size in result.shape or ()])
         reshape = Op("Reshape", (flat, shape), (result.name,), {}, op.source)
-        self._rewriter.replace(op, Op("Gemm", inputs, (flat,), attributes, op.source), reshape)
+        self.replace(op, Op("Gemm", inputs, (flat,), attributes, op.source), reshape)
 
     def is_linear(self, op: Op) -> bool:
         """Return whether a Gemm can compute a MatMul."""
         if op["trans_a"]:
             return False
-        data, weights = self._graph[op.inputs[0]], self._graph[self._constant(op.inputs[1])]
+        data, weights = self.graph[op.inputs[0]], self.graph[self._constant(op.inputs[1])]
         q = weights.quantization
         per_tensor = data.quantization is None or data.quantization.is_per_tensor
         along = per_tensor and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
@@ -71,19 +70,19 @@ class _Rewriting:
         is_matrix = weights.data is not None and weights.data.ndim == 2
         has_elements = 0 not in (data.shape or ())  # to a Reshape, 0 is the size that there was
         fits = summed and is_matrix and has_elements and data.rank is not None and data.rank >= 2
-        symbols = [size for size in (self._graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
+        symbols = [size for size in (self.graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 
     def _constant(self, name: str) -> str:
         """Return what a Dequantize before the weights reads, where there is one; else the weights."""
-        source = dequantized_source(self._rewriter.producers, name) if self._graph[name].dtype == "float32" else ""
+        source = dequantized_source(self.producers, name) if self.graph[name].dtype == "float32" else ""
         return source or name
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
         """Return the Add of a constant row after the MatMul, and that row as float values; (None, "") if there is none to take over."""
         name = op.outputs[0]
-        addition = self._rewriter.readers[name][0] if self._rewriter.is_read_once(name) else None
-        if addition is None or self._graph[name].is_quantized or op["activation"]:
+        addition = self.readers[name][0] if self.is_read_once(name) else None
+        if addition is None or self.graph[name].is_quantized or op["activation"]:
             return None, ""
         if addition.kind != "Add" or addition.attributes.get("arithmetic"):
             return None, ""
@@ -91,14 +90,14 @@ class _Rewriting:
         row = self._row(other, self._sizes(op)[1]) if other else None
         if row is None:
             return None, ""
-        self._rewriter.remove(addition)
+        self.remove(addition)
         self.biases += 1
-        tensor = self._graph[other]
-        return addition, other if not tensor.is_quantized and tensor.rank == 1 else self._rewriter.constant(f"{other}/row", row)
+        tensor = self.graph[other]
+        return addition, other if not tensor.is_quantized and tensor.rank == 1 else self.constant(f"{other}/row", row)
 
     def _row(self, name: str, count: int) -> Array | None:
         """Return the float32 values of a constant that is one row of `count`; a quantized one as its float values, rounded once."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.data is None or tensor.data.size != count or tensor.data.shape[-1:] != (count,):
             return None
         if tensor.quantization is not None:
@@ -111,38 +110,38 @@ class _Rewriting:
         if is_turned:
             return name
         stored = self._constant(name)
-        turned = self._transpose_weights(stored, alone=stored == name and self._rewriter.is_read_once(name))
+        turned = self._transpose_weights(stored, alone=stored == name and self.is_read_once(name))
         if stored == name:
             return turned
         if name not in self._dequantized:
-            self._dequantized[name] = weights = self._rewriter.dequantize(turned, f"{name}/OI", op.source)
-            if self._rewriter.is_read_once(stored) and self._rewriter.is_read_once(name):
-                self._rewriter.relate(stored, turned, permutation=(1, 0))
-                self._rewriter.relate(name, weights, permutation=(1, 0))
+            self._dequantized[name] = weights = self.dequantize(turned, f"{name}/OI", op.source)
+            if self.is_read_once(stored) and self.is_read_once(name):
+                self.relate(stored, turned, permutation=(1, 0))
+                self.relate(name, weights, permutation=(1, 0))
         return self._dequantized[name]
 
     def _transpose_weights(self, name: str, *, alone: bool) -> str:
         """Return a constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
         if name not in self._transposed:
-            tensor = self._graph[name]
+            tensor = self.graph[name]
             assert tensor.data is not None
             q = None if tensor.quantization is None else tensor.quantization.transpose((1, 0))
             data = tensor.data.swapaxes(0, 1)
-            wanted = name if alone else self._rewriter.fresh(f"{name}/OI")
+            wanted = name if alone else self.fresh(f"{name}/OI")
             turned = replace(tensor, name=wanted, shape=data.shape, data=data, quantization=q)
-            self._transposed[name] = self._rewriter.define(turned, permutation=(1, 0) if alone else ())
+            self._transposed[name] = self.define(turned, permutation=(1, 0) if alone else ())
         return self._transposed[name]
 
     def _sizes(self, op: Op) -> tuple[int, int]:
         """Return how many products are added, and how many sums there are: the weights know it even where the data's shape does not."""
-        inputs, outputs = (int(size) for size in self._graph[op.inputs[1]].shape or ())
+        inputs, outputs = (int(size) for size in self.graph[op.inputs[1]].shape or ())
         return (outputs, inputs) if op["trans_b"] else (inputs, outputs)
 
     def _as_rows(self, data: Tensor, rows: int | str, depth: int) -> str:
         if data.rank == 2:
             return data.name
-        shape = self._rewriter.constant(f"{data.name}/rows_shape", [-1, depth])
-        return self._rewriter.compute("Reshape", (data.name, shape), f"{data.name}/rows", replace(data, shape=(rows, depth)))
+        shape = self.constant(f"{data.name}/rows_shape", [-1, depth])
+        return self.compute("Reshape", (data.name, shape), f"{data.name}/rows", replace(data, shape=(rows, depth)))
 
 
 def _rows(data: Tensor) -> int | str:

@@ -19,7 +19,6 @@ from qconvert.passes.linear import BiasQuantizations, quantized_bias, separate_w
 from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, middle, tensor_cost
 from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
@@ -41,14 +40,13 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     notes = [*(_report(graph[name], tensor) for name, tensor in changed.items()), *notes]
     if not changed:
         return source, tuple(notes)
-    rewriter = Rewriter(graph)
-    made = BiasQuantizations(rewriter, "per_tensor")
+    made = BiasQuantizations(graph, "per_tensor")
     for tensor in changed.values():
-        rewriter.define(tensor)
+        made.define(tensor)
     for op, bias, new in biases:
         if op.inputs[1] in changed:
             made.put(op, bias, new)
-    return rewriter.finish(), tuple(notes)
+    return made.finish(), tuple(notes)
 
 
 def _requantize_weights(tensor: Tensor) -> Tensor | None:

@@ -26,44 +26,43 @@ _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Walk over the graph once, in order; conversions that nobody reads any more go too."""
-    rewriter = Rewriter(graph)
-    shortener = _Shortener(rewriter)
-    for op in rewriter:
+    shortener = _Shortener(graph)
+    for op in shortener:
         if kind_of(op).rule == "convert":
             shortener.shorten(op)
     for name, output in shortener.outward.items():
-        rewriter.rename(name, output)
-    if not rewriter.is_changed:
+        shortener.rename(name, output)
+    if not shortener.is_changed:
         return graph, ()
-    changed = rewriter.finish(prune=lambda op: kind_of(op).rule == "convert" and op.outputs[0] in rewriter.readers)
+    changed = shortener.finish(prune=lambda op: kind_of(op).rule == "convert" and op.outputs[0] in shortener.readers)
     before, after = count_kinds(graph), count_kinds(changed)
     conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
     listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
     return changed, (listed or "conversions read their values one step earlier",)
 
 
-class _Shortener:
+class _Shortener(Rewriter):
     """What becomes of conversions.
 
     Attributes:
         outward: tensors, and the graph outputs that they are instead.
     """
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
-        self._producers = dict(rewriter.producers)  # of conversions: what they became
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._producers = dict(self.producers)  # of conversions: what they became
         self.outward: dict[str, str] = {}
 
     def shorten(self, old: Op) -> None:
         """Let a conversion read its values as early as it can, or take it out."""
-        op = replace(old, inputs=tuple(self._rewriter.resolve(name) for name in old.inputs))
+        op = replace(old, inputs=tuple(self.resolve(name) for name in old.inputs))
         while (shorter := self._merge_conversions(op)) is not None:
             op = shorter
         if kind_of(op).requantizes and self._is_dropped(op):
-            self._rewriter.remove(old)
+            self.remove(old)
             del self._producers[op.outputs[0]]
         elif op != old:
-            self._rewriter.replace(old, op)
+            self.replace(old, op)
             self._producers[op.outputs[0]] = op
 
     def _merge_conversions(self, op: Op) -> Op | None:
@@ -73,17 +72,17 @@ class _Shortener:
             return None
         kind = kind_of(op)
         if kind_of(before).dequantizes:
-            is_pair = kind.quantizes and self._graph[op.inputs[0]].dtype == "float32"
+            is_pair = kind.quantizes and self.graph[op.inputs[0]].dtype == "float32"
             return replace(op, kind="Requantize", inputs=before.inputs, attributes={}) if is_pair else None
         if kind_of(before).requantizes and not kind.quantizes and self._is_shift(before):
             return replace(op, inputs=before.inputs)
-        if kind.requantizes and self._rewriter.is_read_once(op.inputs[0]) and self._is_shift(op):
+        if kind.requantizes and self.is_read_once(op.inputs[0]) and self._is_shift(op):
             return replace(before, outputs=op.outputs, source=op.source)
         return None
 
     def _is_shift(self, op: Op) -> bool:
         """Whether a Requantize shifts integers and zero points by half the range and does nothing else."""
-        source, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
+        source, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
         if result.dtype != {**UNSIGNED, **SIGNED}.get(source.dtype):
             return False
         return shift_to_dtype(replace(source, data=None), result.dtype).quantization == result.quantization
@@ -91,12 +90,12 @@ class _Shortener:
     def _is_dropped(self, op: Op) -> bool:
         """Return whether a Requantize changes nothing and its result can go by the other side's name, which is noted."""
         (name,), (result,) = op.inputs, op.outputs
-        if not _is_same_storage(self._graph[name], self._graph[result]):
+        if not _is_same_storage(self.graph[name], self.graph[result]):
             return False
-        if result not in self._graph.public:
-            self._rewriter.forward(result, name)
+        if result not in self.graph.public:
+            self.forward(result, name)
             return True
-        if name in self._graph.public or name in self.outward or name not in self._producers:
+        if name in self.graph.public or name in self.outward or name not in self._producers:
             return False
         self.outward[name] = result
         return True

@@ -115,10 +115,9 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
     """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
-    rewriter = Rewriter(graph)
-    decomposition = _Decomposition(rewriter, fixed_point)
+    decomposition = _Decomposition(graph, fixed_point)
     stays: Counter[str] = Counter()
-    for op in rewriter:
+    for op in decomposition:
         try:
             found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
             needed = {"BitShift", found.kind if isinstance(found, Accumulator) and KINDS[found.kind].float_kind else "Clip"}
@@ -133,18 +132,19 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     notes = tuple(f"{count} operators stay, {reason}" for reason, count in stays.items())
     if not decomposition.differences:
         return graph, notes
-    return rewriter.finish(), (*decomposition.changes(), *notes)
+    return decomposition.finish(), (*decomposition.changes(), *notes)
 
 
-class _Decomposition:
+class _Decomposition(Rewriter):
     """Operators on plain integers in the place of quantized ones.
 
     Attributes:
         differences: result -> how it compares with the exact one.
     """
 
-    def __init__(self, rewriter: Rewriter, rounding: str) -> None:
-        self._rewriter, self._graph, self._rounding = rewriter, rewriter.graph, rounding
+    def __init__(self, graph: Graph, rounding: str) -> None:
+        super().__init__(graph)
+        self._rounding = rounding
         self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._plain: dict[str, str] = {}
         self.differences: dict[str, Difference] = {}
@@ -175,7 +175,7 @@ class _Decomposition:
         Raises:
             UnfitError: its multipliers have no fixed point.
         """
-        result = self._graph[op.outputs[0]]
+        result = self.graph[op.outputs[0]]
         quantization = result.quantization
         assert quantization is not None
         output, zero_point = float(quantization.scale[0]), int(quantization.zero_point[0])
@@ -198,11 +198,11 @@ class _Decomposition:
 
     def decompose_pair(self, op: Op, found: PairSum) -> None:
         """Put integers in fixed point in the place of a sum or a difference."""
-        result = self._graph[op.outputs[0]]
-        self.differences[result.name], self._ends[result.name] = compare_pairs(self._graph, op, found)
+        result = self.graph[op.outputs[0]]
+        self.differences[result.name], self._ends[result.name] = compare_pairs(self.graph, op, found)
         terms = []
         for index, name in enumerate(op.inputs):
-            quantization, tensor = self._graph[name].quantization, self._graph[name]
+            quantization, tensor = self.graph[name].quantization, self.graph[name]
             assert quantization is not None
             term = self._op("Cast", (self._difference(name, op, quantization.zero_point.reshape(())),), tensor, "int64", op, to="int64")
             term = self._emit_with_constant("Mul", term, np.array(found.multipliers[index]), tensor, op)
@@ -219,7 +219,7 @@ class _Decomposition:
         ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)
         steps = self._op("Clip", (steps, *ends), result, "int64", op)
         stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
-        self._rewriter.replace(op, Op("Reinterpret", (stored,), (result.name,), {}, op.source))
+        self.replace(op, Op("Reinterpret", (stored,), (result.name,), {}, op.source))
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """Return the accumulators, int32."""
@@ -240,7 +240,7 @@ class _Decomposition:
 
     def _difference(self, name: str, op: Op, zero_point: Array) -> str:
         """Return an operand less its zero points, int32."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.data is not None:
             return self._const(tensor.data.astype(np.int32) - zero_point.astype(np.int32), f"{name}/steps")
         wide = self._op("Cast", (self._reinterpret(name, op),), tensor, "int32", op, to="int32")
@@ -283,16 +283,16 @@ class _Decomposition:
     def _reinterpret(self, name: str, op: Op) -> str:
         """Return the stored integers of a tensor as plain ones."""
         if name not in self._plain:
-            tensor = self._graph[name]
+            tensor = self.graph[name]
             self._plain[name] = self._op("Reinterpret", (name,), tensor, tensor.dtype, op)
         return self._plain[name]
 
     def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: Attribute) -> str:
         plain = Tensor("", dtype, like.shape)
-        return self._rewriter.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, op.source, **attributes)
+        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, op.source, **attributes)
 
     def _const(self, data: Array, hint: str) -> str:
         key = (data.dtype.name, data.shape, data.tobytes())
         if key not in self._constants:
-            self._constants[key] = self._rewriter.constant(hint, np.asarray(data))
+            self._constants[key] = self.constant(hint, np.asarray(data))
         return self._constants[key]

@@ -49,12 +49,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
     points = _read_zero_points(graph)
     metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
-    rewriter = Rewriter(graph)
-    restoring = _Restoring(rewriter, points)
-    for op in rewriter if points else ():
-        rewriter.remove(op)
-        restoring.emit(op)
-    restored = rewriter.finish(metadata=metadata)
+    restoring = _Restoring(graph, points)
+    for op in restoring if points else ():
+        restoring.remove(op)
+        restoring.visit(op)
+    restored = restoring.finish(metadata=metadata)
     whole = restore_unsigned(restored)
     if whole is restored and not points:
         return whole, ()
@@ -113,23 +112,23 @@ def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantiza
     return replace(old, data=real.astype(np.float32))
 
 
-class _Restoring:
+class _Restoring(Rewriter):
     """What stands for the tensors of a graph while they get their zero points back. All operators are emitted."""
 
-    def __init__(self, rewriter: Rewriter, points: Mapping[str, int]) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
-        self._points = {**points, **_find_clip_zero_points(rewriter, points)}
+    def __init__(self, graph: Graph, points: Mapping[str, int]) -> None:
+        super().__init__(graph)
+        self._points = {**points, **_find_clip_zero_points(self, points)}
         self._called: dict[str, str] = {}  # a tensor that is another one now
         self._added: dict[str, tuple[str, float]] = {}  # float value -> another one, and what that is short of it
         self._raw: dict[str, str] = {}  # tensor -> the same integers with the quantization that the file has
         self._made_of: dict[str, str] = {}  # float value -> the tensor that it is of
-        self._averages = {match.named["average"].name: match for match in find_matches(self._graph, _NUDGED_AVERAGE)}
+        self._averages = {match.named["average"].name: match for match in find_matches(self.graph, _NUDGED_AVERAGE)}
         self._away: set[str] = set()  # averages times the factor that takes ties away from zero
         for name, point in self._points.items():
-            tensor = self._graph[name]
+            tensor = self.graph[name]
             assert tensor.quantization is not None
             quantization = replace(tensor.quantization, zero_point=np.array([point], np.int64))
-            rewriter.define(replace(tensor, quantization=quantization), shift=0)
+            self.define(replace(tensor, quantization=quantization), shift=0)
         self._ends = self._twins()
 
     def _twins(self) -> dict[str, str]:
@@ -137,21 +136,20 @@ class _Restoring:
 
         It has the same quantization, or an input without one.
         """
-        rewriter, known = self._rewriter, set(self._points)
-        found: dict[str, str] = {}
-        for op in self._graph.of_kind("Reinterpret"):
+        known, found = set(self._points), dict[str, str]()
+        for op in self.graph.of_kind("Reinterpret"):
             for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
-                own, other = rewriter[name], self._graph[end]
-                if name not in known or end in self._points or name in self._graph.public:
+                own, other = self[name], self.graph[end]
+                if name not in known or end in self._points or name in self.graph.public:
                     continue
-                is_plain_input = other.quantization is None and other.dtype == own.dtype and [*rewriter.readers.get(end, ())] == [op]
-                if own.shares_quantization(other) or (is_plain_input and end in self._graph.inputs):
+                is_plain_input = other.quantization is None and other.dtype == own.dtype and [*self.readers.get(end, ())] == [op]
+                if own.shares_quantization(other) or (is_plain_input and end in self.graph.inputs):
                     found[name] = end
-                    known.add(rewriter.define(replace(other, quantization=own.quantization), shift=0))
-                    rewriter.relate(name, end, shift=0)
+                    known.add(self.define(replace(other, quantization=own.quantization), shift=0))
+                    self.relate(name, end, shift=0)
         return found
 
-    def emit(self, op: Op) -> None:
+    def visit(self, op: Op) -> None:
         """Emit what an operator becomes."""
         inputs, outputs = (tuple(self._name(name) for name in side) for side in (op.inputs, op.outputs))
         kind = kind_of(op)
@@ -165,9 +163,9 @@ class _Restoring:
         elif kind.quantizes and op.outputs[0] in self._points:
             self._quantize(op, inputs[0], outputs[0])
         elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
-            self._rewriter.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
+            self.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._is_shift_invariant(op):
-            self._rewriter.emit(replace(op, inputs=self._restore_constants(op, inputs), outputs=outputs))
+            self.emit(replace(op, inputs=self._restore_constants(op, inputs), outputs=outputs))
         elif not (touched and self._requantize(op, inputs, outputs)) and not self._average(op) and not self._sum(op, inputs):
             self._emit_as_in_file(op, inputs, outputs)
 
@@ -176,13 +174,13 @@ class _Restoring:
 
     def _shift(self, name: str) -> float:
         """Return by how much the file's float values of a tensor are larger."""
-        quantization = self._graph[name].quantization if name in self._points else None
+        quantization = self.graph[name].quantization if name in self._points else None
         return 0.0 if quantization is None else float(quantization.scale[0]) * self._points[name]
 
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Take the shifts out of a bias; return whether that could be done."""
-        data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
-        old = self._graph[op.inputs[2]] if op.has(2) else None
+        data, weights = self.graph[op.inputs[0]], self.graph[op.inputs[1]]
+        old = self.graph[op.inputs[2]] if op.has(2) else None
         is_clipped = op.outputs[0] in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
         is_unsound = "pads" in op.attributes and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
         if not data.is_quantized or weights.data is None or weights.quantization is None or is_unsound or is_clipped:
@@ -194,55 +192,55 @@ class _Restoring:
         bias = old.data.astype(np.float64) - added
         nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
         if nothing.all():
-            self._rewriter.emit(replace(op, inputs=inputs[:2], outputs=outputs))
+            self.emit(replace(op, inputs=inputs[:2], outputs=outputs))
             return True
         made = _bias(old, bias, data.quantization, weights.quantization)
-        name = old.name if self._rewriter.is_read_once(old.name) else self._rewriter.fresh(f"{old.name}/restored")
-        self._rewriter.define(replace(made, name=name))
+        name = old.name if self.is_read_once(old.name) else self.fresh(f"{old.name}/restored")
+        self.define(replace(made, name=name))
         if name == old.name:
-            self._rewriter.forget((name,))
-        self._rewriter.emit(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
+            self.forget((name,))
+        self.emit(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
         return True
 
     def _is_shift_invariant(self, op: Op) -> bool:
         """Whether an operator gives the same integers with the zero points back, all its sides having one."""
         kind = kind_of(op)
-        sides = [name for name in (*kind.data(op), *kind.results_of(op)) if self._graph.is_quantized(name)]
-        found = {self._points.get(name) for name in sides if not self._graph[name].is_constant}
-        return len(found) == 1 and None not in found and is_shift_invariant(self._graph, op)
+        sides = [name for name in (*kind.data(op), *kind.results_of(op)) if self.graph.is_quantized(name)]
+        found = {self._points.get(name) for name in sides if not self.graph[name].is_constant}
+        return len(found) == 1 and None not in found and is_shift_invariant(self.graph, op)
 
     def _restore_constants(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
         """Return the inputs of a move: constants among the data with the quantization that the rest has; a filler that is real zero is
         none."""
         data = next(name for name in kind_of(op).data(op) if name in self._points)
-        quantization, point = self._rewriter[data].quantization, self._points[data]
+        quantization, point = self[data].quantization, self._points[data]
         changed = list(inputs)
         for position in kind_of(op).positions(op, "data", "factor", "filler"):
-            tensor = self._graph[op.inputs[position]] if op.inputs[position] else None
+            tensor = self.graph[op.inputs[position]] if op.inputs[position] else None
             if tensor is None or tensor.data is None or not tensor.is_quantized:
                 continue
             if op.kind == "Pad" and (tensor.data == point).all():
                 changed[position] = ""
             else:
-                changed[position] = self._rewriter.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=quantization)
+                changed[position] = self.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=quantization)
         while changed and not changed[-1]:
             changed.pop()
         return tuple(changed)
 
     def _bound(self, op: Op, name: str) -> str:
         """Return a bound of a Clip of stored integers without the shift; one that is real zero is 0."""
-        tensor = self._graph[name] if name else None
+        tensor = self.graph[name] if name else None
         if tensor is None or tensor.data is None:
             return name
         shift = self._shift(op.inputs[0])
         bound = tensor.data.astype(np.float64) - shift
         bound = np.where(np.abs(bound) <= abs(shift) * _CANCELLED, 0.0, bound)
-        return self._rewriter.constant(f"{name}/restored", bound.astype(tensor.dtype))
+        return self.constant(f"{name}/restored", bound.astype(tensor.dtype))
 
     def _dequantize(self, op: Op, value: str) -> None:
         """Emit the float values without the shift, of which readers know what is missing."""
-        result = self._graph[op.outputs[0]]
-        real = self._rewriter.compute("Dequantize", (value,), f"{result.name}/restored", result, op.source)
+        result = self.graph[op.outputs[0]]
+        real = self.compute("Dequantize", (value,), f"{result.name}/restored", result, op.source)
         self._made_of[op.outputs[0]] = op.inputs[0]
         self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
 
@@ -250,24 +248,24 @@ class _Restoring:
         base, missing = self._added.get(op.inputs[0], (value, 0.0))
         rest, shift = missing - self._shift(op.outputs[0]), self._shift(op.outputs[0])
         if abs(rest) > max(abs(missing), abs(shift)) * _CANCELLED:
-            base = self._add_constant(base, rest, self._graph[op.inputs[0]])
-        self._rewriter.emit(replace(op, inputs=(base,), outputs=(output,)))
+            base = self._add_constant(base, rest, self.graph[op.inputs[0]])
+        self.emit(replace(op, inputs=(base,), outputs=(output,)))
 
     def _settle(self, name: str, base: str, missing: float, size: float) -> None:
         """Record that the float value `name` is `base` plus a constant; `size` is what that is made of."""
         missing = 0.0 if abs(missing) <= abs(size) * _CANCELLED else missing
-        if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
-            self._rewriter.emit(Op("Identity", (self._add_constant(base, missing, self._graph[name]),), (name,)))
+        if name in self.graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
+            self.emit(Op("Identity", (self._add_constant(base, missing, self.graph[name]),), (name,)))
         elif not missing:
             self._called[name] = base
-            self._rewriter.relate(name, base)
+            self.relate(name, base)
         else:
             self._added[name] = base, missing
 
     def _add_constant(self, base: str, amount: float, like: Tensor) -> str:
         if not amount:
             return base
-        return self._rewriter.compute("Add", (base, self._rewriter.constant(f"{like.name}/constant", amount)), f"{like.name}/sum", like)
+        return self.compute("Add", (base, self.constant(f"{like.name}/constant", amount)), f"{like.name}/sum", like)
 
     def _average(self, op: Op) -> bool:
         """Emit an average whose ties the factor after it takes away from zero, or that factor; return whether it is one."""
@@ -276,17 +274,17 @@ class _Restoring:
             return True
         match = self._averages.get(op.name)
         known = self._added.get(op.inputs[0]) if match is not None else None
-        number = self._graph.constant(match.tensors["factor"]) if match is not None else None
+        number = self.graph.constant(match.tensors["factor"]) if match is not None else None
         if match is None or known is None or op.inputs[0] not in self._made_of:
             return False
         if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE:
             return False
         last = match.named["last"]
         whole = replace(op.with_attributes(arithmetic="ties_away"), inputs=(self._made_of[op.inputs[0]],), outputs=last.outputs)
-        if not is_ties_away_average(self._rewriter, whole):
+        if not is_ties_away_average(self, whole):
             return False
-        result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-        self._rewriter.emit(replace(whole, inputs=(known[0],), outputs=(result,)))
+        result = self.add(f"{op.outputs[0]}/restored", self.graph[op.outputs[0]])
+        self.emit(replace(whole, inputs=(known[0],), outputs=(result,)))
         self._added[op.outputs[0]] = result, known[1]
         self._away.update(last.inputs)
         return True
@@ -296,15 +294,15 @@ class _Restoring:
         sign = kind_of(op).sum_sign
         if not sign or op.attributes.get("activation"):
             return False
-        readers = self._rewriter.readers.get(op.outputs[0], ())
+        readers = self.readers.get(op.outputs[0], ())
         before_rounding = bool(readers) and all(kind_of(reader).quantizes and reader.outputs[0] in self._points for reader in readers)
         if not any(name in self._added for name in op.inputs) and not before_rounding:
             return False
         parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         missing, sizes = parts[0][1] + sign * parts[1][1], max(abs(part[1]) for part in parts)
         if parts[0][0] and parts[1][0]:
-            result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-            self._rewriter.emit(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
+            result = self.add(f"{op.outputs[0]}/restored", self.graph[op.outputs[0]])
+            self.emit(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
             self._settle(op.outputs[0], result, missing, sizes)
             return True
         if not parts[0][0]:  # a constant less a value
@@ -315,26 +313,26 @@ class _Restoring:
     def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Emit a number added to stored integers on the way to another quantization, which both shifts may be all of; return whether it is
         one."""
-        data, sign = [name for name in op.inputs if self._graph[name].is_quantized], kind_of(op).sum_sign
+        data, sign = [name for name in op.inputs if self.graph[name].is_quantized], kind_of(op).sum_sign
         is_sum = sign > 0 or (sign < 0 and data == [op.inputs[0]])
-        if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self._graph[op.outputs[0]].is_quantized:
+        if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self.graph[op.outputs[0]].is_quantized:
             return False
-        number = self._graph[op.inputs[1 - op.inputs.index(data[0])]]
+        number = self.graph[op.inputs[1 - op.inputs.index(data[0])]]
         if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
             return False
         added = float(number.data.reshape(-1)[0]) * sign
         before, following = self._shift(data[0]), self._shift(op.outputs[0])
         rest, value = before + added - following, inputs[op.inputs.index(data[0])]
         if abs(rest) <= max(abs(before), abs(added), abs(following)) * _CANCELLED:
-            self._rewriter.emit(Op("Requantize", (value,), outputs, {}, op.source))
+            self.emit(Op("Requantize", (value,), outputs, {}, op.source))
         else:
-            constant = self._rewriter.constant(f"{op.outputs[0]}/constant", rest)
-            self._rewriter.emit(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
+            constant = self.constant(f"{op.outputs[0]}/constant", rest)
+            self.emit(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
         return True
 
     def _part(self, name: str, own: str) -> tuple[str, float]:
         """Return an operand as a value plus a number; "" for a constant that is one number."""
-        tensor = self._graph[name]
+        tensor = self.graph[name]
         if tensor.data is not None and tensor.data.size == 1 and tensor.dtype == "float32":
             return "", float(tensor.data.reshape(-1)[0])
         return self._added.get(name, (own, 0.0))
@@ -347,18 +345,18 @@ class _Restoring:
             if name not in self._points:
                 results.append(own)
                 continue
-            raw = self._rewriter.add(f"{name}/as_shifted", self._graph[name])
+            raw = self.add(f"{name}/as_shifted", self.graph[name])
             results.append(raw)
             after.append(Op("Reinterpret", (raw,), (own,)))
         for item in (replace(op, inputs=tuple(given), outputs=tuple(results)), *after):
-            self._rewriter.emit(item)
+            self.emit(item)
 
     def _value_in_file(self, name: str, own: str) -> str:
         if name in self._added:
             base, missing = self._added[name]
             if name not in self._raw:
-                self._raw[name] = self._add_constant(base, missing, self._graph[name])
-                self._rewriter.relate(name, self._raw[name])
+                self._raw[name] = self._add_constant(base, missing, self.graph[name])
+                self.relate(name, self._raw[name])
         elif name in self._points and name not in self._raw:
-            self._raw[name] = self._rewriter.compute("Reinterpret", (own,), f"{name}/as_shifted", self._graph[name])
+            self._raw[name] = self.compute("Reinterpret", (own,), f"{name}/as_shifted", self.graph[name])
         return self._raw.get(name, own)

@@ -23,18 +23,19 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
     """Take the quantizations away where `pairs` is "sparse"."""
-    rewriter = Rewriter(graph)
-    gone = _find_removable(rewriter) if pairs == "sparse" else set()
+    if pairs != "sparse":
+        return graph, ()
+    removal = _Removal(graph)
+    gone = removal.gone
     if not gone:
         return graph, ()
-    removal = _Removal(rewriter, gone)
-    for op in rewriter:
+    for op in removal:
         removal.visit(op)
     shifted = {name: point for name, point in json.loads(graph.metadata.get(SHIFTED, "{}")).items() if name not in gone}
     metadata = {**graph.metadata, SHIFTED: json.dumps(shifted)} if SHIFTED in graph.metadata else graph.metadata
     costs = tuple(Cost(name, None, 0.5) for name in sorted(gone))
     note = Change(f"{len(gone)} activations are not quantized any more: no product reads their integers", costs=costs)
-    return rewriter.finish(metadata=metadata), (note,)
+    return removal.finish(metadata=metadata), (note,)
 
 
 def _find_removable(rewriter: Rewriter) -> set[str]:
@@ -70,36 +71,37 @@ def _is_real(op: Op, gone: set[str]) -> bool:
     return _gives_floats(op) or gone.issuperset(kind_of(op).moved_inputs(op))
 
 
-class _Removal:
-    def __init__(self, rewriter: Rewriter, gone: set[str]) -> None:
-        self._rewriter, self._gone = rewriter, gone
+class _Removal(Rewriter):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.gone = _find_removable(self)
         self._real: dict[str, str] = {}
 
     def visit(self, op: Op) -> None:
         """Let an operator compute in float in place of the integers that go."""
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
-        if kind_of(op).dequantizes and op.inputs[0] in self._gone:
-            self._rewriter.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
-        elif self._gone.isdisjoint(op.outputs):
+        if kind_of(op).dequantizes and op.inputs[0] in self.gone:
+            self.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
+        elif self.gone.isdisjoint(op.outputs):
             if inputs != op.inputs:
-                self._rewriter.replace(op, replace(op, inputs=inputs))
+                self.replace(op, replace(op, inputs=inputs))
         elif kind_of(op).rule == "move":
-            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._define_float(name, "real") for name in op.outputs)))
+            self.replace(op, replace(op, inputs=inputs, outputs=tuple(self._define_float(name, "real") for name in op.outputs)))
         elif kind_of(op).quantizes:
-            self._rewriter.replace(op, self._clip(op, inputs[0]))
+            self.replace(op, self._clip(op, inputs[0]))
         else:
-            real = self._rewriter.add_float(f"{op.outputs[0]}/sums", self._rewriter.graph[op.outputs[0]])
-            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
+            real = self.add_float(f"{op.outputs[0]}/sums", self.graph[op.outputs[0]])
+            self.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
 
     def _define_float(self, name: str, suffix: str) -> str:
-        self._real[name] = self._rewriter.add_float(f"{name}/{suffix}", self._rewriter.graph[name])
-        self._rewriter.relate(name, self._real[name])
+        self._real[name] = self.add_float(f"{name}/{suffix}", self.graph[name])
+        self.relate(name, self._real[name])
         return self._real[name]
 
     def _clip(self, op: Op, value: str) -> Op:
         """Return a Clip of the float value to the ends of the quantization that it was rounded to."""
-        result = self._rewriter.graph[op.outputs[0]]
+        result = self.graph[op.outputs[0]]
         assert result.quantization is not None
         scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
         ends = [(stored - point) * scale for stored in result.quantization.limits(result.dtype)]
-        return replace(self._rewriter.clip(value, ends, result.name, op.source), outputs=(self._define_float(result.name, "clipped"),))
+        return replace(self.clip(value, ends, result.name, op.source), outputs=(self._define_float(result.name, "clipped"),))

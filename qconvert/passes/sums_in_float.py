@@ -27,26 +27,25 @@ _MOST_PARTS = 64
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Decompose both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
-    rewriter = Rewriter(graph)
-    decomposition = _Decomposition(rewriter)
-    for op in rewriter:
+    decomposition = _Decomposition(graph)
+    for op in decomposition:
         if kind_of(op).float_kind and op.kind not in kept:
             decomposition.decompose(op)
     if not decomposition.count:
         return graph, ()
-    return rewriter.finish(), (
+    return decomposition.finish(), (
         f"{decomposition.count} sums of products of integers are computed in float32, which holds each of them exactly",
     )
 
 
-class _Decomposition:
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+class _Decomposition(Rewriter):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self.count = 0
 
     def decompose(self, op: Op) -> None:
         """Put sums of real products in the place of an operator; it stays if it has no such form."""
-        left, right, result = self._graph[op.inputs[0]], self._graph[op.inputs[1]], self._graph[op.outputs[0]]
+        left, right, result = self.graph[op.inputs[0]], self.graph[op.inputs[1]], self.graph[op.outputs[0]]
         if left.is_quantized or right.is_quantized or not {left.dtype, right.dtype} <= {"int8", "uint8"}:
             return
         depth = _depth(op, left.shape, right.shape)
@@ -60,18 +59,18 @@ class _Decomposition:
             pieces = operands if len(parts) == 1 else self._slice_depth(op, operands, *part)
             real = self._emit(kind_of(op).float_kind, pieces, result, "float32", **op.attributes)
             if len(parts) == 1:
-                self._rewriter.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
+                self.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
                 return
             whole = self._emit("Cast", (real,), result, "int32", to="int32")
             if part == parts[-1]:
-                self._rewriter.replace(op, Op("Add", (total, whole), op.outputs, {}, op.source))
+                self.replace(op, Op("Add", (total, whole), op.outputs, {}, op.source))
                 return
             total = self._emit("Add", (total, whole), result, "int32") if total else whole
 
     def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
         """Return ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
         each = bounds[0] * bounds[1]
-        right = self._graph[op.inputs[1]]
+        right = self.graph[op.inputs[1]]
         if _is_convolution(op):
             each *= int(np.prod([size for size in (right.shape or ())[2:] if isinstance(size, int)]))
         steps = self._steps(op)
@@ -88,14 +87,14 @@ class _Decomposition:
 
     def _steps(self, op: Op) -> Array | None:
         """Constant weights less their zero points."""
-        data, point = self._graph.constant(op.inputs[1]), self._point(op, 1)
+        data, point = self.graph.constant(op.inputs[1]), self._point(op, 1)
         if data is None or (point is None and _zero_point(op, 1)):
             return None
         return data.astype(np.int64) - (0 if point is None else point)
 
     def _largest(self, op: Op, index: int) -> int:
         """Return the largest magnitude of an operand's integers less their zero points."""
-        tensor, point = self._graph[op.inputs[index]], self._point(op, index)
+        tensor, point = self.graph[op.inputs[index]], self._point(op, index)
         low, high = integer_range(tensor.dtype)
         if tensor.data is not None and tensor.data.size:
             low, high = int(tensor.data.min()), int(tensor.data.max())
@@ -106,7 +105,7 @@ class _Decomposition:
     def _point(self, op: Op, index: int) -> Array | None:
         """Return known zero points of an operand, of a shape that fits it."""
         name = _zero_point(op, index)
-        data = self._graph.constant(name) if name else None
+        data = self.graph.constant(name) if name else None
         return (
             None
             if data is None or not data.size
@@ -114,23 +113,23 @@ class _Decomposition:
         )
 
     def _rank(self, op: Op) -> int:
-        return self._graph[op.inputs[1]].rank or 0
+        return self.graph[op.inputs[1]].rank or 0
 
     def _emit_float_operand(self, op: Op, index: int) -> str:
         """Return an operand's integers less their zero points, as float32."""
-        tensor = self._graph[op.inputs[index]]
+        tensor = self.graph[op.inputs[index]]
         value = self._emit("Cast", (tensor.name,), tensor, "float32", to="float32")
         name, point = _zero_point(op, index), self._point(op, index)
         if not name or (point is not None and not point.any()):
             return value
         if point is not None:
-            other = self._rewriter.constant(f"{name}/real", point.astype(np.float32))
+            other = self.constant(f"{name}/real", point.astype(np.float32))
         else:
-            given = self._graph[name]
+            given = self.graph[name]
             other = self._emit("Cast", (name,), given, "float32", to="float32")
             shape = _broadcast_shape(op, index, given.shape or (), self._rank(op))
             if shape != given.shape:
-                sizes = self._rewriter.constant(f"{name}/sizes", shape)
+                sizes = self.constant(f"{name}/sizes", shape)
                 other = self._emit("Reshape", (other, sizes), replace(given, shape=None), "float32")
         return self._emit("Sub", (value, other), tensor, "float32")
 
@@ -138,17 +137,17 @@ class _Decomposition:
         """Return both operands from `start` to `end` of the depth."""
         found = []
         for index, name in enumerate(operands):
-            tensor = self._graph[op.inputs[index]]
+            tensor = self.graph[op.inputs[index]]
             axis = _depth_axis(op, index, tensor.rank or 0)
             shape = tuple(end - start if i == axis else size for i, size in enumerate(tensor.shape or ()))
-            places = (self._rewriter.constant(f"{tensor.name}/sizes", [number]) for number in (start, end, axis))
+            places = (self.constant(f"{tensor.name}/sizes", [number]) for number in (start, end, axis))
             found.append(self._emit("Slice", (name, *places), replace(tensor, shape=shape), "float32"))
         return found[0], found[1]
 
     def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, **attributes: Attribute) -> str:
         """Emit an operator whose result has the shape of `like`; return the name of the result."""
         plain = Tensor("", dtype, like.shape)
-        return self._rewriter.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, **attributes)
+        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, **attributes)
 
 
 def _is_convolution(op: Op) -> bool:

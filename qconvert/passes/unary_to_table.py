@@ -44,12 +44,11 @@ _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
     """Make tables for the functions that hold a kind which the target's format or runtime lacks; for chains where they are asked for."""
-    rewriter, roots = Rewriter(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
+    rewriter, roots = Tables(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)
     chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
         return graph, ()
-    made = Tables(rewriter)
     wanted = set(graph.public)
     sizes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
     for op in reversed(graph.ops):
@@ -57,7 +56,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
         root = chains.get(name) or missing.get(name, "")
         if root and name in wanted and has_codes(graph[name]):
             values = curve_values(graph, rewriter.producers, name, root)
-            rewriter.replace(op, *made.lookup(op, root, values))
+            rewriter.replace(op, *rewriter.lookup(op, root, values))
             wanted.add(root)
             sizes[name in chains][values.size] += 1
         elif name not in roots() or name in wanted:
@@ -156,28 +155,28 @@ def _width(tensor: Tensor) -> int:
     return (high - low).bit_length()
 
 
-class Tables:
-    """The tables for a graph, each once, and the operators that read them."""
+class Tables(Rewriter):
+    """A graph that gets tables, each once, and the operators that read them."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self._known: dict[tuple[object, ...], str] = {}
 
     def lookup(self, op: Op, name: str, values: Array) -> list[Op]:
         """Return the operators that give the result of `op` by a table of stored values, one for each code of the tensor `name`."""
-        root, result = self._graph[name], self._graph[op.outputs[0]]
+        root, result = self.graph[name], self.graph[op.outputs[0]]
         table = self._constant(f"{result.name}/table", values, result.dtype, result.quantization)
-        index = self._rewriter.add(f"{result.name}/codes", root, dtype="int32", quantization=None)
+        index = self.add(f"{result.name}/codes", root, dtype="int32", quantization=None)
         found = [Op("Cast", (root.name,), (index,), {"to": "int32"}, op.source)]
         low = integer_range(root.dtype)[0]
         if low:
             offset = self._constant(f"{result.name}/first", np.array(-low, np.int32), "int32")
-            codes, index = index, self._rewriter.add(f"{result.name}/index", root, dtype="int32", quantization=None)
+            codes, index = index, self.add(f"{result.name}/index", root, dtype="int32", quantization=None)
             found.append(Op("Add", (codes, offset), (index,), {}, op.source))
         return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)]
 
     def _constant(self, wanted: str, data: Array, dtype: str, quantization: Quantization | None = None) -> str:
         key = (dtype, data.tobytes(), quantization and quantization.key)
         if key not in self._known:
-            self._known[key] = self._rewriter.constant(wanted, data, dtype, quantization)
+            self._known[key] = self.constant(wanted, data, dtype, quantization)
         return self._known[key]

@@ -25,21 +25,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Put an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
     if not any(_is_narrow(graph, op) for op in graph.ops):
         return graph, ()
-    rewriter = Rewriter(graph)
-    widening = _Widening(rewriter)
-    for op in rewriter:
+    widening = _Widening(graph)
+    for op in widening:
         if _is_narrow(graph, op):
             widening.widen(op)
-    return rewriter.finish(prune=True), (f"{widening.count} 1-D operators have a second dimension of size 1",)
+    return widening.finish(prune=True), (f"{widening.count} 1-D operators have a second dimension of size 1",)
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
     return op.kind in _KINDS and graph[op.inputs[0]].rank == _RANK
 
 
-class _Widening:
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
+class _Widening(Rewriter):
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
         self._wide: dict[tuple[str, int], str] = {}  # narrow tensor and the axis of the new dimension -> the same data with it
         self._weights: dict[str, str] = {}
         self.count = 0
@@ -47,34 +46,34 @@ class _Widening:
     def widen(self, op: Op) -> None:
         """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
         axis = 1 if op["data_format"] == "channels_last" else 2
-        result = self._graph[op.outputs[0]]
-        wide = self._rewriter.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
+        result = self.graph[op.outputs[0]]
+        wide = self.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
         if kind_of(op).has_weights:
             inputs[1] = self._kernel(op.inputs[1])
         widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
-        self._rewriter.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))
+        self.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))
         self._wide[result.name, axis] = wide
         self.count += 1
 
     def _data(self, name: str, axis: int) -> str:
         if (name, axis) not in self._wide:
-            data = replace(self._graph[name], shape=_insert_axis(self._graph[name].shape, axis))
-            self._wide[name, axis] = self._rewriter.compute("Unsqueeze", (name, self._axes(name, axis)), f"{name}/wide", data)
+            data = replace(self.graph[name], shape=_insert_axis(self.graph[name].shape, axis))
+            self._wide[name, axis] = self.compute("Unsqueeze", (name, self._axes(name, axis)), f"{name}/wide", data)
         return self._wide[name, axis]
 
     def _kernel(self, name: str) -> str:
         """Return the weights O,I,1,W; those that are computed get an Unsqueeze."""
         if name not in self._weights:
-            tensor = self._graph[name]
+            tensor = self.graph[name]
             data = None if tensor.data is None else np.expand_dims(tensor.data, 2)
-            self._weights[name] = self._rewriter.add(f"{name}/wide", tensor, shape=_insert_axis(tensor.shape, 2), data=data)
+            self._weights[name] = self.add(f"{name}/wide", tensor, shape=_insert_axis(tensor.shape, 2), data=data)
             if data is None:
-                self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, 2)), (self._weights[name],)))
+                self.emit(Op("Unsqueeze", (name, self._axes(name, 2)), (self._weights[name],)))
         return self._weights[name]
 
     def _axes(self, name: str, axis: int) -> str:
-        return self._rewriter.constant(f"{name}/height", [axis])
+        return self.constant(f"{name}/height", [axis])
 
 
 def _insert_axis(shape: Shape | None, axis: int) -> Shape | None:

@@ -155,15 +155,16 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     return is_same_average(own, other, quantizations[0], window.counted, tensors[0].dtype)
 
 
-class TorchForms:
+class TorchForms(Rewriter):
     """Puts other operators in the place of those that round as PyTorch's engines do.
 
     Attributes:
         done: what was done, in words, and how often.
     """
 
-    def __init__(self, rewriter: Rewriter, runtime: str) -> None:
-        self._rewriter, self._graph, self._runtime = rewriter, rewriter.graph, runtime
+    def __init__(self, graph: Graph, runtime: str) -> None:
+        super().__init__(graph)
+        self._runtime = runtime
         self.done: Counter[str] = Counter()
 
     def visit(self, op: Op) -> None:
@@ -173,34 +174,32 @@ class TorchForms:
         {"torch": self._resize_as, "fused": self._quantize_as}.get(str(op["arithmetic"]), self._average_as)(op)
 
     def _drop_arithmetic(self, op: Op) -> None:
-        self._rewriter.replace(op, op.with_attributes(arithmetic=""))
+        self.replace(op, op.with_attributes(arithmetic=""))
 
     def _quantize_as(self, op: Op) -> None:
         def add(tensor: Tensor, hint: str) -> str:
-            return self._rewriter.add(f"{op.outputs[0]}/{hint}", tensor, data=tensor.data)
+            return self.add(f"{op.outputs[0]}/{hint}", tensor, data=tensor.data)
 
-        found = fused_quantize(self._graph, op, self._runtime, add)
+        found = fused_quantize(self.graph, op, self._runtime, add)
         if found is None:
             self._drop_arithmetic(op)
             return
         least = ", but for a few of all float32 numbers" if found[1] else ""
         self.done[f"roundings of data to a quantization as PyTorch's fused sum{least}"] += 1
-        self._rewriter.replace(op, *found[0])
+        self.replace(op, *found[0])
 
     def _resize_as(self, op: Op) -> None:
         """Interpolate stored integers as plain numbers, whose sums are exact where weights are: with a quantization of steps of 1."""
-        data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
         if data.dtype not in ("int8", "uint8") or not data.shares_quantization(result):
             self._drop_arithmetic(op)
             return
         self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
         steps = Quantization.per_tensor(1.0, integer_range(data.dtype)[0])
-        given, found = (
-            self._rewriter.add(f"{result.name}/{hint}", tensor, quantization=steps) for tensor, hint in ((data, "of"), (result, "steps"))
-        )
+        given, found = (self.add(f"{result.name}/{hint}", tensor, quantization=steps) for tensor, hint in ((data, "of"), (result, "steps")))
         plain = op.with_attributes(arithmetic="")
         if self._runtime == "tflite":
-            real, total = (self._rewriter.add_float(f"{tensor.name}/real", tensor) for tensor in (data, result))
+            real, total = (self.add_float(f"{tensor.name}/real", tensor) for tensor in (data, result))
             forms = [
                 Op("Dequantize", (given,), (real,), {}, op.source),
                 replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)),
@@ -209,12 +208,12 @@ class TorchForms:
         else:
             forms = [replace(plain, inputs=(given, *op.inputs[1:]), outputs=(found,))]
         before, after = Op("Reinterpret", (data.name,), (given,), {}, op.source), Op("Reinterpret", (found,), op.outputs, {}, op.source)
-        self._rewriter.replace(op, before, *forms, after)
+        self.replace(op, before, *forms, after)
 
     def _average_as(self, op: Op) -> None:
         """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
-        data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
-        window = _window(self._graph, op)
+        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        window = _window(self.graph, op)
         quantization = data.quantization
         if window is None or quantization is None or not data.shares_quantization(result) or not quantization.is_per_tensor:
             self._drop_arithmetic(op)
@@ -231,22 +230,22 @@ class TorchForms:
         name, pads = self._pad_data(op, data, window, own)
         name, back = self._on_quantization(op, name, own), own != quantization
         ones = saturate(np.ones((window.channels, 1, *window.kernel)), "int8")
-        weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
+        weights = self.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
         kept = not op.attributes.get("keepdims", 1)  # by the convolution, not by the average
         target = result.name
         if back or kept:
-            target = self._rewriter.add(f"{target}/average", result, shape=_convolved_shape(self._graph, op), quantization=own)
+            target = self.add(f"{target}/average", result, shape=_convolved_shape(self.graph, op), quantization=own)
         attributes: dict[str, Attribute] = {"strides": window.strides, "pads": pads, "dilations": (1, 1), "group": window.channels}
         attributes["data_format"] = window.layout
-        self._rewriter.emit(Op("Conv", (name, weights), (target,), attributes, op.source))
+        self.emit(Op("Conv", (name, weights), (target,), attributes, op.source))
         if kept:
             sizes = [size if isinstance(size, int) else -1 for size in result.shape or ()]
-            given = target, self._rewriter.constant(f"{result.name}/shape", sizes)
-            target = result.name if not back else self._rewriter.add(f"{result.name}/flat", result, quantization=own)
-            self._rewriter.emit(Op("Reshape", given, (target,), {}, op.source))
+            given = target, self.constant(f"{result.name}/shape", sizes)
+            target = result.name if not back else self.add(f"{result.name}/flat", result, quantization=own)
+            self.emit(Op("Reshape", given, (target,), {}, op.source))
         if back:
-            self._rewriter.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
-        self._rewriter.remove(op)
+            self.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
+        self.remove(op)
 
     def _pad_data(self, op: Op, data: Tensor, window: _Window, quantization: Quantization) -> tuple[str, tuple[int, ...]]:
         """Return the data, with their padding where the convolution would pad with another integer, and the padding that is left to it."""
@@ -255,14 +254,14 @@ class TorchForms:
             return data.name, pads
         last = window.layout == "channels_last"
         wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
-        return self._rewriter.pad(data, wide, op.outputs[0], op.source), (0, 0, 0, 0)
+        return self.pad(data, wide, op.outputs[0], op.source), (0, 0, 0, 0)
 
     def _on_quantization(self, op: Op, name: str, quantization: Quantization) -> str:
-        tensor = self._rewriter[name]
+        tensor = self[name]
         if tensor.quantization == quantization:
             return name
         moved = replace(tensor, quantization=quantization)
-        return self._rewriter.compute("Reinterpret", (name,), f"{op.outputs[0]}/from_0", moved, op.source)
+        return self.compute("Reinterpret", (name,), f"{op.outputs[0]}/from_0", moved, op.source)
 
 
 @dataclass(frozen=True, slots=True)

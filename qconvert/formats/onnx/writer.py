@@ -37,7 +37,6 @@ from qconvert.graph.metadata import (
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.plugins import operators
-from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import require_few_expanded, whiles_to_loops, without_calls, without_regions
 from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
@@ -146,11 +145,10 @@ def _with_torch_forms(graph: Graph) -> Graph:
         graph = replace(graph, functions={name: _with_torch_forms(inner) for name, inner in graph.functions.items()})
     if not any(map(has_torch_form, graph.ops)):
         return graph
-    rewriter = Rewriter(graph)
-    forms = TorchForms(rewriter, "onnx")
-    for op in rewriter:
+    forms = TorchForms(graph, "onnx")
+    for op in forms:
         forms.visit(op)
-    return rewriter.finish()
+    return forms.finish()
 
 
 def _properties(

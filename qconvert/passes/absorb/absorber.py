@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantize
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
@@ -71,42 +71,42 @@ def _is_single_movement(op: Op) -> bool:
     return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0
 
 
-class Absorber:
+class Absorber(Rewriter):
     """One walk over a graph; `count` is how many operators became quantized."""
 
-    def __init__(self, rewriter: Rewriter) -> None:
-        self._rewriter, self._graph = rewriter, rewriter.graph
-        self._known = KnownValues(self._graph.tensors, rewriter.producers)
-        self._ahead = Lookahead(rewriter, self._known)
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._known = KnownValues(self.graph.tensors, self.producers)
+        self._ahead = Lookahead(self, self._known)
         self._stored: dict[str, str] = {}  # float values -> the tensor of stored integers that they come from
         self.count = 0
 
     def visit(self, op: Op) -> None:
         """Put the new form of the next operator in its place, if it has one."""
-        read = replace(op, inputs=tuple(map(self._rewriter.resolve, op.inputs)))
-        if kind_of(op).dequantizes and self._graph[op.outputs[0]].dtype == "float32":
+        read = replace(op, inputs=tuple(map(self.resolve, op.inputs)))
+        if kind_of(op).dequantizes and self.graph[op.outputs[0]].dtype == "float32":
             self._stored[op.outputs[0]] = read.inputs[0]
         elif self._replace_quantize(read) or self._move_integers(read) or self._quantize_operator(read) or self._quantize_clip(read):
-            self._rewriter.remove(op)
+            self.remove(op)
 
     def _stored_of(self, real: str) -> str:
         """Return the tensor of stored integers that float values come from; "" if they come from none."""
-        return self._rewriter.resolve(self._stored.get(real, ""))
+        return self.resolve(self._stored.get(real, ""))
 
     def _replace_quantize(self, op: Op) -> bool:
         """Put a Requantize in the place of a Quantize of values that came from integers, or nothing if the quantization is theirs."""
         source = self._stored_of(op.inputs[0]) if kind_of(op).quantizes else ""
         if not source:
             return False
-        result = self._rewriter[op.outputs[0]]
+        result = self[op.outputs[0]]
         if source == result.name:
             return True
-        if not self._rewriter[source].shares_quantization(result):
-            self._rewriter.emit(replace(op, kind="Requantize", inputs=(source,), attributes={}))
-        elif result.name in self._graph.public:
-            self._rewriter.emit(replace(op, kind="Identity", inputs=(source,), attributes={}))
+        if not self[source].shares_quantization(result):
+            self.emit(replace(op, kind="Requantize", inputs=(source,), attributes={}))
+        elif result.name in self.graph.public:
+            self.emit(replace(op, kind="Identity", inputs=(source,), attributes={}))
         else:
-            self._rewriter.forward(result.name, source)
+            self.forward(result.name, source)
         return True
 
     # data movement
@@ -118,8 +118,8 @@ class Absorber:
             return False
         data = spec.positions(op, "data")
         names = [self._stored_of(op.inputs[index]) for index in data]
-        first = self._rewriter[names[0]] if names and names[0] else None
-        if first is None or first.quantization is None or not all(n and self._rewriter[n].shares_quantization(first) for n in names):
+        first = self[names[0]] if names and names[0] else None
+        if first is None or first.quantization is None or not all(n and self[n].shares_quantization(first) for n in names):
             return False
         fillers = spec.positions(op, "filler")
         filled = [self._stored_filler(op, index, first) for index in fillers]
@@ -139,7 +139,7 @@ class Absorber:
             for name, quantization in zip(outputs, quantizations, strict=True)
             if quantization is not None
         ]
-        self._rewriter.emit(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
+        self.emit(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
         for real, stored in zip(outputs, written, strict=True):
             self._dequantize(stored, real, op)
         return True
@@ -148,27 +148,27 @@ class Absorber:
         """Move the integers of a constant now. The result takes the constant's name if nobody else reads it."""
         moved = replace(op, inputs=tuple(inputs))
         values = [self._data(name) if name else None for name in inputs]
-        plain = {name: replace(self._rewriter[name], quantization=None) for name in inputs if name}
+        plain = {name: replace(self[name], quantization=None) for name in inputs if name}
         found = evaluate_constant(moved, plain, values)
         if found is None:
             return False
         real = op.outputs[0]
-        is_alone = self._rewriter.is_read_once(source.name) and len(self._rewriter.readers.get(op.inputs[0], ())) == 1
-        is_turned = kind_of(op).transposes and source is self._graph.tensors.get(source.name)
+        is_alone = self.is_read_once(source.name) and len(self.readers.get(op.inputs[0], ())) == 1
+        is_turned = kind_of(op).transposes and source is self.graph.tensors.get(source.name)
         name = source.name if is_alone else self._integers(real, source.dtype, _require_quantization(quantization))
-        self._rewriter.forget((name,) if is_alone else ())
+        self.forget((name,) if is_alone else ())
         constant = Tensor(name, source.dtype, found[0].shape, found[0], quantization)
-        self._rewriter.define(constant, permutation=op["perm"] if is_alone and is_turned else ())
+        self.define(constant, permutation=op["perm"] if is_alone and is_turned else ())
         self._dequantize(name, real, op)
         return True
 
     def _data(self, name: str) -> Array | None:
-        moved = self._rewriter[name].data if name in self._rewriter else None  # perhaps by a movement before this one
+        moved = self[name].data if name in self else None  # perhaps by a movement before this one
         return moved if moved is not None else self._known.get(name)
 
     def _moved_quantization(self, op: Op, source: Tensor, output: str) -> Quantization | None:
         """Return the quantization of moved integers; None if scales along an axis do not survive the movement."""
-        quantization, shape = source.quantization, self._graph[output].shape
+        quantization, shape = source.quantization, self.graph[output].shape
         assert quantization is not None
         if quantization.axis is None:
             return quantization
@@ -177,7 +177,7 @@ class Absorber:
         if quantization.block_size or shape is None or source.shape is None:
             return quantization if kind_of(op).copies else None
         for axis in range(len(shape)):
-            if is_axis_kept(self._graph, op, source.shape, shape, quantization.axis, axis):
+            if is_axis_kept(self.graph, op, source.shape, shape, quantization.axis, axis):
                 return quantization.with_axis(axis)
         return None
 
@@ -197,7 +197,7 @@ class Absorber:
         if stored[0] == quantization.zero_point[0] and index >= kind_of(op).inputs[0]:
             return ""
         filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
-        return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
+        return self.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
 
     # operators in float
 
@@ -212,7 +212,7 @@ class Absorber:
             return False
         op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
         if quantization is None:
-            self._rewriter.emit(op)
+            self.emit(op)
             self.count += 1
         else:
             self._emit_on_quantization(op, quantization)
@@ -240,9 +240,9 @@ class Absorber:
         name = self._integers(real, quantization.dtype, _require_quantization(quantization.quantization))
         op = replace(op, outputs=(name,))
         if not self._quantize_clip(op):
-            self._rewriter.emit(op)
+            self.emit(op)
             self.count += 1
-        self._dequantize(self._rewriter.resolve(name), real, op)
+        self._dequantize(self.resolve(name), real, op)
 
     # clipping
 
@@ -252,35 +252,35 @@ class Absorber:
         bounds = self._ahead.bounds(op)
         if bounds is None:
             return False
-        source, result = self._rewriter[op.inputs[0]], self._rewriter[op.outputs[0]]
+        source, result = self[op.inputs[0]], self[op.outputs[0]]
         q = source.quantization
         if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
-        if limits == integer_range(source.dtype) and result.name not in self._graph.public:
-            if source.name in self._graph or result.name not in self._graph:
-                self._rewriter.forward(result.name, source.name)
+        if limits == integer_range(source.dtype) and result.name not in self.graph.public:
+            if source.name in self.graph or result.name not in self.graph:
+                self.forward(result.name, source.name)
             else:  # a name of the file, by which a check finds the tensor
-                self._rewriter.define(replace(source, name=result.name))
-                self._rewriter.rename(source.name, result.name)
+                self.define(replace(source, name=result.name))
+                self.rename(source.name, result.name)
             return True
         with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
             ends = [float(np.float32(limit - q.zero_point[0]) * q.scale[0]) for limit in limits]
-        self._rewriter.emit(self._rewriter.clip(source.name, ends, result.name, op.source))
+        self.emit(self.clip(source.name, ends, result.name, op.source))
         return True
 
     def _linear_inputs(self, op: Op, stored: Sequence[str]) -> list[str]:
         """Return the integers of data and weights if both have them and the kernels' arithmetic fits, with a bias that has their scale."""
         if not (stored[0] and stored[1]):
             return [""] * len(stored)
-        data, weights = (self._rewriter[name] for name in stored[:2])
+        data, weights = (self[name] for name in stored[:2])
         assert data.quantization is not None and weights.quantization is not None
         along = weights.quantization.axis
         is_off_axis = kind_of(op).has_weights and along not in (None, 0) and not weights.quantization.block_size
         if not data.quantization.is_per_tensor or is_off_axis:
             return [""] * len(stored)
         if len(stored) > 2 and stored[2]:
-            return [*stored[:2], stored[2] if self._is_accumulated(data, weights, self._rewriter[stored[2]]) else ""]
+            return [*stored[:2], stored[2] if self._is_accumulated(data, weights, self[stored[2]]) else ""]
         return list(stored)
 
     @staticmethod
@@ -297,16 +297,16 @@ class Absorber:
 
     def _integers(self, real: str, dtype: str, quantization: Quantization) -> str:
         """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
-        shape = self._graph[real].shape
+        shape = self.graph[real].shape
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, quantization)
-        for reader in (op for op in self._rewriter.readers.get(real, ()) if kind_of(op).quantizes):
-            result = self._graph[reader.outputs[0]]
+        for reader in (op for op in self.readers.get(real, ()) if kind_of(op).quantizes):
+            result = self.graph[reader.outputs[0]]
             if result.shares_quantization(wanted):
-                return self._rewriter.define(replace(result, shape=shape if result.shape is None else result.shape))
-        return self._rewriter.add(wanted.name, wanted)
+                return self.define(replace(result, shape=shape if result.shape is None else result.shape))
+        return self.add(wanted.name, wanted)
 
     def _dequantize(self, stored: str, real: str, op: Op) -> None:
-        self._rewriter.emit(Op("Dequantize", (stored,), (real,), {}, op.source))
+        self.emit(Op("Dequantize", (stored,), (real,), {}, op.source))
         self._stored[real] = stored
 
 
