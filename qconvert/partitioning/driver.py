@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from qconvert.graph import Graph, Op, count_kinds
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import named_states
 from qconvert.partitioning.costs import macs, stored_bytes
-from qconvert.partitioning.parts import Judge, Refusal, expand_graph
-from qconvert.partitioning.region_growing import REST, grow_regions, sorted_groups
+from qconvert.partitioning.parts import Judge, expand_graph
+from qconvert.partitioning.region_growing import REST, condense, grow_regions, sorted_groups
 from qconvert.partitioning.regions import (
     STATES,
     Bases,
@@ -224,13 +224,8 @@ def _without_cycles(owners: _Owners) -> tuple[list[Candidate], list[int]]:
 
 def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> list[_Found]:
     """Grow units to regions; return these in an order in which they can run."""
-    of = {base: number for number, unit in enumerate(units) for base in unit.bases}
-
-    def condense(found: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-        return [frozenset(of[one] for base in unit.bases for one in found[base]) - {number} for number, unit in enumerate(units)]
-
-    before = condense(bases.before)
-    regions = grow_regions(before, condense(bases.data), owned)
+    before, data = (condense(found, [unit.bases for unit in units]) for found in (bases.before, bases.data))
+    regions = grow_regions(before, data, owned)
     held = {unit for region in regions for unit in region}
     groups = [*regions, *([unit] for unit in range(len(units)) if unit not in held)]
     order = sorted_groups(before, groups) or []
@@ -263,20 +258,14 @@ def _ban_small_regions(owners: _Owners, regions: Sequence[_Found], min_ops: int,
 
 def _ban_refused_regions(owners: _Owners, regions: Sequence[_Found]) -> bool:
     """Exclude the operators that a target's refusal of a whole region names; whether there were any."""
-    found = False
+    graph, found = owners.bases.graph, False
     for number, bases in regions:
         refusal = owners.judges[number].refusal(owners.bases.places(bases)) if len(bases) > 1 else None
         if refusal is not None:
-            owners.ban(number, set(_refused_units(owners.bases, bases, refusal)) or bases, refusal.rule)
+            named = [base for base in bases if _is_named(graph.graph.ops[owners.bases.main(base)], refusal.places)]
+            owners.ban(number, named or bases, refusal.rule)
             found = True
     return found
-
-
-def _refused_units(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
-    """Yield the units of a region that a refusal names."""
-    for base in region:
-        if _is_named(bases.graph.graph.ops[bases.main(base)], refusal.places):
-            yield base
 
 
 def _is_named(op: Op, places: Iterable[str]) -> bool:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-__all__ = ["REST", "closure", "descendants", "descendants_of", "edges", "grow_regions", "is_connected", "order", "sorted_groups"]
+__all__ = [
+    "REST",
+    "closure",
+    "condense",
+    "descendants",
+    "descendants_of",
+    "edges",
+    "grow_regions",
+    "is_connected",
+    "order",
+    "sorted_groups",
+]
 
 #: The owner of units that no target takes.
 REST = -1
@@ -115,15 +126,15 @@ def sorted_groups(before: Sequence[frozenset[int]], groups: Sequence[Sequence[in
     return found if len(found) == len(groups) else None
 
 
-def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[set[int]]:
-    """Return for each group the groups right after it."""
+def condense(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[frozenset[int]]:
+    """Return for each group the groups right before it."""
     home = {unit: number for number, group in enumerate(groups) for unit in group}
-    after: list[set[int]] = [set() for _ in groups]
-    for unit, found in enumerate(before):
-        for one in found:
-            if home[one] != home[unit]:
-                after[home[one]].add(home[unit])
-    return after
+    return [frozenset(home[one] for unit in group for one in before[unit]) - {number} for number, group in enumerate(groups)]
+
+
+def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[list[int]]:
+    """Return for each group the groups right after it."""
+    return _successors(condense(before, groups))
 
 
 def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> list[int]:
@@ -180,9 +191,4 @@ def descendants_of(after: Sequence[Iterable[int]], start: int) -> set[int]:
 
 def is_connected(units: frozenset[int], data: Sequence[frozenset[int]]) -> bool:
     """Whether all units are connected by data, in either direction."""
-    near: dict[int, set[int]] = {unit: set(data[unit] & units) for unit in units}
-    for unit in units:
-        for other in data[unit] & units:
-            near[other].add(unit)
-    first = min(units)
-    return descendants_of([near.get(unit, ()) for unit in range(max(units) + 1)], first) | {first} == units
+    return len(_connected_parts([sorted(units)], data)) == 1

@@ -11,7 +11,7 @@ from qconvert.graph import Graph, Names, Op
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import named_states, with_used_functions
 from qconvert.partitioning.parts import Expanded
-from qconvert.partitioning.region_growing import closure, descendants_of, edges, is_connected, order, sorted_groups
+from qconvert.partitioning.region_growing import closure, condense, descendants_of, edges, is_connected, order, sorted_groups
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, find_matches
 
@@ -74,14 +74,9 @@ def bases_of(graph: Expanded) -> Bases:
     for place, main in enumerate(home):
         held.setdefault(main, []).append(place)
     numbers = {main: number for number, main in enumerate(sorted(held))}
-    of = tuple(numbers[main] for main in home)
-
-    def among(found: Sequence[frozenset[int]], number: int, places: Iterable[int]) -> frozenset[int]:
-        return frozenset(of[one] for place in places for one in found[place]) - {number}
-
-    listed = [tuple(held[main]) for main in sorted(held)]
-    before, data = (tuple(among(found, n, places) for n, places in enumerate(listed)) for found in (graph.before, graph.data))
-    return Bases(graph, tuple(listed), of, before, data)
+    listed = tuple(tuple(held[main]) for main in sorted(held))
+    before, data = (tuple(condense(found, listed)) for found in (graph.before, graph.data))
+    return Bases(graph, listed, tuple(numbers[main] for main in home), before, data)
 
 
 def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:

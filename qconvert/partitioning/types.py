@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import format_some
@@ -50,17 +50,7 @@ class Region:
 
     def to_dict(self) -> dict[str, Any]:
         """The region as JSON has it."""
-        return {
-            "name": self.name,
-            "target": self.target,
-            "operators": dict(self.operators),
-            **({"groups": dict(self.groups)} if self.groups else {}),
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-            "macs": self.macs,
-        }
+        return {key: value for key, value in asdict(self).items() if key != "groups" or value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +71,7 @@ class Outside:
 
     def to_dict(self) -> dict[str, Any]:
         """The operator as JSON has it."""
-        return {"kind": self.kind, "name": self.name, "source": self.source, "reasons": dict(self.reasons)}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -19,7 +19,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
-from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_quantization, match_entries, normalize, orient, split_limits
+from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_encoding, match_entries, normalize, split_limits
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
@@ -104,8 +104,7 @@ class _Encoding(Rewriter):
         for (result, index), encoding in found.operands.items():
             op = self.producers[result]
             tensor = self._require_float(op.inputs[index])
-            integers = orient(encoding, tensor, op, index).integers
-            self._operands[result, index] = fit_quantization(encoding, tensor, op, index, range_dtype), integers
+            self._operands[result, index] = fit_encoding(encoding, tensor, op, index, range_dtype)
 
     def _require_float(self, name: str) -> Tensor:
         """Return a tensor that an entry is of: it holds float values."""
@@ -124,7 +123,7 @@ class _Encoding(Rewriter):
         tensor = self._require_float(name)
         op = next(iter(self.readers.get(name, ())), None)
         index = op.inputs.index(name) if op is not None else 0
-        quantization, integers = fit_quantization(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
+        quantization, integers = fit_encoding(encoding, tensor, op, index, self._dtype)
         if tensor.is_constant:
             self._constants[name] = quantization, integers
         else:

@@ -23,7 +23,6 @@ from qconvert.passes.quantizations.scales_and_costs import fitting_quantization,
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    describe_weights,
     is_scalable,
     merge_scales,
     requantize_weights,
@@ -50,13 +49,14 @@ def run(
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
     notes: list[Change | str] = []
     if weight_bits:
-        graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
-        notes += describe_weights(weights, f"have {weight_bits} bits")
+        graph, notes = requantize_weights(
+            graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits", f"have {weight_bits} bits"
+        )
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
         wide = target is None or not target.format or "int64" in target.storage.bias_dtypes.get("int16", ())
         taken = target.storage.activation_dtypes if target is not None else ()
-        choose = cache_by_quantization(lambda tensor: _to_supported_type(_activation(tensor, activation_bits), taken))
+        choose = cache_by_quantization(lambda dtype, q: _to_supported_type(_activation(dtype, q, activation_bits), taken))
         keep_io = edges == "keep"
         found = requantize_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
@@ -88,20 +88,18 @@ def _to_supported_type(found: tuple[str, Quantization] | None, dtypes: Collectio
     return signed, found[1].shift_zero_point(integer_range(signed)[0])
 
 
-def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
-    """Return the quantization of an activation in a type of other width; None where it has several scales."""
-    q = tensor.quantization
-    assert q is not None
+def _activation(old: str, q: Quantization, bits: int) -> tuple[str, Quantization] | None:
+    """Return the quantization of an activation in a type of other width than the old one; None where it has several scales."""
     if not q.is_per_tensor:
         return None
-    dtype, width, point = _integer_type(tensor.dtype, bits), _WIDTH[tensor.dtype], int(q.zero_point[0])
-    is_symmetric = point == middle(tensor.dtype)
+    dtype, width, point = _integer_type(old, bits), _WIDTH[old], int(q.zero_point[0])
+    is_symmetric = point == middle(old)
     if bits > width and is_symmetric:
         return dtype, Quantization.per_tensor(float(q.scale[0]) / 2 ** (bits - width), middle(dtype))
     if bits > width:  # 8 bits have 255 steps, 16 have 65,535, 257 times as many: both quantizations have the same range
-        steps, old, new = (2**bits - 1) // (2**width - 1), integer_range(tensor.dtype)[0], integer_range(dtype)[0]
-        return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - old) * steps + new)
-    (lowest,), (highest,) = affine_range(q, tensor.dtype)
+        steps, least = (2**bits - 1) // (2**width - 1), integer_range(old)[0]
+        return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - least) * steps + integer_range(dtype)[0])
+    (lowest,), (highest,) = affine_range(q, old)
     return dtype, fitting_quantization(float(lowest), float(highest), dtype, symmetric=is_symmetric)
 
 

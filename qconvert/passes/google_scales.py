@@ -39,32 +39,30 @@ def run(
     return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, granularity),
-        lambda tensor: _activation(tensor, scheme),
+        lambda dtype, q: _activation(dtype, q, scheme),
         suffix="google",
         words=("have the scales of the google formula", "have the scales of the google formulas"),
         edges=edges,
     )
 
 
-def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
-    """Return the formula's quantization for the range of a tensor's; None where it has that, or has several scales."""
-    q = tensor.quantization
-    assert q is not None
+def _activation(dtype: str, q: Quantization, scheme: str) -> tuple[str, Quantization] | None:
+    """Return the formula's quantization for the range of another; None where that is the formula's, or has several scales."""
     if not q.is_per_tensor:
         return None
-    (lowest,), (highest,) = affine_range(q, tensor.dtype)
-    (low, high), point = integer_range(tensor.dtype), int(q.zero_point[0])
+    (lowest,), (highest,) = affine_range(q, dtype)
+    (low, high), point = integer_range(dtype), int(q.zero_point[0])
     bits = (high - low).bit_length()
     if scheme == "symmetric" or (scheme == "types" and low < 0):
-        if point == middle(tensor.dtype):
+        if point == middle(dtype):
             return None
-        found = choose_quantization("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(tensor.dtype, tensor.dtype))[1]
-        found = found.shift_zero_point(middle(tensor.dtype))
+        found = choose_quantization("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(dtype, dtype))[1]
+        found = found.shift_zero_point(middle(dtype))
     else:
-        found = choose_quantization("google_affine", lowest, highest, bits, dtype=tensor.dtype)[1]
+        found = choose_quantization("google_affine", lowest, highest, bits, dtype=dtype)[1]
     if abs(float(found.scale[0]) / float(q.scale[0]) - 1) < _SAME and int(found.zero_point[0]) == point:
         return None
-    return tensor.dtype, found
+    return dtype, found
 
 
 def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:

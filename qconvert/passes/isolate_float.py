@@ -175,13 +175,9 @@ class _Isolating(Rewriter):
             return
         self.reasons[op.kind, reason] += 1
         self.first = self.first or op.location
-        inputs = tuple(self._emit_dequantize(name) if self.graph.is_quantized(name) else name for name in op.inputs)
-        outputs = tuple(self.add_float(f"{name}/real", self.graph[name]) if self.graph.is_quantized(name) else name for name in op.outputs)
-        if (inputs, outputs) == (op.inputs, op.outputs):
-            return
-        pairs = zip(outputs, op.outputs, strict=True)
-        quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
-        self.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
+        if any(map(self.graph.is_quantized, (*op.inputs, *op.outputs))):
+            inputs = [self._emit_dequantize(name) if self.graph.is_quantized(name) else name for name in op.inputs]
+            self.run_in_float(op, inputs, "real")
 
     def _emit_dequantize(self, name: str) -> str:
         if name not in self._real:

@@ -184,12 +184,7 @@ class TorchRounding(TorchForms):
             nudged_input = replace(self.graph[name], quantization=quantization)
             moved = self.compute("Reinterpret", (name,), f"{name}/nudged", nudged_input, op.source)
             reals.append(self.dequantize(moved, f"{name}/real", op.source))
-        self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
-
-    def _replace_with_float(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
-        """Put an operator in float and a Quantize of its result in the place of one."""
-        total = self.add_float(f"{op.outputs[0]}/real", self.graph[op.outputs[0]])
-        self.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
+        self.run_in_float(op, reals, "real", arithmetic="")
 
     def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
@@ -200,7 +195,7 @@ class TorchRounding(TorchForms):
         """An operator between Dequantize and Quantize."""
         self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
         data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
-        self._replace_with_float(op, op, (data, *op.inputs[1:]))
+        self.run_in_float(op, (data, *op.inputs[1:]), "real")
 
     def _is_own_addition(self, op: Op) -> bool:
         """Whether the runtime's own kernel gives the same for all pairs of inputs."""

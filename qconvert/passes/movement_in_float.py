@@ -8,8 +8,6 @@ has the quantization that went in, or is quantized as it was.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.plugins import Target
@@ -38,11 +36,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in rewriter:
         if not _is_concerned(graph, op, every):
             continue
-        inputs = tuple(emit_dequantize(name, op) if graph.is_quantized(name) else name for name in op.inputs)
-        outputs = tuple(rewriter.add_float(f"{name}/moved", graph[name]) if graph.is_quantized(name) else name for name in op.outputs)
-        pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
-        quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)
-        rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
+        inputs = [emit_dequantize(name, op) if graph.is_quantized(name) else name for name in op.inputs]
+        results = rewriter.run_in_float(op, inputs, "moved")
+        pairs = [(name, real) for name, real in zip(op.outputs, results, strict=True) if name != real]
         if kind_of(op).rule == "move" and not every:  # what is moved has its quantization already
             reals.update(pairs)
             moved += [name for name, _ in pairs]

@@ -13,7 +13,6 @@ from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio, mid
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    describe_weights,
     is_scalable,
     requantize_weights,
     rescale_weights,
@@ -25,8 +24,8 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul."""
-    changed, found = requantize_weights(graph, _narrow, "narrow")
-    return changed, tuple(describe_weights(found, "leave the lowest integer of their type out"))
+    changed, notes = requantize_weights(graph, _narrow, "narrow", "leave the lowest integer of their type out")
+    return changed, tuple(notes)
 
 
 def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:

@@ -41,7 +41,7 @@ def run(
     return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, rounding, granularity),
-        lambda tensor: _activation(tensor, rounding),
+        lambda dtype, q: _activation(dtype, q, rounding),
         suffix="power_of_two",
         words=("have powers of two as scales", "have powers of two as scales and no zero point"),
         edges=edges,
@@ -74,19 +74,17 @@ def _loss(values: Array, scale: float, limits: tuple[int, int]) -> float:
     return float(np.square(np.clip(np.rint(values / scale), *limits) * scale - values).sum())
 
 
-def _activation(tensor: Tensor, rounding: str) -> tuple[str, Quantization] | None:
+def _activation(dtype: str, q: Quantization, rounding: str) -> tuple[str, Quantization] | None:
     """Return the quantization of an activation; None where it is such a one, or has several scales."""
-    q = tensor.quantization
-    assert q is not None
     if not q.is_per_tensor:
         return None
-    low, high = integer_range(tensor.dtype)
-    point = low if float(affine_range(q, tensor.dtype)[0][0]) >= 0 and low == 0 else middle(tensor.dtype)
+    low, high = integer_range(dtype)
+    point = low if float(affine_range(q, dtype)[0][0]) >= 0 and low == 0 else middle(dtype)
     if is_power_of_two(float(q.scale[0])) and int(q.zero_point[0]) == point:
         return None
-    lowest, highest = q.limits(tensor.dtype)
+    lowest, highest = q.limits(dtype)
     values = dequantize(np.arange(lowest, highest + 1), q)
-    return tensor.dtype, Quantization.per_tensor(2.0 ** _position(values, (low - point, high - point), rounding), point)
+    return dtype, Quantization.per_tensor(2.0 ** _position(values, (low - point, high - point), rounding), point)
 
 
 def _weights(use: WeightUse, weights: Tensor, rounding: str, granularity: str) -> Rescaled | None:

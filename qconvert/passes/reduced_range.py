@@ -22,7 +22,6 @@ from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    describe_weights,
     is_scalable,
     requantize_weights,
     rescale_symmetric,
@@ -40,8 +39,7 @@ def run(graph: Graph, target: Target | None, reduce: str = "weights", granularit
     """Change 8-bit weights, activations or both, and biases with them."""
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):
-        graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
-        notes += describe_weights(weights, "use 7 bits")
+        graph, notes = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced", "use 7 bits")
     if reduce in ("activations", "both"):
         parts = separate_roles(graph, _EIGHT_BITS)
         choose = _chooser(parts)

@@ -147,7 +147,7 @@ class _Decomposition(Rewriter):
     def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, **attributes: Attribute) -> str:
         """Emit an operator whose result has the shape of `like`; return the name of the result."""
         plain = Tensor("", dtype, like.shape)
-        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, **attributes)
+        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, "", **attributes)
 
 
 def _is_convolution(op: Op) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.graph import Graph, Quantization, Tensor, integer_range
+from qconvert.graph import Graph, Quantization, integer_range
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
@@ -47,17 +47,15 @@ def run(
     return found.graph, (Change(f"{note}; {describe_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
 
 
-def _choose_symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
-    """Return the symmetric quantization that loses least of the tensor's codes; None where it has one."""
-    q = tensor.quantization
-    assert q is not None
+def _choose_symmetric(dtype: str, q: Quantization) -> tuple[str, Quantization] | None:
+    """Return the symmetric quantization that loses least of the codes of another; None where that is symmetric."""
     if q.is_symmetric:
         return None
-    limits, (lowest, highest) = integer_range(tensor.dtype), q.limits(tensor.dtype)
+    limits, (lowest, highest) = integer_range(dtype), q.limits(dtype)
     ratios = [least_loss_ratio(np.arange(lowest, highest + 1) - point, limits, simple=True) for point in q.zero_point.reshape(-1)]
     scale = (q.scale * np.reshape(ratios, q.scale.shape)).astype(np.float32)
     quantization = Quantization(scale, np.zeros_like(q.zero_point), q.axis, q.block_size)
     if (lowest, highest) != limits and q.is_per_tensor:  # what saturated early still does
-        ends = quantize(dequantize(np.array([lowest, highest]), q), quantization, tensor.dtype)
+        ends = quantize(dequantize(np.array([lowest, highest]), q), quantization, dtype)
         quantization = replace(quantization, quant_min=int(ends[0]), quant_max=int(ends[1]))
-    return tensor.dtype, quantization
+    return dtype, quantization

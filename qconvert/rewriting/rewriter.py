@@ -111,6 +111,23 @@ class Rewriter:
         """Whether replace() or remove() was called with the operator."""
         return id(op) in self._instead
 
+    def run_in_float(self, op: Op, inputs: Sequence[str], suffix: str, **attributes: Attribute) -> tuple[str, ...]:
+        """Let an operator compute float values, with a Quantize after it for each quantized result; return its results.
+
+        Args:
+            op: one of the graph's.
+            inputs: what it reads, in float.
+            suffix: of the names of its float results.
+            attributes: those that change.
+        """
+        results = [
+            name if not self.graph.is_quantized(name) else self.add_float(f"{name}/{suffix}", self.graph[name]) for name in op.outputs
+        ]
+        pairs = zip(results, op.outputs, strict=True)
+        quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
+        self.replace(op, replace(op.with_attributes(**attributes), inputs=tuple(inputs), outputs=tuple(results)), *quantizes)
+        return tuple(results)
+
     def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> list[Op]:
         """Return the operators of a function as they stand in this graph, and add its other tensors.
 

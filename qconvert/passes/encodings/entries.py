@@ -17,7 +17,7 @@ from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of, output_axis
 from qconvert.passes import compute_constants, fold_batch_norm
 
-__all__ = ["Matched", "drop_unrounded", "fit_quantization", "match_entries", "normalize", "orient", "split_limits"]
+__all__ = ["Matched", "drop_unrounded", "fit_encoding", "match_entries", "normalize", "split_limits"]
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
@@ -139,7 +139,12 @@ def _describe_unmatched(lost: list[Place], graph: Graph, own: Mapping[str, Op]) 
     return f"{format_count(len(lost), 'encoding')} {verb} no tensor or operator in the graph: {quote_nearest(names, known)}"
 
 
-def fit_quantization(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
+def fit_encoding(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> tuple[QParams, Array | None]:
+    """Return the quantization of a tensor, and its integers where the encoding has them; see _fit_quantization() and _orient()."""
+    return _fit_quantization(encoding, tensor, reader, index, dtype), _orient(encoding, tensor, reader, index)
+
+
+def _fit_quantization(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
     """Return the quantization of a tensor: a range has become one, and several scales have their axis.
 
     Args:
@@ -172,8 +177,8 @@ def fit_quantization(encoding: Encoding, tensor: Tensor, reader: Op | None, inde
     return quantization_of(on, "int8", symmetric=True, narrow=True) if tensor.is_constant else quantization_of(on, dtype)
 
 
-def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Encoding:
-    """Return an encoding whose integers are of the tensor's shape.
+def _orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) -> Array | None:
+    """Return the integers of an encoding in the tensor's shape; None where it has none.
 
     Next to several scales without an axis they lie outputs first, as the scales do; sizes of 1 may be more or fewer, as where a runtime
     computes a matrix product or a layer of one dimension as a convolution of two.
@@ -183,7 +188,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
     """
     integers = encoding.integers
     if integers is None or encoding.qparams is None:
-        return encoding
+        return integers
     if tensor.data is None:
         raise InvalidModelError(
             f"has integers of shape {list(integers.shape)} in its encoding, but is computed; only constants have them",
@@ -202,7 +207,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
             where=repr(tensor.name),
             rule="shape-mismatch",
         )
-    return encoding if turned is integers else replace(encoding, integers=turned)
+    return turned
 
 
 def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:

@@ -29,6 +29,7 @@ __all__ = [
     "Choice",
     "Interval",
     "Requantized",
+    "TypeChoice",
     "cache_by_quantization",
     "infer_intervals",
     "infer_joint_intervals",
@@ -38,6 +39,8 @@ __all__ = [
 
 #: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
+#: The same for functions of the type and the quantization alone.
+TypeChoice = Callable[[str, Quantization], "tuple[str, Quantization] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +101,15 @@ class Requantized:
         return tuple(cost for cost in found if cost is not None)
 
 
-def cache_by_quantization(choose: Choice) -> Choice:
-    """Return a choice that is made once for each type and quantization: for functions of nothing else."""
+def cache_by_quantization(choose: TypeChoice) -> Choice:
+    """Return a choice that is made once for each type and quantization."""
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
     def choose_once(tensor: Tensor) -> tuple[str, Quantization] | None:
-        key = (tensor.dtype, _quantization(tensor).key)
+        quantization = _quantization(tensor)
+        key = (tensor.dtype, quantization.key)
         if key not in known:
-            known[key] = choose(tensor)
+            known[key] = choose(tensor.dtype, quantization)
         return known[key]
 
     return choose_once

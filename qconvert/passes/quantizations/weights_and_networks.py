@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, scale_and_zero_point
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
-from qconvert.passes.quantizations.activations import Choice, cache_by_quantization, requantize_activations
+from qconvert.passes.quantizations.activations import TypeChoice, cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import middle, rounded_steps, tensor_cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Change, Cost, describe_worst
@@ -21,7 +21,6 @@ __all__ = [
     "Channel",
     "Rescaled",
     "Scaling",
-    "describe_weights",
     "is_scalable",
     "merge_scales",
     "requantize_network",
@@ -49,6 +48,8 @@ class Channel:
 
 #: The new scale over the old one; None keeps scale and integers.
 Scaling = Callable[[Channel], "float | None"]
+#: How a quantized constant is read, and the constant -> the weights in its place; None if they stay.
+WeightChoice = Callable[[WeightUse, Tensor], "Rescaled | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +158,27 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
     return found
 
 
-def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled | None], suffix: str) -> tuple[Graph, list[Rescaled]]:
-    """Return the graph with the weights that `choose` gives, and their biases on the products' new scale; and what was chosen.
+def requantize_weights(graph: Graph, choose: WeightChoice, suffix: str, words: str) -> tuple[Graph, list[Change | str]]:
+    """Return the graph with the weights that `choose` gives, and their biases on the products' new scale; and what that costs.
 
     Args:
         graph: what is changed.
         choose: the new weights for each use of quantized constants by linear operators; None if they stay.
         suffix: of the names of constants that stand next to their old form.
+        words: what is true of the weights then.
     """
     found = [(use, new) for use in weight_uses(graph) if (new := choose(use, graph[use.name])) is not None]
     found = [(use, new) for use, new in found if new.tensor != graph[use.name]]
     if not found:
         return graph, []
     changed, names = replace_weights(graph, [(use, new.tensor) for use, new in found], suffix)
-    return with_biases(changed, names, suffix), [new for _, new in found]
+    return with_biases(changed, names, suffix), _describe_weights([new for _, new in found], words)
 
 
-def describe_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
+def _describe_weights(found: Sequence[Rescaled], words: str) -> list[Change | str]:
     """Return what weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
-    said = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
+    said: list[Change | str] = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
         kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
         costs = tuple(item.cost for item in lossy if item.cost is not None)
@@ -187,8 +189,8 @@ def describe_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
 
 def requantize_network(
     graph: Graph,
-    weights: Callable[[WeightUse, Tensor], Rescaled | None],
-    activation: Choice,
+    weights: WeightChoice,
+    activation: TypeChoice,
     *,
     suffix: str,
     words: tuple[str, str],
@@ -204,8 +206,7 @@ def requantize_network(
         words: what is true of the weights, and of the activations, then.
         edges: "keep" leaves graph inputs and outputs as they are.
     """
-    graph, found = requantize_weights(graph, weights, suffix)
-    notes: list[Change | str] = [*describe_weights(found, words[0])]
+    graph, notes = requantize_weights(graph, weights, suffix, words[0])
     requantized = requantize_activations(
         graph, cache_by_quantization(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep"
     )
