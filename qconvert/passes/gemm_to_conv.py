@@ -36,14 +36,15 @@ def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
     outputs, inputs = weights.data.shape
     kernel = replace(weights, shape=(outputs, inputs, 1, 1), data=weights.data.reshape(outputs, inputs, 1, 1))
     rows = (data.shape or ("?",))[0]
-    spread = rewriter.add(f"{data.name}/position", data, shape=(rows, inputs, 1, 1))
+    sizes = rewriter.constant(f"{data.name}/sizes", [-1, inputs, 1, 1])
+    wide = replace(data, shape=(rows, inputs, 1, 1))
+    spread = rewriter.compute("Reshape", (data.name, sizes), f"{data.name}/position", wide, op.source)
     found = rewriter.add(f"{result.name}/position", result, shape=(rows, outputs, 1, 1))
     operands = (spread, _constant(rewriter, kernel), *([_constant(rewriter, bias)] if bias.name else []))
     attributes: dict[str, Attribute] = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1}
     attributes |= {"data_format": "channels_first", **{name: op.attributes[name] for name in ("activation",) if name in op.attributes}}
     rewriter.replace(
         op,
-        Op("Reshape", (data.name, rewriter.constant(f"{data.name}/sizes", [-1, inputs, 1, 1])), (spread,), {}, op.source),
         Op("Conv", operands, (found,), attributes, op.source),
         Op("Reshape", (found, rewriter.constant(f"{result.name}/sizes", [-1, outputs])), op.outputs, {}, op.source),
     )

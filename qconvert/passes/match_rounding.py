@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import channel_axis
@@ -39,63 +39,6 @@ from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, a
 __all__ = ["TorchRounding", "drop_torch_rounding", "rounds_as_torch", "run"]
 
 _LARGEST = 2**24
-
-
-def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
-    """Return the operators of a layer on steps of the data, and add their tensors; None where its sums are not exact, or it has no bias.
-
-    Args:
-        rewriter: of the operator's graph.
-        op: a Conv, ConvTranspose or Gemm.
-    """
-    if not op.has(2):
-        return None
-    data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
-    quantizations = data.quantization, weights.quantization, result.quantization
-    if quantizations[0] is None or quantizations[1] is None or quantizations[2] is None or weights.data is None or bias.data is None:
-        return None
-    if bias.dtype != "float32" or bias.quantization is not None or not (quantizations[0].is_per_tensor and quantizations[2].is_per_tensor):
-        return None
-    if (
-        quantizations[1].block_size
-        or quantizations[1].axis not in (None, 0)
-        or op["activation"] not in ("", "relu")
-        or _sum(data, weights) >= _LARGEST
-    ):
-        return None
-    products = quantizations[0].scale * quantizations[1].scale
-    rank = result.rank or 2
-    along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
-
-    def real(like: Tensor, hint: str) -> str:
-        return rewriter.add_float(f"{result.name}/{hint}", like)
-
-    def constant(values: Array, hint: str) -> str:
-        return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
-
-    def steps(quantization: Quantization) -> Quantization:
-        return replace(quantization, scale=np.ones_like(quantization.scale))
-
-    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(quantizations[0]))
-    reals = real(data, "data_reals")
-    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(quantizations[1]))
-    real_factors = real(weights, "weights_reals")
-    addends = constant(bias.data / products, "bias_steps")
-    total = real(result, "sum")
-    scale = constant((products / quantizations[2].scale).reshape(along), "scale")
-    scaled = real(result, "scaled")
-    whole = Quantization.per_tensor(1.0, int(quantizations[2].zero_point[0]))
-    found = rewriter.add(f"{result.name}/result_steps", result, quantization=whole)
-    return (
-        Op("Reinterpret", (data.name,), (given,), {}, op.source),
-        Op("Dequantize", (given,), (reals,), {}, op.source),
-        Op("Dequantize", (factors,), (real_factors,), {}, op.source),
-        replace(op.with_attributes(activation=""), inputs=(reals, real_factors, addends), outputs=(total,)),
-        # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
-        Op("Mul", (scale, total), (scaled,), {"activation": str(op["activation"])}, op.source),
-        Op("Quantize", (scaled,), (found,), {}, op.source),
-        Op("Reinterpret", (found,), op.outputs, {}, op.source),
-    )
 
 
 def _sum(data: Tensor, weights: Tensor) -> int:
@@ -147,9 +90,8 @@ class TorchRounding(TorchForms):
         """Replace an operator by the form that rounds as its `arithmetic` says."""
         if kind_of(op).sum_sign > 0 and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
-        elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self, op)) is not None:
+        elif self._keeps_biases and kind_of(op).has_weights and self._run_layer_on_steps(op):
             self.done["layers run in float, because their biases are float"] += 1
-            self.replace(op, *layer)
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self._drop_arithmetic(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
@@ -160,6 +102,36 @@ class TorchRounding(TorchForms):
             self.done += forms.done
         else:
             super().visit(op)
+
+    def _run_layer_on_steps(self, op: Op) -> bool:
+        """Let a layer with a float bias compute on steps of its data, in float; return whether its sums are exact so."""
+        data, weights, bias, result = (self[name] for name in (*op.inputs, *op.outputs)) if op.has(2) else (None,) * 4
+        if data is None or weights is None or bias is None or result is None or weights.data is None or bias.data is None:
+            return False
+        first, second, last = data.quantization, weights.quantization, result.quantization
+        if first is None or second is None or last is None or not (first.is_per_tensor and last.is_per_tensor):
+            return False
+        if bias.dtype != "float32" or bias.quantization is not None or second.block_size or second.axis not in (None, 0):
+            return False
+        if op["activation"] not in ("", "relu") or _sum(data, weights) >= _LARGEST:
+            return False
+        products, rank, name = first.scale * second.scale, result.rank or 2, result.name
+        along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
+        of_steps = replace(data, quantization=replace(first, scale=np.ones_like(first.scale)))
+        given = self.compute("Reinterpret", (data.name,), f"{name}/data_steps", of_steps, op.source)
+        steps = replace(second, scale=np.ones_like(second.scale))
+        factors = self.add(f"{name}/weights_steps", weights, data=weights.data, quantization=steps)
+        reals = [self.dequantize(item, f"{name}/{hint}_reals", op.source) for item, hint in ((given, "data"), (factors, "weights"))]
+        addends = self.constant(f"{name}/bias_steps", np.asarray(bias.data / products, np.float32))
+        total = self.add_float(f"{name}/sum", result)
+        self.emit(replace(op.with_attributes(activation=""), inputs=(*reals, addends), outputs=(total,)))
+        scale = self.constant(f"{name}/scale", np.asarray((products / last.scale).reshape(along), np.float32))
+        # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
+        scaled = self.compute("Mul", (scale, total), f"{name}/scaled", self[total], op.source, activation=str(op["activation"]))
+        whole = replace(result, quantization=Quantization.per_tensor(1.0, int(last.zero_point[0])))
+        found = self.compute("Quantize", (scaled,), f"{name}/result_steps", whole, op.source)
+        self.replace(op, Op("Reinterpret", (found,), op.outputs, {}, op.source))
+        return True
 
     def _add_as(self, op: Op) -> None:
         quantizations = addition_quantizations(self.graph, op, str(op["arithmetic"]))

@@ -195,20 +195,15 @@ class TorchForms(Rewriter):
             self._drop_arithmetic(op)
             return
         self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
-        steps = Quantization.per_tensor(1.0, integer_range(data.dtype)[0])
-        given, found = (self.add(f"{result.name}/{hint}", tensor, quantization=steps) for tensor, hint in ((data, "of"), (result, "steps")))
-        plain = op.with_attributes(arithmetic="")
+        steps, plain = Quantization.per_tensor(1.0, integer_range(data.dtype)[0]), op.with_attributes(arithmetic="")
+        given = self.compute("Reinterpret", (data.name,), f"{result.name}/of", replace(data, quantization=steps), op.source)
+        found = self.add(f"{result.name}/steps", result, quantization=steps)
         if self._runtime == "tflite":
-            real, total = (self.add_float(f"{tensor.name}/real", tensor) for tensor in (data, result))
-            forms = [
-                Op("Dequantize", (given,), (real,), {}, op.source),
-                replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)),
-                Op("Quantize", (total,), (found,), {}, op.source),
-            ]
+            real, total = self.dequantize(given, f"{data.name}/real", op.source), self.add_float(f"{result.name}/real", result)
+            self.emit(replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)), Op("Quantize", (total,), (found,), {}, op.source))
         else:
-            forms = [replace(plain, inputs=(given, *op.inputs[1:]), outputs=(found,))]
-        before, after = Op("Reinterpret", (data.name,), (given,), {}, op.source), Op("Reinterpret", (found,), op.outputs, {}, op.source)
-        self.replace(op, before, *forms, after)
+            self.emit(replace(plain, inputs=(given, *op.inputs[1:]), outputs=(found,)))
+        self.replace(op, Op("Reinterpret", (found,), op.outputs, {}, op.source))
 
     def _average_as(self, op: Op) -> None:
         """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
