@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qconvert.passes.quantizations.options import BLOCK_SIZE, EDGES, GRANULARITY, SCOPE
 from qconvert.plugins import Option, Pass, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS, WEIGHTS_BY_CPU
 
@@ -102,7 +101,28 @@ _PAIRS = Option(
 )
 _WEIGHT_BITS = Option("weight_bits", int, 0, "Bits of weights after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
 _ACTIVATION_BITS = Option("activation_bits", int, 0, "Bits of activations after change_bits: 4, 8 or 16; 0 keeps them.", (0, 4, 8, 16))
-
+_EDGES = Option(
+    "edges",
+    str,
+    "keep",
+    "Quantization of graph inputs and outputs: keep (a Requantize is added) or change.",
+    ("keep", "change"),
+    border=True,
+)
+_SCOPE = Option(
+    "scope", str, "asked", "Tensors that become symmetric: asked (those that the target requires) or all (the default with --pass).",
+    ("asked", "all"), by_hand="all",
+)  # fmt: skip
+_GRANULARITY = Option(
+    "granularity", str, "axis", "Scales of weights that change: axis (per-channel) or tensor (per-tensor).", ("axis", "tensor"),
+)  # fmt: skip
+_BLOCK_SIZE = Option(
+    "block_size",
+    int,
+    0,
+    "Weights per block with one scale each, for weights that change_bits makes narrower; 0: no blocks.",
+    (0, 16, 32, 64, 128, 256),
+)
 #: Three change a value by one step where it is a tie, and little else: match_rounding rounds as the source's kernel does, isolate_float
 #: rounds to float32 before it quantizes, and matmul_to_gemm may add in another order.
 #: The property "absorbed" holds after reading: tensors have the quantization, not Quantize and Dequantize around operators.
@@ -188,26 +208,26 @@ _REGISTER = (
          exact=False, within=0.05,
          after=("store_activations", "unary_to_table"), requires=("absorbed",)),
     _pass("symmetric_weights", "make constant weights signed with zero point 0",
-         options=(SCOPE,), exact=False, within=0.1,
+         options=(_SCOPE,), exact=False, within=0.1,
          after=("matmul_to_gemm", "fold_batch_norm", "store_activations")),
     _pass("symmetric_activations", "requantize signed activations with zero point 0",
-         options=(SCOPE, EDGES, _ZERO_POINTS), exact=False, within=0.2,
+         options=(_SCOPE, _EDGES, _ZERO_POINTS), exact=False, within=0.2,
          after=("store_activations",), requires=("absorbed",)),
     _pass("affine_activations", "requantize symmetric 8-bit activations with a zero point where part of their range is never used",
-         options=(EDGES,), exact=False, within=0.05, requires=("absorbed",)),
+         options=(_EDGES,), exact=False, within=0.05, requires=("absorbed",)),
     _pass("power_of_two", "make scales powers of two and zero points 0",
-         options=(_ROUNDING, GRANULARITY, EDGES), tried=({}, {"rounding": "mse"}, {"rounding": "mse", "granularity": "tensor"}),
+         options=(_ROUNDING, _GRANULARITY, _EDGES), tried=({}, {"rounding": "mse"}, {"rounding": "mse", "granularity": "tensor"}),
          exact=False, within=0.2, requires=("absorbed",)),
     _pass("google_scales", "compute scales by the google formulas for the range of each tensor",
-         options=(_SCHEME, GRANULARITY, EDGES), tried=({"scheme": "symmetric"}, {"scheme": "affine"}),
+         options=(_SCHEME, _GRANULARITY, _EDGES), tried=({"scheme": "symmetric"}, {"scheme": "affine"}),
          exact=False, within=0.2, requires=("absorbed",)),
     _pass("narrow_range", "leave the lowest integer of the type of weights out",
          exact=False, within=0.05),
     _pass("reduced_range", "use 7 of 8 bits for weights, activations or both",
-         options=(_REDUCE, GRANULARITY), tried=({"reduce": "weights"}, {"reduce": "activations"}),
+         options=(_REDUCE, _GRANULARITY), tried=({"reduce": "weights"}, {"reduce": "activations"}),
          exact=False, within=0.1, requires=("absorbed",)),
     _pass("change_bits", "store weights, activations or both in 4, 8 or 16 bits",
-         options=(_WEIGHT_BITS, _ACTIVATION_BITS, GRANULARITY, BLOCK_SIZE, EDGES),
+         options=(_WEIGHT_BITS, _ACTIVATION_BITS, _GRANULARITY, _BLOCK_SIZE, _EDGES),
          tried=({"weight_bits": 4}, {"activation_bits": 16}),
          exact=False, within=0.3, requires=("absorbed",)),
     _pass("isolate_float", "run operators in float, between Dequantize and Quantize, that the target cannot run on integers",
@@ -220,7 +240,7 @@ _REGISTER = (
          exact=False, within=0.05,
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),
     _pass("shift_to_symmetric", "shift signed activations to the zero point 0; integers and scales are kept, dequantized values shift",
-         options=(SCOPE,), exact=False, within=4e-3,
+         options=(_SCOPE,), exact=False, within=4e-3,
          after=("symmetric_weights", "symmetric_activations", "store_activations", "isolate_float", "assign_layout"),
          requires=("absorbed",)),
     _pass("restore_zero_points", "restore the zero points of activations that shift_to_symmetric shifted, from the metadata",

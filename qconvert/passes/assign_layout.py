@@ -61,15 +61,19 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
     return graph, (f"{format_count(moved, 'spatial operator')} to {wanted}; {format_count(added, 'Transpose')} in the graph",)
 
 
-def _restore_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
+def _invert(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(axis) for axis in np.argsort(perm))
+
+
+def _restore_transposes(graph: Graph, perm: tuple[int, ...]) -> Graph:
     """Make Transposes of Reshapes that change the layout and move no data, such as this pass inserts."""
-    back = tuple(int(axis) for axis in np.argsort(perm))
+    back = _invert(perm)
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("Reshape"):
         source, result = graph[op.inputs[0]].shape, graph[op.outputs[0]].shape
         if source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
             continue
-        for order in (back, tuple(perm)):
+        for order in (back, perm):
             if tuple(source[axis] for axis in order) == result and _is_trivial(graph[op.inputs[0]], order):
                 rewriter.replace(op, Op("Transpose", op.inputs[:1], op.outputs, {"perm": order}, op.source))
                 break
@@ -132,7 +136,7 @@ class _Labels:
 
     def _add_transpose(self, graph: Graph, op: Op) -> None:
         """A Transpose that makes, or undoes, the wanted layout costs nothing if its other side carries the wanted label."""
-        back = tuple(int(axis) for axis in np.argsort(self._perm))
+        back = _invert(self._perm)
         self._reads[id(op)] = self._writes[id(op)] = 0
         cost = _cost(graph[op.inputs[0]], self._perm)
         if op["perm"] == back:
@@ -178,7 +182,7 @@ class _Layout(Rewriter):
         self._wanted = target.layout
         self._perm = perm
         self._rank = len(perm)
-        self._back = tuple(int(axis) for axis in np.argsort(self._perm))
+        self._back = _invert(perm)
         self._labels = _Labels(self, target, perm, io_label)
         self._io_label = io_label
         self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists

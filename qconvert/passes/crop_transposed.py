@@ -22,9 +22,8 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Put a Slice after each of them whose sizes over space are known."""
     rewriter, count = Rewriter(graph), 0
-    for op in rewriter:
-        if op.kind == "ConvTranspose":
-            count += _crop(rewriter, op)
+    for op in rewriter.of_kind("ConvTranspose"):
+        count += _crop(rewriter, op)
     return rewriter.finish(), (f"{format_count(count, 'ConvTranspose operator')} cropped by a Slice",) if count else ()
 
 

@@ -158,15 +158,11 @@ class Recognizer:
         tensors = {name: replace(self._graph[name], quantization=None) for name in (data, *chosen)}
         tensors[data] = replace(tensors[data], dtype="float32")
         tensors["result"] = Tensor("result", "float32", tensors[data].shape)
-        found = emit_formula(tensors, Op(way.kind.name, (data, *chosen), ("result",), attributes), way.formula, "float32")
-        if found is None:
-            return False
-        producers = {name: op for op in found.ops for name in op.outputs}
         try:
-            form = forms.of("result", {**tensors, **found.tensors}, producers, {data: forms.atom("leaf")})
+            form = _form_of(way.formula, tensors, (data, *chosen), attributes, forms)
         except (TooLargeError, OverflowError, ZeroDivisionError):
             return False
-        return forms.same(form, wanted)
+        return form is not None and forms.same(form, wanted)
 
     def _numbers(self, constants: Sequence[str]) -> list[float]:
         """Return the single numbers among constants, the nearest to the result first."""
@@ -198,13 +194,23 @@ def _ways(formula: Formula) -> Iterator[_Way]:
         choices = dict(zip(specs, values, strict=True))
         words: set[frozenset[str]] = set()
         for attributes in _attributes(_Way(formula, kind, choices), [0.5], [-1], 3):
-            emission = emit_formula(tensors, Op(kind.name, tuple(names), ("result",), attributes), formula, "float32")
-            if emission is not None:
-                forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
-                form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})
+            forms = Forms()
+            form = _form_of(formula, tensors, names, attributes, forms)
+            if form is not None:
                 words.add(forms.words(form))
         if words:
             yield _Way(formula, kind, choices, frozenset(words))
+
+
+def _form_of(
+    formula: Formula, tensors: Mapping[str, Tensor], inputs: Sequence[str], attributes: Mapping[str, Any], forms: Forms
+) -> Form | None:
+    """Return the normal form of a formula's "result", whose data are the leaf; None where the formula does not hold."""
+    found = emit_formula(tensors, Op(formula.kind, tuple(inputs), ("result",), attributes), formula, "float32")
+    if found is None:
+        return None
+    producers = {name: op for op in found.ops for name in op.outputs}
+    return forms.of("result", {**tensors, **found.tensors}, producers, {inputs[0]: forms.atom("leaf")})
 
 
 def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:

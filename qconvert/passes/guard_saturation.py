@@ -11,14 +11,13 @@ where nothing saturates, all weights are int8: onnxruntime has no other kernel.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
+from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -42,10 +41,10 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
         most, used = target.kernels.max_pair_sum, (op for op in readers if target.kernels.rows_of_kind(op.kind))
         safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, stored) <= most for op in used)
         if weights.dtype == "int8" and not safe:
-            changed.append((use, _stored_as(weights, "uint8", 128)))
+            changed.append((use, shift_to_dtype(weights, "uint8")))
             guarded += 1
         elif weights.dtype == "uint8" and safe:
-            changed.append((use, _stored_as(weights, "int8", -128)))
+            changed.append((use, shift_to_dtype(weights, "int8")))
             signed += 1
     rewriter = Rewriter(graph)
     recurrent = _recurrent(rewriter, target.kernels.max_pair_sum) if target.kernels.max_pair_sum else set()
@@ -74,7 +73,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
             if weights.data is None or weights.dtype != "int8" or not rewriter.is_read_once(weights.name):
                 continue
             if row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > largest:
-                found.add(rewriter.define(_stored_as(weights, "uint8", 128)))
+                found.add(rewriter.define(shift_to_dtype(weights, "uint8")))
     return found
 
 
@@ -87,9 +86,3 @@ def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
         return None
     return weights
-
-
-def _stored_as(weights: Tensor, dtype: str, offset: int) -> Tensor:
-    assert weights.data is not None and weights.quantization is not None
-    data = (weights.data.astype(np.int16) + offset).astype(dtype)
-    return replace(weights, dtype=dtype, data=data, quantization=weights.quantization.shift_zero_point(offset))

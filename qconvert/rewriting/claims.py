@@ -113,9 +113,7 @@ class Refuted:
     largest: float
 
 
-def verify(
-    source: Graph, result: Graph, claims: Correspondence, inputs: Mapping[str, Array], *, steps: float = 0.0, share: float = _FLOAT
-) -> tuple[Refuted, ...]:
+def verify(source: Graph, result: Graph, claims: Correspondence, inputs: Mapping[str, Array], *, steps: float = 0.0) -> tuple[Refuted, ...]:
     """Return the claims that the values of a run contradict.
 
     Args:
@@ -123,7 +121,6 @@ def verify(
         claims: from the source's tensors to the result's.
         inputs: stored values of the source's inputs, by name.
         steps: by how many steps a quantized tensor may differ, as declared.
-        share: by which share of its largest value a float tensor may differ.
 
     Raises:
         UnsupportedError: an operator has no evaluation.
@@ -142,7 +139,7 @@ def verify(
         if found is None:
             refuted.append(Refuted(name, tensor.name, np.inf))
         elif tensor.data is not None:
-            refuted += _refute(name, tensor, found, tensor.data, steps, share)
+            refuted += _refute(name, tensor, found, tensor.data, steps)
         else:
             expected.setdefault(tensor.name, []).append((name, found))
     values: dict[str, Array] = {tensor.name: tensor.data for tensor in result.constants() if tensor.data is not None}
@@ -158,7 +155,7 @@ def verify(
         for name, output in zip(filter(None, op.outputs), computed, strict=True):
             values[name] = np.asarray(output.stored)
             for old, wanted in expected.get(name, ()):
-                refuted += _refute(old, result[name], wanted, values[name], steps, share)
+                refuted += _refute(old, result[name], wanted, values[name], steps)
             if name in expected and expected[name][0][1].shape == values[name].shape:
                 values[name] = expected[name][0][1]
     return tuple(refuted)
@@ -189,7 +186,7 @@ def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Arra
     return np.asarray(real.astype(numpy_dtype(new.dtype))) if now is None else quantize(real, now, new.dtype)
 
 
-def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float, share: float) -> list[Refuted]:
+def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float) -> list[Refuted]:
     if wanted.shape != value.shape:
         return [Refuted(old, tensor.name, np.inf)]
     if np.array_equal(wanted, value, equal_nan=wanted.dtype.kind == "f"):
@@ -203,5 +200,5 @@ def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float,
     largest = float(np.abs(a - b)[finite].max(initial=0))
     if tensor.quantization is None and "float" in tensor.dtype:
         largest /= float(np.abs(a[finite]).max(initial=0)) or 1.0
-        return [Refuted(old, tensor.name, largest)] if largest > share else []
+        return [Refuted(old, tensor.name, largest)] if largest > _FLOAT else []
     return [Refuted(old, tensor.name, largest)] if largest > steps else []

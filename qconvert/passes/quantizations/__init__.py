@@ -3,5 +3,5 @@ scales that lose least.
 
 activations.py changes activations, given a function that chooses the quantization of one tensor, and says what values a tensor takes at
 all; weights_and_networks.py changes weights, and both. Everything that has to follow does: biases, groups that move the same integers,
-graph inputs and outputs, saturation. scales_and_costs.py chooses scales, options.py has what a user may choose.
+graph inputs and outputs, saturation. scales_and_costs.py chooses scales.
 """

@@ -23,8 +23,8 @@ __all__ = [
     "tensor_cost",
 ]
 
-#: How many scales are tried, for values of 16 bits, and how many values are few.
-_TRIED, _TRIED_OF_16_BITS, _FEW = 256, 32, 32
+#: How many scales are tried, for values of 16 bits, for float values, and how many values are few.
+_TRIED, _TRIED_OF_16_BITS, _TRIED_OF_REALS, _FEW = 256, 32, 128, 32
 #: Ratios of small numbers, on which many of the old steps are steps of the new quantization too.
 _SIMPLE = np.unique([float(Fraction(over, under)) for under in range(1, 5) for over in range(under, 8 * under + 1)])
 
@@ -81,18 +81,17 @@ def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = Fa
     return float(ratios[np.argmin(np.square(stored * ratios[:, None] - levels) @ counts)])
 
 
-def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -> float:
+def least_loss_scale(values: Array, limits: tuple[int, int]) -> float:
     """Return the scale of the smallest mean square error for float values; many of them are counted in bins a 64th of a step wide.
 
     Args:
         values: real, not all zero.
         limits: the smallest and the largest integer, less the zero point.
-        tried: how many scales, up to the one that holds the largest value.
     """
     holding = max(float(values.max(initial=0.0)) / limits[1], float(values.min(initial=0.0)) / min(limits[0], -1))
     bins, counts = np.unique(np.rint(values * (64 / holding)), return_counts=True)
     values, weights = (values.reshape(-1), np.ones(values.size)) if values.size <= bins.size else (bins * (holding / 64), counts)
-    scales = np.linspace(0.25, 1.0, tried) * holding
+    scales = np.linspace(0.25, 1.0, _TRIED_OF_REALS) * holding
     losses = [np.square(np.clip(np.rint(values / scale), *limits) * scale - values) @ weights for scale in scales]
     return float(scales[int(np.argmin(losses))])
 
