@@ -14,7 +14,7 @@ from qconvert.errors import InternalError, QConvertError
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes_and_functions import all_ops, called_functions, named_states
+from qconvert.operators.shapes_and_functions import all_ops, named_states, with_used_functions
 from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
@@ -53,13 +53,11 @@ class Expanded:
         made = {result for op in ops for result in op.outputs if result}
         read = dict.fromkeys(x for op in ops for x in op.inputs if x and x not in made and not graph[x].is_constant)
         given = [x for op in ops for x in op.outputs if x and (x in graph.public or not chosen.issuperset(self.readers.get(x, ())))]
-        functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
         states = {state: graph.states[state] for state in named_states(graph, ops)}
         named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
-        return Graph(
-            name, tensors, tuple(ops), tuple(read), tuple(given), metadata=kept_metadata(graph), functions=functions, states=states
-        )
+        kept = {"metadata": kept_metadata(graph), "functions": graph.functions, "states": states}
+        return with_used_functions(Graph(name, tensors, tuple(ops), tuple(read), tuple(given), **kept))
 
     def merge_copies(self, graph: Graph) -> Graph:
         """Return a part with the original names of copies; what was copied occurs once."""

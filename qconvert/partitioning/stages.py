@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import called_functions, in_function, named_states
+from qconvert.operators.shapes_and_functions import in_function, named_states, with_used_functions
 from qconvert.partitioning.manifest import CrossingState
 from qconvert.partitioning.parts import kept_metadata
 
@@ -142,19 +142,11 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
         inside = {name for op in ops for name in op.outputs}
         inputs = tuple(dict.fromkeys(x for op in ops for x in op.inputs if x and x not in inside and not graph[x].is_constant))
         number = sum(not part.target for part in parts)
-        functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
         part = graph.evolve(
-            ops=ops,
-            name=f"rest_{number}",
-            inputs=inputs,
-            outputs=outputs,
-            signatures=(),
-            states={},
-            metadata=kept_metadata(graph),
-            functions=functions,
+            ops=ops, name=f"rest_{number}", inputs=inputs, outputs=outputs, signatures=(), states={}, metadata=kept_metadata(graph)
         )
         given.update(outputs)
-        parts.append(Stretch(part.name, "", part))
+        parts.append(Stretch(part.name, "", with_used_functions(part)))
     return tuple(parts)
 
 
@@ -170,5 +162,4 @@ def _is_duplicated(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, lis
 def _region(graph: Graph, name: str) -> Graph:
     whole = in_function(graph, name)
     states = {state: graph.states[state] for state in named_states(whole, whole.ops)}
-    functions = {one: graph.functions[one] for one in called_functions(whole, whole.ops)}
-    return replace(whole, name=name, states=states, functions=functions)
+    return with_used_functions(replace(whole, name=name, states=states))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,28 +37,6 @@ def loops_to_whiles(graph: Graph) -> Graph:
     return replace_kind(replace_kind(graph, "Loop", _from_loop), "Scan", _from_scan)
 
 
-@dataclass
-class _Carried:
-    """What a While carries: four names for each value.
-
-    Attributes:
-        given: what the While takes.
-        inside: the input of its functions.
-        after: the output of its body.
-        results: what it gives; "" where nobody reads it.
-    """
-
-    given: list[str] = field(default_factory=list)
-    inside: list[str] = field(default_factory=list)
-    after: list[str] = field(default_factory=list)
-    results: list[str] = field(default_factory=list)
-
-    def add(self, given: str, inside: str, after: str = "", result: str = "") -> None:
-        """One value more; without `after`, one that no turn changes."""
-        for place, name in ((self.given, given), (self.inside, inside), (self.after, after or inside), (self.results, result)):
-            place.append(name)
-
-
 class _While:
     """A While that is made of another loop.
 
@@ -73,24 +51,35 @@ class _While:
     def __init__(self, outer: Rewriter, op: Op, function: Graph, turns: str, inside: str = "") -> None:
         self.outer, self.op, self.function = outer, op, function
         self.body = Rewriter(function)
-        self.carried = _Carried()
+        self._carried: list[tuple[str, str, str, str]] = []
         number = function[inside] if inside else Tensor("", turns, ())
         self.turn = inside or self.body.add("turn", number)
         shape, dtype = number.static_shape or (), numpy_dtype(number.dtype)
         start = outer.constant(f"{self.prefix}/turn", np.zeros(shape, dtype))
         following = self.body.add("next", number)
         self.body.append(Op("Add", (self.turn, self.body.constant("one", np.ones(shape, dtype))), (following,)))
-        self.carried.add(start, self.turn, following)
+        self.carry(start, self.turn, following)
 
     @property
     def prefix(self) -> str:
         return prefix_of(self.op)
 
+    def carry(self, given: str, inside: str, after: str = "", result: str = "") -> None:
+        """Carry one value more.
+
+        Args:
+            given: what the While takes.
+            inside: the input of its functions.
+            after: the output of its body; "" for a value that no turn changes.
+            result: what the While gives; "" where nobody reads it.
+        """
+        self._carried.append((given, inside, after or inside, result))
+
     def capture(self, given: str, inside: str) -> None:
         """A value from outside, which the body reads; a constant is one of the body."""
         tensor = self.outer[given]
         if tensor.data is None:
-            self.carried.add(given, inside)
+            self.carry(given, inside)
         else:
             self.body.define(replace(self.body[inside], shape=tensor.shape, data=tensor.data))
 
@@ -98,7 +87,7 @@ class _While:
         """What the body takes of a sequence at each turn."""
         whole = self.body.add(f"{inside}/all", self.body[inside], shape=self.outer[sequence].shape)
         self.body.emit(Op("Gather", (whole, self.turn), (inside,), {"axis": 0}))
-        self.carried.add(sequence, whole)
+        self.carry(sequence, whole)
 
     def stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> None:
         """The stack of what each turn gives, which has `dims` (a tensor), known as `sizes`."""
@@ -107,7 +96,7 @@ class _While:
         whole, written = (self.body.add(f"{value}/{word}", inner, shape=tuple(sizes)) for word in ("all", "written"))
         start = self.place(len(sizes))
         self.body.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
-        self.carried.add(first, whole, written, result)
+        self.carry(first, whole, written, result)
 
     def grow_stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
         """Return the stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
@@ -121,7 +110,7 @@ class _While:
         whole, longer = (self.body.add(name, inner, shape=(name, *sizes[1:])) for name in names)
         self.body.append(Op("Concat", (whole, self.row(value)), (longer,), {"axis": 0}))
         stack = outer.add(f"{result}/stack", outer[result], shape=(f"{result}/rows", *sizes[1:]))
-        self.carried.add(first, whole, longer, stack)
+        self.carry(first, whole, longer, stack)
         bounds = [outer.constant(f"{result}/{word}", [bound]) for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
         return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
 
@@ -163,19 +152,18 @@ class _While:
             number = self.outer[limit]
             inner = self.body.add("limit", number, data=number.data)
             if number.data is None:
-                self.carried.add(limit, inner)
-        condition = self._condition(inner, go)
-        after = copy_duplicates(self.carried.after, (), self.body.copy)
-        body = self.body.finish(prune=True, inputs=tuple(self.carried.inside), outputs=after)
+                self.carry(limit, inner)
+        given, inside, after, results = zip(*self._carried, strict=True)
+        condition = self._condition(inner, go, inside)
+        body = self.body.finish(prune=True, inputs=inside, outputs=copy_duplicates(after, (), self.body.copy))
         attributes = {}
         for word, graph in (("body", body), ("condition", condition)):
             attributes[word] = names.fresh(f"{self.op['body']}/{word}")
             functions[attributes[word]] = graph
         self.outer.remove(self.op)
-        self.outer.emit(Op("While", tuple(self.carried.given), tuple(self.carried.results), attributes, self.op.source))
+        self.outer.emit(Op("While", given, results, attributes, self.op.source))
 
-    def _condition(self, limit: str, go: str) -> Graph:
-        inside = tuple(self.carried.inside)
+    def _condition(self, limit: str, go: str, inside: tuple[str, ...]) -> Graph:
         tensors = {name: self.body[name] for name in inside}
         graph = Graph(f"{self.function.name}/condition", tensors, (), inside, (go,) if go else ())
         if not limit:
@@ -195,7 +183,7 @@ def _from_scan(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names)
     function = functions[str(op["body"])]
     loop = _While(new, op, function, "int32")
     for index in range(count):
-        loop.carried.add(op.inputs[index], function.inputs[index], function.outputs[index], op.outputs[index])
+        loop.carry(op.inputs[index], function.inputs[index], function.outputs[index], op.outputs[index])
     ways = zip(*(scan_axes(op, f"scan_input_{word}", scanned) for word in ("axes", "directions")), strict=True)
     sequences = [_orient_sequence(new, op, name, *way) for name, way in zip(op.inputs[count : count + scanned], ways, strict=True)]
     for sequence, inside in zip(sequences, function.inputs[count:], strict=False):
@@ -203,7 +191,10 @@ def _from_scan(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names)
     for given, inside in zip(op.inputs[count + scanned :], function.inputs[count + scanned :], strict=True):
         loop.capture(given, inside)
     known = [shape[0] for name in sequences if (shape := new[name].shape) and isinstance(shape[0], int)]
-    length = _Length.known(new, loop, known[0]) if known else _Length.of_sequence(new, loop, sequences[0])
+    if known:
+        length = _Length.of_count(new, loop, new.constant(f"{loop.prefix}/turns", np.array(known[0], np.int32)))
+    else:
+        length = _Length.of_sequence(new, loop, sequences[0])
     sources = _sources(new, function, (*op.inputs[:count], *sequences, *op.inputs[count + scanned :]), range(count, count + scanned))
     results = op.outputs[count:]
     axes, directions = (scan_axes(op, f"scan_output_{word}", len(results)) for word in ("axes", "directions"))
@@ -238,9 +229,9 @@ def _from_loop(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names)
         loop.body.define(replace(function[before], data=np.ones(function[before].static_shape or (), np.bool_)))
     else:
         go = op.inputs[1] or new.constant(f"{loop.prefix}/go", np.array(True))
-        loop.carried.add(go, before, function.outputs[0])
+        loop.carry(go, before, function.outputs[0])
     for index in range(count):
-        loop.carried.add(op.inputs[2 + index], rest[index], function.outputs[1 + index], op.outputs[index])
+        loop.carry(op.inputs[2 + index], rest[index], function.outputs[1 + index], op.outputs[index])
     for given, inside in zip(op.inputs[2 + count :], rest[count:], strict=True):
         loop.capture(given, inside)
     length = _Length.of_count(new, loop, limit) if always and limit else None
@@ -271,11 +262,6 @@ class _Length:
     size: Size
     limit: str
     flat: str
-
-    @staticmethod
-    def known(new: Rewriter, loop: _While, size: int) -> _Length:
-        limit = new.constant(f"{loop.prefix}/turns", np.array(size, np.int32))
-        return _Length(size, limit, new.constant(f"{loop.prefix}/turns", [size]))
 
     @staticmethod
     def of_sequence(new: Rewriter, loop: _While, sequence: str) -> _Length:
