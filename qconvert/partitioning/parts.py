@@ -56,8 +56,8 @@ class Expanded:
         states = {state: graph.states[state] for state in named_states(graph, ops)}
         named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
-        kept = {"metadata": kept_metadata(graph), "functions": graph.functions, "states": states}
-        return with_used_functions(Graph(name, tensors, tuple(ops), tuple(read), tuple(given), **kept))
+        piece = Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=kept_metadata(graph), states=states)
+        return with_used_functions(replace(piece, functions=graph.functions))
 
     def merge_copies(self, graph: Graph) -> Graph:
         """Return a part with the original names of copies; what was copied occurs once."""

@@ -29,13 +29,13 @@ from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_rang
 from qconvert.operators import kind_of
 from qconvert.passes.absorb.absorber import Absorber
 from qconvert.passes.decompose_weights import dequantized_casts
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["fuse_clips", "run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
     read = dequantized_casts(_remove_identities(graph))
     if not any(kind_of(op).rule == "convert" or kind_of(op).clips for op in read.ops):

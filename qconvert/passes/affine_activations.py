@@ -16,7 +16,7 @@ from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.quantizations.activations import Interval, infer_joint_intervals, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, middle
 from qconvert.passes.store_activations import separate_roles
-from qconvert.plugins import Change, Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run"]
 
@@ -25,7 +25,7 @@ _EIGHT_BITS = ("int8", "uint8")
 _WORTH = 1.05
 
 
-def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, edges: str = "keep") -> PassResult:
     """Change symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
     source, graph = graph, separate_roles(graph, _EIGHT_BITS)
     intervals = infer_joint_intervals(graph)

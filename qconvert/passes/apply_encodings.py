@@ -20,7 +20,7 @@ from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_encoding, match_entries, normalize, split_limits
-from qconvert.plugins import Change, Target, read_encodings
+from qconvert.plugins import Change, PassResult, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
 
@@ -37,7 +37,7 @@ def run(
     encodings_options: str = "{}",
     fill: str = "none",
     range_dtype: str = "int8",
-) -> tuple[Graph, tuple[Change | str, ...]]:
+) -> PassResult:
     """Apply the encodings of a file; without one nothing changes."""
     if not encodings:
         return graph, ()
@@ -45,9 +45,7 @@ def run(
     return quantize_by_encodings(graph, found, fill=fill, range_dtype=range_dtype)
 
 
-def quantize_by_encodings(
-    graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8"
-) -> tuple[Graph, tuple[Change | str, ...]]:
+def quantize_by_encodings(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8") -> PassResult:
     """Return the graph with quantized operators wherever the encodings give quantizations.
 
     Args:

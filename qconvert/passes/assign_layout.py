@@ -30,7 +30,7 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.operators import Role, data_inputs, permute_op, permute_tensor, role
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -40,7 +40,7 @@ _RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
 
 
-def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target, *, io_layout: str = "") -> PassResult:
     """Rewrite the whole graph for target.layout.
 
     Args:

@@ -11,14 +11,14 @@ from collections import Counter
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 
 __all__ = ["run"]
 
 _FLEX = "Flex"
 
 
-def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> PassResult:
     """Name the custom operators, with counts.
 
     Args:

@@ -30,7 +30,7 @@ from qconvert.passes.quantizations.weights_and_networks import (
     symmetric_limits,
 )
 from qconvert.passes.stored_types import SIGNED
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 
 __all__ = ["run"]
 
@@ -45,7 +45,7 @@ def run(
     granularity: str = "axis",
     block_size: int = 0,
     edges: str = "keep",
-) -> tuple[Graph, tuple[Change | str, ...]]:
+) -> PassResult:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
     notes: list[Change | str] = []
     if weight_bits:

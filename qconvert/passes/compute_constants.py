@@ -17,7 +17,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["count_constant_bytes", "fold_float_constants", "run"]
@@ -31,7 +31,7 @@ _MOST_WORK = 2**28
 _UNPACKED = 4
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace every computed tensor without inputs after it that something with inputs reads."""
     if target is None or graph.is_from(target.format):
         return graph, ()

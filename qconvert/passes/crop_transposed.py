@@ -13,13 +13,13 @@ from qconvert.errors import format_count
 from qconvert.graph import Graph
 from qconvert.graph.schema import Op
 from qconvert.operators.sizes import explicit_pads
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Slice after each of them whose sizes over space are known."""
     rewriter, count = Rewriter(graph), 0
     for op in rewriter.of_kind("ConvTranspose"):

@@ -21,7 +21,7 @@ from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -31,7 +31,7 @@ Bounds = tuple[float | None, float | None]
 _RELU: Bounds = (0.0, None)
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Relu or a Clip after every operator of float values whose quantized result has an activation, or a quantization that implies
     one."""
     bounded = target.kernels.decomposed_bounds if target is not None else ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import kind_of, output_axis
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
 __all__ = ["DECOMPOSED_TYPES", "dequantized_casts", "run"]
@@ -27,7 +27,7 @@ _SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point"), "scale", name="la
 _SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True)
 
 
-def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
     """Write each Dequantize of a constant that nothing else reads as such operators; QONNX has a node of its own for it."""
     if form == "qonnx":
         return graph, ()

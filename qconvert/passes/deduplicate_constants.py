@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 import numpy as np
 
 from qconvert.graph import Array, Graph, Tensor
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -21,7 +21,7 @@ __all__ = ["run"]
 _SAMPLE = 256  # elements
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
     groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
     groups = _split_groups(_split_groups(groups, _sample), _digest)

@@ -12,7 +12,7 @@ from math import prod
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import spread_weights
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -22,7 +22,7 @@ _MOST = 2**26
 _VOLUME_RANK = 5
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Spread constant weights; those that are computed, and those that would grow too large, stay as they are."""
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}

@@ -24,7 +24,7 @@ from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.operators.products import is_depthwise
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
@@ -44,7 +44,7 @@ _TEXTS = {
 }
 
 
-def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> PassResult:
     """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
     own = "" if target is None else target.kernels.dynamic_range
     noted = _read_roundings(graph)

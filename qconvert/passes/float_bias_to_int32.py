@@ -17,7 +17,7 @@ from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
 from qconvert.passes.linear import BiasQuantizations, quantized_bias
-from qconvert.plugins import Change, Cost, Target
+from qconvert.plugins import Change, Cost, PassResult, Target
 
 __all__ = ["run"]
 
@@ -25,7 +25,7 @@ __all__ = ["run"]
 _REAL = ("x86", "fbgemm", "onednn")
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
 
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target, *, io: str = "") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target, *, io: str = "") -> PassResult:
     """Give float inputs and outputs their old names; the integer tensors get a suffix. Do nothing unless `io` is "float"."""
     names = [name for name in dict.fromkeys((*graph.inputs, *graph.outputs)) if graph[name].is_quantized]
     if io != "float" or not names:

@@ -13,13 +13,13 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor, fold_batch_norm
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold where weights and statistics are float32 constants and nobody else reads the convolution's result. Name what stays."""
     rewriter = Rewriter(graph)
     notes: list[str] = []

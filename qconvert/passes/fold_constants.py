@@ -17,13 +17,13 @@ from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, count_kinds
 from qconvert.operators import kind_of
 from qconvert.passes.compute_constants import count_constant_bytes
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.
 
     All results together may have LARGEST bytes, or twice the size of the model's constants: many small operators make much, too.

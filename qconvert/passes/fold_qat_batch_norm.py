@@ -17,7 +17,7 @@ from qconvert.graph.metadata import VERSION
 from qconvert.kernels.products import channel_axis
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -26,7 +26,7 @@ __all__ = ["run"]
 _ROUNDINGS = 2.0**-20
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold after quantized convolutions and Gemms whose result nothing else reads; what is quantized after them is absorbed again.
 
     PyTorch's programs, when they are read (no target), keep the operators of their source if a conversion wrote them.

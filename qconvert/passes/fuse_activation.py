@@ -21,7 +21,7 @@ from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import is_dynamic, kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -29,7 +29,7 @@ __all__ = ["run"]
 Bounds = tuple[float | None, float | None]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Join limits that follow each other, drop those that the quantizations imply, then fuse the rest."""
     graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from qconvert.arithmetic.polynomials import number, subtract_polynomials
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 
 __all__ = ["run"]
@@ -27,7 +27,7 @@ _UNSQUEEZE = Pattern("Unsqueeze", Pattern("SpaceToBatch", name="split"), name="u
 _WIDE = Pattern("BatchToSpace", Pattern("Squeeze", Pattern("Conv", _UNSQUEEZE, name="conv"), name="squeeze"), name="join")
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Fuse every such three operators between which nothing else reads."""
     if not graph.of_kind("BatchToSpace"):
         return graph, ()

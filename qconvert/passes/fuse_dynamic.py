@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of, output_axis
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Match, Pattern, Rewriter, dequantized_source, match_producer
 
 __all__ = ["run"]
@@ -48,7 +48,7 @@ _POINT = Pattern("Unsqueeze", Pattern("Clip", Pattern("Sub", "first", Pattern("R
 _LIMITS = ((0.0, 255.0), (-128.0, 127.0))
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every such product whose weights have one scale, or one for each output channel."""
     fusing = _Fusing(graph)
     count = 0

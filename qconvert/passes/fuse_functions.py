@@ -21,7 +21,7 @@ from qconvert.graph import Graph, Op, Tensor, count_kinds
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.properties import REDUCES
-from qconvert.plugins import Target, operators
+from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter, dequantized_source
 from qconvert.rewriting.lowering import emit_formula, legality
 from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
@@ -240,7 +240,7 @@ def _parameters(kind: Kind, constants: Sequence[str]) -> Iterator[tuple[str, ...
 _KINDS = ("LayerNormalization", "RMSNormalization", "Gelu", "HardSwish", "Mish", "Swish")
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace the last operator of each decomposition; parts with other readers stay."""
     writers = operators(target.format, "write") if target is not None else {}
     legal = legality(writers)

@@ -12,18 +12,18 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["fuse_pads", "run"]
 
 
-def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target) -> PassResult:
     """Fuse every Pad of spatial dimensions alone that only convolutions with explicit padding read."""
     return fuse_pads(graph, lambda op: _pads_real_zero(graph, op))
 
 
-def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> tuple[Graph, tuple[str, ...]]:
+def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> PassResult:
     """Fuse those Pads that are wanted, also with what never wins into the largest values of windows."""
     rewriter = Rewriter(graph)
     count = 0

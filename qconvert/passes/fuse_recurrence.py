@@ -19,14 +19,14 @@ from qconvert.operators import kind_of
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, match_producer
 from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
     if not graph.functions or not any(inner.of_kind("While") for _, inner in all_graphs(graph)):
         return graph, ()

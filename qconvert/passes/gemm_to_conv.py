@@ -11,13 +11,13 @@ import numpy as np
 
 from qconvert.graph import Attribute, Graph, Op, Quantization, Tensor
 from qconvert.operators import is_dynamic
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""
     rewriter = Rewriter(graph)
     count = 0

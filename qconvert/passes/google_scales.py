@@ -24,7 +24,7 @@ from qconvert.passes.quantizations.weights_and_networks import (
     symmetric_limits,
 )
 from qconvert.passes.stored_types import SIGNED
-from qconvert.plugins import Change, Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run"]
 
@@ -32,9 +32,7 @@ __all__ = ["run"]
 _SAME = 1e-6
 
 
-def run(
-    graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep"
-) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep") -> PassResult:
     """Change weights, then activations of 4, 8 and 16 bits, and biases with them."""
     return requantize_network(
         graph,

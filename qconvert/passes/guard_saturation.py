@@ -18,13 +18,13 @@ from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.passes.stored_types import shift_to_dtype
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target) -> PassResult:
     """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by the largest sum that its kernels hold."""
     if not target.storage.activations:
         return graph, ()

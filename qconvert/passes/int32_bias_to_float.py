@@ -13,13 +13,13 @@ import numpy as np
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.passes.linear import quantized_bias
-from qconvert.plugins import Change, Cost, Target
+from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
     rewriter, found = Rewriter(graph), dict[str, list[Op]]()
     for op in rewriter:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None, *, io: str = "") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, io: str = "") -> PassResult:
     """Remove the Quantize after inputs and the Dequantize before outputs; the integers take the names.
 
     Do nothing unless `io` is "integer".

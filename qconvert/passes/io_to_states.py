@@ -10,13 +10,13 @@ from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import is_compatible
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put reads before all operators and writes after them.
 
     Raises:

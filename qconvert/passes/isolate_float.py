@@ -25,7 +25,7 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Target, kernels_of_source
+from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
 __all__ = ["isolate_operators", "run"]
@@ -38,7 +38,7 @@ _BYTES = ("int4", "uint4", "uint8")
 _FLAT_RANK = 4
 
 
-def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> PassResult:
     """Make the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
     that are exact in float alone, unless no_float is true or numerics is "fast".
 
@@ -58,7 +58,7 @@ def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics
     return isolating.result()
 
 
-def isolate_operators(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def isolate_operators(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> PassResult:
     """Return the graph with operators in float between Dequantize and Quantize, and what was done in words.
 
     Args:
@@ -150,7 +150,7 @@ class _Isolating(Rewriter):
         for op in self:
             self._visit(op)
 
-    def result(self) -> tuple[Graph, tuple[str, ...]]:
+    def result(self) -> PassResult:
         """Return the rewritten graph, and what was done in words."""
         if not self.is_changed:
             return self.graph, ()

@@ -14,14 +14,14 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Names, Op
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_ops, named_functions, with_used_functions
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import copy_duplicates
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Read each state before all operators and write it after them, where functions name it.
 
     Raises:

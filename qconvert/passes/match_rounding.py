@@ -32,7 +32,7 @@ from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
-from qconvert.plugins import Target, kernels_of_source
+from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
 
@@ -188,13 +188,11 @@ _NOTES = {
 _LINES = "requantizations and LeakyRelus have another scale and slope, to round as XNNPACK does for every input"
 
 
-def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> PassResult:
     """Mark the operators that the target would round otherwise than the source's kernels; rewrite those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     of_torch = source.startswith("torch:") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
-    rewritten: tuple[str, ...] = ()
-    if of_torch:
-        graph, rewritten = _match_torch(graph, target, numerics, biases, io == "integer")
+    graph, rewritten = _match_torch(graph, target, numerics, biases, io == "integer") if of_torch else (graph, ())
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None or target.format in found[0].formats:
         return graph, rewritten
@@ -202,7 +200,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     return matched, (*rewritten, *notes)
 
 
-def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
+def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> PassResult:
     rewriter, own = Tables(graph), target.kernels
     done: Counter[str] = Counter()
     for op in rewriter:
@@ -232,7 +230,7 @@ def _rounds_again(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule == "convert" and given is not None and result is not None and not np.array_equal(given.scale, result.scale)
 
 
-def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
+def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> PassResult:
     if numerics == "fast":
         return drop_torch_rounding(graph), ()
     if target.format not in ("onnx", "tflite"):

@@ -22,13 +22,13 @@ from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
-from qconvert.plugins import Change, Cost, Target, describe_worst
+from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""
     if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_quantization)):
         return graph, ()

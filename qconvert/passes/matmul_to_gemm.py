@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
     rewriting = _Rewriting(graph)
     for op in rewriting.of_kind("MatMul"):

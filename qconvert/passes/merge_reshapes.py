@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Shape
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Let the last of a chain read what the first reads; chains of which others read a part keep that part."""
     graph, count = _remove_identities(graph)
     rewriter = Rewriter(graph)

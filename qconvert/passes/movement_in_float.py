@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -20,7 +20,7 @@ _FEW = ("int2", "uint2", "int4", "uint4")
 _ON_INTEGERS = ("Resize",)
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put each such operator between Dequantize and Quantize; of few bits, what one gives to the next is not quantized between them."""
     rewriter = Rewriter(graph)
     every = target is not None and target.storage.moves_in_float

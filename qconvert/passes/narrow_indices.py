@@ -13,13 +13,13 @@ from qconvert.errors import format_count
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 from qconvert.operators.typing import output_type
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the type of results that a kind says are indices, and that others read as such or not at all."""
     rewriter, count = Rewriter(graph), 0
     for op in graph.ops:

@@ -17,12 +17,12 @@ from qconvert.passes.quantizations.weights_and_networks import (
     requantize_weights,
     rescale_weights,
 )
-from qconvert.plugins import Change, Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul."""
     changed, notes = requantize_weights(graph, _narrow, "narrow", "leave the lowest integer of their type out")
     return changed, tuple(notes)

@@ -18,12 +18,12 @@ from qconvert.kernels.products import bias_quantization
 from qconvert.passes.linear import BiasQuantizations, quantized_bias, separate_weights, weight_uses
 from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, middle, tensor_cost
 from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Requantize the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
     source, graph = graph, separate_weights(graph)
     weights = {use.name for use in weight_uses(graph) if use.alone}

@@ -12,13 +12,13 @@ import numpy as np
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.linear import quantized_bias, weight_uses
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Repeat scales and zero points. Constants that something else reads too stay, and so do biases of one value for all channels."""
     rewriter = Rewriter(graph)
     weights, biases = set[str](), set[str]()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
     rewriter = Rewriter(graph)
     count = 0

@@ -26,7 +26,7 @@ from qconvert.passes.quantizations.weights_and_networks import (
     requantize_network,
     rescale_symmetric,
 )
-from qconvert.plugins import Change, Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run"]
 
@@ -34,9 +34,7 @@ __all__ = ["run"]
 _TRIED = 3
 
 
-def run(
-    graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep"
-) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep") -> PassResult:
     """Change weights, then activations of 4, 8 and 16 bits, and biases with them."""
     return requantize_network(
         graph,

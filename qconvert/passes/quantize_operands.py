@@ -18,13 +18,13 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
-from qconvert.plugins import Change, Cost, Target, describe_worst
+from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Change operators with a quantized result, at least one quantized operand, and real constants for the rest."""
     rewriter = Rewriter(graph)
     count, widened, costs = 0, 0, list[Cost]()

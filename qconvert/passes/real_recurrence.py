@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators.integer_recurrent import LSTM_INPUTS, name_tensors
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["lstms_to_float", "run"]
@@ -26,7 +26,7 @@ _ROWS = ("input", "output", "forget", "cell")
 _COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
 
-def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> PassResult:
     """Replace those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization. Of each
     it is said which form it has, and what the other would cost."""
     if target is None or target.format != "onnx":

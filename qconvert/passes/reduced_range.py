@@ -27,7 +27,7 @@ from qconvert.passes.quantizations.weights_and_networks import (
     rescale_symmetric,
 )
 from qconvert.passes.store_activations import separate_roles
-from qconvert.plugins import Change, Target
+from qconvert.plugins import Change, PassResult, Target
 
 __all__ = ["run"]
 
@@ -35,7 +35,7 @@ _EIGHT_BITS = ("int8", "uint8")
 _LIMITS = (-64, 63)
 
 
-def run(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> PassResult:
     """Change 8-bit weights, activations or both, and biases with them."""
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from qconvert.errors import format_counts
 from qconvert.graph import Graph, count_kinds
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Keep what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""
     changed = Rewriter(graph).finish(prune=True)
     ops, tensors = len(graph.ops) - len(changed.ops), len(graph.tensors) - len(changed.tensors)

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.graph import Graph, Op, Tensor, count_kinds
 from qconvert.operators import KINDS, kind_of
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -24,7 +24,7 @@ __all__ = ["run"]
 _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Walk over the graph once, in order; conversions that nobody reads any more go too."""
     shortener = _Shortener(graph)
     for op in shortener:

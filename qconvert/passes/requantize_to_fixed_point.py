@@ -30,7 +30,7 @@ from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Ten
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.call import activated_limits
-from qconvert.plugins import Change, Cost, Target, describe_worst, operators
+from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -112,7 +112,7 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     return Difference(int(np.abs(exact - decomposed).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
 
 
-def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> PassResult:
     """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
     decomposition = _Decomposition(graph, fixed_point)

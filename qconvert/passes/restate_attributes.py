@@ -19,7 +19,7 @@ from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_rang
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import adds_as_litert
 
@@ -29,7 +29,7 @@ __all__ = ["run"]
 _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Give what the metadata entries say to its operators and constants, and take the entries away."""
     graph, fused = _restore_padding(graph)
     graph, stated = _restore_attributes(graph)
@@ -37,7 +37,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return graph, (*fused, *stated, *limited)
 
 
-def _restore_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def _restore_padding(graph: Graph) -> PassResult:
     """Turn Pads that a writer put before operators into these operators' own padding again."""
     text = graph.metadata.get(FUSED_PADDING)
     if text is None:
@@ -50,7 +50,7 @@ def _restore_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
 
 
-def _restore_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def _restore_attributes(graph: Graph) -> PassResult:
     graph, stated = _pop_metadata(graph, STATED_ATTRIBUTES)
     rewriter = Rewriter(graph)
     count = 0
@@ -94,7 +94,7 @@ def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     return op.with_attributes(activation=activation) if same else op
 
 
-def _restore_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def _restore_limits(graph: Graph) -> PassResult:
     """Let constants whose integers are within the limits noted use these alone; what the file says itself, and what is computed, stays."""
     graph, stated = _pop_metadata(graph, STATED_LIMITS)
     rewriter = Rewriter(graph)

@@ -30,7 +30,7 @@ from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, sums_of_weights
 from qconvert.passes.shifting.uint8_io import restore_unsigned
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 from qconvert.rules.changed_values import redeclare_changes
 
@@ -43,7 +43,7 @@ _NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name
 _SURE = 0.25
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Restore what the metadata note; the note counts the activations."""
     if SHIFTED not in graph.metadata:
         return graph, ()

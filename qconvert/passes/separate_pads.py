@@ -16,13 +16,13 @@ from qconvert.errors import format_count
 from qconvert.graph import Graph
 from qconvert.graph.schema import Op
 from qconvert.operators.space import block_axes
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Pad before each operator of which the target's kernels say a fault."""
     if target is None:
         return graph, ()

@@ -15,7 +15,7 @@ from math import prod
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Shape
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run"]
 
@@ -24,7 +24,7 @@ _MOST_TRIES = 100
 _LONGEST_SHAPE = 16
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Settle the names for which 1 does not fit and just one of the numbers that the graph holds does."""
     notes = []
     symbols = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))

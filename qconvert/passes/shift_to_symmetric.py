@@ -43,7 +43,7 @@ from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.shifting.uint8_io import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
 from qconvert.passes.store_activations import find_weights, separate_roles
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Change, Cost, Target
+from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter
 
@@ -53,7 +53,7 @@ __all__ = ["run"]
 _LITERAL = ("plain", "opaque", "state", "stored", "control")
 
 
-def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
     """Shift the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.storage.symmetric_activations
     joined = join_averages(graph) if "int8" in dtypes else graph

@@ -10,22 +10,22 @@ from collections.abc import Mapping
 
 from qconvert.graph import Graph
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, change_storage
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 
 __all__ = ["run", "store_signed"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """int4, int8 and int16 become uint4, uint8 and uint16. Who feeds the graph adds 8, 128 or 32768."""
     return _store_as(graph, UNSIGNED)
 
 
-def store_signed(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def store_signed(graph: Graph, target: Target | None) -> PassResult:
     """uint4, uint8 and uint16 become int4, int8 and int16. Who feeds the graph subtracts 8, 128 or 32768."""
     return _store_as(graph, SIGNED)
 
 
-def _store_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str, ...]]:
+def _store_as(graph: Graph, dtypes: Mapping[str, str]) -> PassResult:
     """Store all quantized tensors in other types, old -> new."""
     moved = [tensor for tensor in graph.tensors.values() if tensor.is_quantized and tensor.dtype in dtypes]
     changed, count = change_storage(graph, moved, dtypes, keep_io=False)

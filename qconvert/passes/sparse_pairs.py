@@ -15,13 +15,13 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
-from qconvert.plugins import Change, Cost, Target
+from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
+def run(graph: Graph, target: Target | None, pairs: str = "every") -> PassResult:
     """Take the quantizations away where `pairs` is "sparse"."""
     if pairs != "sparse":
         return graph, ()

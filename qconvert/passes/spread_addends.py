@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.plugins.rules import addend
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Let each such Add or Sub read a vector; where neither channels nor positions are several, or known, it stays."""
     rewriter = Rewriter(graph)
     count = 0

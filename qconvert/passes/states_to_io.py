@@ -12,13 +12,13 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.carried_states import Carried, carried_text
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Make an input and an output of every state of the graph.
 
     Raises:

@@ -24,7 +24,7 @@ from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.passes.stored_types import as_signed, change_storage
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["changed_edges", "find_weights", "run", "separate_roles"]
@@ -45,14 +45,14 @@ def find_weights(graph: Graph) -> set[str]:
     return {op.inputs[index] for op in graph.ops for index in weight_inputs(op)}
 
 
-def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target) -> PassResult:
     """Shift all 8-bit quantized activations to target.storage.activations; constants that are data, not weights, go along."""
     graph, notes = _widths_of_16(graph, target)
     changed, others = _widths_of_8(graph, target)
     return changed, (*notes, *others)
 
 
-def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+def _widths_of_16(graph: Graph, target: Target) -> PassResult:
     """Store uint16 or int16 activations in the other type if the target has that alone, or wants all unsigned."""
     if target.storage.activations == "unsigned":
         return _store_type(graph, "int16", "uint16")
@@ -62,7 +62,7 @@ def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]
     return graph, ()
 
 
-def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
+def _widths_of_8(graph: Graph, target: Target) -> PassResult:
     wanted = target.storage.activations
     if wanted in ("source", "int8_or_source"):
         wanted = _source_type(graph, target)
@@ -76,7 +76,7 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     return changed, notes
 
 
-def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
+def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> PassResult:
     """Store all activations of one type in another of its width."""
     source, graph = graph, separate_roles(graph, (old,))
     weights = find_weights(graph)

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.plugins import Target, operators
+from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -24,7 +24,7 @@ _EXACT = 2**24
 _MOST_PARTS = 64
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Decompose both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
     decomposition = _Decomposition(graph)

@@ -20,14 +20,12 @@ from qconvert.graph import Graph, Quantization, integer_range
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Change, Target, describe_worst
+from qconvert.plugins import Change, PassResult, Target, describe_worst
 
 __all__ = ["run"]
 
 
-def run(
-    graph: Graph, target: Target | None, scope: str = "asked", edges: str = "keep", zero_points: str = "shift"
-) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scope: str = "asked", edges: str = "keep", zero_points: str = "shift") -> PassResult:
     """Change the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric.
 
     For a target that shifts them (pass shift_to_symmetric) it does so only if `zero_points` is "symmetric".

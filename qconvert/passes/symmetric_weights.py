@@ -30,7 +30,7 @@ from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, Scaling, rescale_weights
 from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
-from qconvert.plugins import Change, Target, describe_worst
+from qconvert.plugins import Change, PassResult, Target, describe_worst
 
 __all__ = ["run"]
 
@@ -39,7 +39,7 @@ __all__ = ["run"]
 _TRIED_OF_FEW = 8192
 
 
-def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
     new: list[tuple[WeightUse, Tensor]] = []
     counts: Counter[str] = Counter()

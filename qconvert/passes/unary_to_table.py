@@ -29,7 +29,7 @@ import numpy as np
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators.formulas import FORMULAS
-from qconvert.plugins import Change, Target, operators
+from qconvert.plugins import Change, PassResult, Target, operators
 from qconvert.plugins.abilities import IN_THE_FILE
 from qconvert.rewriting import Rewriter
 
@@ -42,7 +42,7 @@ _BYTE = 8
 _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 
-def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> PassResult:
     """Make tables for the functions that hold a kind which the target's format or runtime lacks; for chains where they are asked for."""
     rewriter, roots = Tables(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)

@@ -17,7 +17,7 @@ from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.operators import Port, kind_of
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import named_functions, with_used_functions
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import prefix_of
 
@@ -27,7 +27,7 @@ __all__ = ["MOST", "run"]
 MOST = 256
 
 
-def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> PassResult:
     """Unroll what runs over sequences, if a limit is given."""
     if not unroll:
         return graph, ()

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Shape
 from qconvert.operators import kind_of
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -21,7 +21,7 @@ _KINDS = ("Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool"
 _RANK = 3
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
     if not any(_is_narrow(graph, op) for op in graph.ops):
         return graph, ()

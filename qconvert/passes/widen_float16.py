@@ -19,7 +19,7 @@ from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.passes.quantizations.scales_and_costs import middle
-from qconvert.plugins import Change, Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -27,7 +27,7 @@ __all__ = ["run"]
 _NARROW = ("float16", "bfloat16")
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that the target's product_types do not
     name, or next to zero points."""
     if target is None or any(kind_of(op).rule == "opaque" for op in graph.ops):

@@ -31,7 +31,7 @@ from qconvert.plugins.registry import (
     targets,
 )
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Codegen, Format, Pass, Runtime
+from qconvert.plugins.types import Codegen, Format, Pass, PassResult, Runtime
 
 if TYPE_CHECKING:
     from qconvert.plugins.loaded_models import Engine, Inside, Layer, LoadedModel, ModelFile, Pieces, Timing
@@ -57,6 +57,7 @@ __all__ = [
     "Option",
     "Parameters",
     "Pass",
+    "PassResult",
     "Pieces",
     "Runtime",
     "Storage",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what no help needs: a class of data takes as long to make a
     from qconvert.plugins.parameters import Parameters
     from qconvert.plugins.results import Change
 
-__all__ = ["Codegen", "Format", "Pass", "Runtime"]
+__all__ = ["Codegen", "Format", "Pass", "PassResult", "Runtime"]
 
 
 def _is_suffix(item: object) -> bool:
@@ -144,11 +144,13 @@ class Format:
         raise error
 
 
+#: What a pass returns: the new graph, and what was changed in Changes, or in words alone, which are as exact as the pass.
+PassResult = tuple["Graph", tuple["Change | str", ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named rewriting: (graph, target, options of its own) -> the new graph and what was changed.
-
-    What was changed is said in Changes, or in words alone, which are as exact as the pass.
+    """A named rewriting: (graph, target, options of its own) -> PassResult.
 
     Attributes:
         name: as in `--pass`.
@@ -170,7 +172,7 @@ class Pass:
 
     name: str
     summary: str
-    run: Callable[..., tuple[Graph, tuple[Change | str, ...]]]
+    run: Callable[..., PassResult]
     exact: bool = True
     within: float | None = None
     border: bool = False

@@ -15,7 +15,7 @@ from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with
 from qconvert.passes.quantizations.activations import TypeChoice, cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import middle, rounded_steps, tensor_cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
-from qconvert.plugins import Change, Cost, describe_worst
+from qconvert.plugins import Change, Cost, PassResult, describe_worst
 
 __all__ = [
     "Channel",
@@ -195,7 +195,7 @@ def requantize_network(
     suffix: str,
     words: tuple[str, str],
     edges: str,
-) -> tuple[Graph, tuple[Change | str, ...]]:
+) -> PassResult:
     """Return the graph, and what was changed.
 
     Args:
