@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.names import Names
-from qconvert.graph.schema import Arrays, Attribute, Graph, Op, Producers, Shape, Signature, Tensor, count_kinds
+from qconvert.graph.schema import Arrays, Attribute, Graph, Op, Producers, Shape, Signature, Tensor, count_kinds, drop_keys
 
 __all__ = [
     "DTYPES",
@@ -21,6 +21,7 @@ __all__ = [
     "Tensor",
     "canonical_dtype",
     "count_kinds",
+    "drop_keys",
     "equal_data",
     "in_bytes",
     "integer_range",

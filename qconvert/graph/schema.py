@@ -22,7 +22,7 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["DEFAULTS", "Arrays", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds"]
+__all__ = ["DEFAULTS", "Arrays", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds", "drop_keys"]
 
 #: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
 DEFAULTS: dict[str, Mapping[str, Any]] = {}
@@ -36,6 +36,11 @@ Arrays = Mapping[str, Array]
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """A view of a mapping that cannot be changed."""
     return mapping if isinstance(mapping, MappingProxyType) else MappingProxyType(mapping)
+
+
+def drop_keys(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """A copy of metadata or attributes without some keys."""
+    return {key: value for key, value in mapping.items() if key not in keys}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -17,7 +17,7 @@ from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.conversion.report import noted_options, provenance
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError
-from qconvert.graph import Graph
+from qconvert.graph import Graph, drop_keys
 from qconvert.graph.metadata import OPTIONS, READ, REGIONS
 from qconvert.partitioning.driver import Cut, Unwritable, cut, resolve_targets
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
@@ -125,7 +125,7 @@ def _write(found: Cut, place: Path, writer: Format, reader: Format | None, sourc
     refuse_violations(graph, target)
     others = reader.companions(source) if reader is not None and source is not None and reader.companions is not None else ()
     origin = provenance(source, others, target, changes) if source is not None else {}
-    origin = {key: value for key, value in origin.items() if key != OPTIONS}  # a check would otherwise repeat the conversion
+    origin = drop_keys(origin, OPTIONS)  # a check would otherwise repeat the conversion
     read = noted_options(given.read)
     origin |= {REGIONS: _regions(found.partition), **({READ: json.dumps(read, default=str)} if read else {}), **declared.provenance(graph)}
     options = {**(target.write_options if target is not None else {}), **given.write}

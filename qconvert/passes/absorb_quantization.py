@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.graph import Graph, Op, Tensor, canonical_dtype, drop_keys
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range, is_exact
 from qconvert.operators import kind_of
 from qconvert.passes.absorb.absorber import Absorber
@@ -126,7 +126,7 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     found = _activation(source, (lowest, highest)) if lowest <= highest else None
     if found is None:
         return None
-    others = {name: value for name, value in writer.attributes.items() if name != "activation"}
+    others = drop_keys(writer.attributes, "activation")
     return replace(writer, outputs=clip.outputs, attributes={**others, "activation": found} if found else others)
 
 

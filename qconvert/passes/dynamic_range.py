@@ -20,7 +20,7 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, scale_and_zero_point
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Graph, Op, Quantization
+from qconvert.graph import Graph, Op, Quantization, drop_keys
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.operators.products import is_depthwise
@@ -61,7 +61,7 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
             fitting.replace(op, fitted)
     if not fitting.counts and not fitting.is_changed and not (own == "tflite" and noted):
         return graph, ()
-    metadata = {key: value for key, value in graph.metadata.items() if key != DYNAMIC_RANGE}
+    metadata = drop_keys(graph.metadata, DYNAMIC_RANGE)
     if own != "tflite" and (kept := {**noted, **fitting.stated}):
         metadata[DYNAMIC_RANGE] = json.dumps(kept)
     return fitting.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())

@@ -61,7 +61,7 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     if before.attributes.get("data_format") not in (None, op["data_format"]):
         return "its layout differs from the convolution's"
     channels = graph[before.inputs[1]].shape
-    bias = graph.constant(before.inputs[2]) if len(before.inputs) > 2 else None
+    bias = graph.constant(before.inputs[2]) if before.has(2) else None
     if (
         not channels
         or any(graph[name].shape != channels[:1] for name in op.inputs[1:])
@@ -80,7 +80,7 @@ def _statistics(graph: Graph, op: Op) -> list[Array]:
 
 
 def _fold_into_weights(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
-    given = graph.constant(before.inputs[2]) if len(before.inputs) > 2 and before.inputs[2] else None
+    given = graph.constant(before.inputs[2]) if before.has(2) else None
     scale, offset, mean, variance = _statistics(graph, op)
     weights, bias = fold_batch_norm(graph.constant(before.inputs[1]), given, scale, offset, mean, variance, float(op["epsilon"]))
     return weights.astype(np.float32), bias.astype(np.float32)

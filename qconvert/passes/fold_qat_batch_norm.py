@@ -96,7 +96,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     conv = between[0]
     shape = graph[conv.outputs[0]].shape
     statistics = [graph.constant(name) for name in op.inputs[1:5]]
-    given = graph[conv.inputs[2]] if len(conv.inputs) > 2 and conv.inputs[2] else None
+    given = graph[conv.inputs[2]] if conv.has(2) else None
     if shape is None or any(item is None or item.dtype != np.float32 for item in statistics) or len(shape) < 2:
         return None
     if given is not None and (given.data is None or given.is_quantized):

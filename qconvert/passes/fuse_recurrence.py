@@ -325,9 +325,8 @@ class _Cells:
         """Return the real weights and bias of a Gemm."""
         if self._body[op.outputs[0]].is_quantized:
             return None
-        weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if len(op.inputs) > 2 else None
-        absent = not op.has(2)
-        if weights.data is None or weights.dtype != "float32" or (bias is None and not absent):
+        weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if op.has(2) else None
+        if weights.data is None or weights.dtype != "float32" or (bias is None and op.has(2)):
             return None
         return weights.data, 0.0 if bias is None else bias.reshape(-1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor, drop_keys
 from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
@@ -33,7 +33,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         graph,
         inputs=tuple(name for name in graph.inputs if name not in inputs),
         outputs=tuple(name for name in graph.outputs if name not in outputs),
-        metadata={key: value for key, value in graph.metadata.items() if key != STATES},
+        metadata=drop_keys(graph.metadata, STATES),
         states={item.state.name: item.state for item in found},
     )
     rewriter = Rewriter(graph)

@@ -41,7 +41,7 @@ def weight_uses(graph: Graph) -> list[WeightUse]:
     """Return every quantized constant that linear operators read as weights, once for each axis and type of the data next to it."""
     uses: dict[tuple[str, int, str], list[int]] = {}
     ways: Counter[str] = Counter(graph.outputs)
-    others: set[tuple[str, str]] = set()
+    others: set[str] = set()
     for index, op in enumerate(graph.ops):
         for position, name in enumerate(op.inputs):
             tensor = graph[name] if name else None
@@ -51,8 +51,8 @@ def weight_uses(graph: Graph) -> list[WeightUse]:
                 key = (name, output_axis(op, tensor.rank or 0), graph[op.inputs[0]].dtype)
                 ways[name] += key not in uses
                 uses.setdefault(key, []).append(index)
-            elif (name, "other") not in others:
-                others.add((name, "other"))
+            elif name not in others:
+                others.add(name)
                 ways[name] += 1
     return [WeightUse(name, axis, tuple(dict.fromkeys(readers)), ways[name] == 1) for (name, axis, _), readers in uses.items()]
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import channel_axis
@@ -59,7 +59,7 @@ def drop_torch_rounding(graph: Graph) -> Graph:
     rewriter = Rewriter(graph)
     for op in rewriter:
         rewriter.replace(op, _drop_arithmetic(op))
-    return rewriter.finish(metadata={key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS})
+    return rewriter.finish(metadata=drop_keys(graph.metadata, SOURCE_KERNELS))
 
 
 def _drop_arithmetic(op: Op) -> Op:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.operators import kind_of
@@ -46,7 +46,7 @@ def _restore_padding(graph: Graph) -> PassResult:
         noted = {str(name) for name in json.loads(text)}
     except (ValueError, TypeError) as error:
         raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is not a list of names", rule="malformed-metadata") from error
-    metadata = {key: value for key, value in graph.metadata.items() if key != FUSED_PADDING}
+    metadata = drop_keys(graph.metadata, FUSED_PADDING)
     return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
 
 
@@ -74,7 +74,7 @@ def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    graph = replace(graph, metadata={name: value for name, value in graph.metadata.items() if name != key})
+    graph = replace(graph, metadata=drop_keys(graph.metadata, key))
     return graph, found if isinstance(found, dict) else {}
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
@@ -48,7 +48,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if SHIFTED not in graph.metadata:
         return graph, ()
     points = _read_zero_points(graph)
-    metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
+    metadata = drop_keys(graph.metadata, SHIFTED)
     restoring = _Restoring(graph, points)
     for op in restoring if points else ():
         restoring.remove(op)

@@ -25,7 +25,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, drop_keys
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import isolate_operators
@@ -91,7 +91,7 @@ def _drop_roundings(graph: Graph) -> Graph:
     rewriter = Rewriter(graph)
     for op in rewriter:
         if op.attributes.get("arithmetic") and not is_dynamic(op) and not is_ties_away_average(graph, op):
-            rewriter.replace(op, replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"}))
+            rewriter.replace(op, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
     return rewriter.finish()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.graph import Array, Op, Tensor
+from qconvert.graph import Array, Op, Tensor, drop_keys
 from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of
 from qconvert.operators.properties import REDUCES
@@ -158,7 +158,7 @@ class Forms:
             return self._clip(visit(items[0]), *limits)
         if kind_of(op).layout is REDUCES:
             return self._reduction(op, tensors, visit)
-        attributes = tuple(sorted((key, value) for key, value in op.attributes.items() if key != "activation"))
+        attributes = tuple(sorted(drop_keys(op.attributes, "activation").items()))
         return self.atom(kind, attributes, op.outputs.index(name), *(visit(item) for item in items))
 
     def _reduction(self, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:

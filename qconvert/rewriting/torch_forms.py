@@ -304,7 +304,7 @@ def _layout(graph: Graph, op: Op) -> str:
     """Return where the channels of an average are; "" for a mean over other axes than those of space."""
     if "data_format" in op.attributes:
         return str(op["data_format"])
-    axes = graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
+    axes = graph.constant(op.inputs[1]) if op.has(1) else None
     over = sorted(int(axis) % 4 for axis in axes.reshape(-1)) if axes is not None else []
     return "channels_first" if over == [2, 3] else "channels_last" if over == [1, 2] else ""
 

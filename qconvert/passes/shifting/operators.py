@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.graph import Array, Graph, Op, Shape, Tensor, drop_keys
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of, output_axis
 from qconvert.operators.products import is_product_of_activations
@@ -82,7 +82,7 @@ def shift_linear(s: Shifting, op: Op) -> None:
     """Emit the operator with the shifts in its bias, padding of its own and activation where its quantization does not imply it."""
     data, name = op.inputs[0], op.outputs[0]
     result, limits = s.graph[name], _limits(s.graph, op)
-    attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
+    attributes = drop_keys(op.attributes, "activation", "arithmetic")
     fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
     source = s[data]
     if "pads" in op.attributes and s.shift(data):
@@ -207,7 +207,7 @@ def join_averages(graph: Graph) -> Graph:
 
 def shift_average(s: Shifting, op: Op) -> None:
     """Emit the average of shifted float values, and the factor."""
-    attributes = {key: value for key, value in op.attributes.items() if key != "arithmetic"}
+    attributes = drop_keys(op.attributes, "arithmetic")
     name = op.outputs[0]
     value = s.dequantize(op.inputs[0], op.source)
     value = s.compute("AveragePool", (value,), f"{name}/average", name, op.source, **attributes)
