@@ -121,7 +121,7 @@ class _Fitting(Rewriter):
         if kept or not is_dynamic(op):
             return op
         self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
-        return self._run_in_float(op, "real")
+        return self._fall_back_to_float(op, "real")
 
     def to_onnx(self, op: Op, numerics: str) -> Op:
         """Return the operator as it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most
@@ -143,19 +143,19 @@ class _Fitting(Rewriter):
         if not is_dynamic(op) or _rounds_rows(op):  # whose weights the writer takes or refuses
             return op
         if _is_recurrent(op):
-            return self._run_in_float(op, "sequences")
+            return self._fall_back_to_float(op, "sequences")
         if op["arithmetic"] in OF_WHOLE_TENSORS:
             again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
         if (self.graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
-            return self._run_in_float(op, "volume")
+            return self._fall_back_to_float(op, "volume")
         weights = self._to_int8_weights(op)
         if not weights:
-            return self._run_in_float(op, "wide")
+            return self._fall_back_to_float(op, "wide")
         return op if weights == op.inputs[1] else replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:]))
 
-    def _run_in_float(self, op: Op, why: str) -> Op:
+    def _fall_back_to_float(self, op: Op, why: str) -> Op:
         """Return the operator in float, and count why."""
         self.counts[why] += 1
         inputs = list(op.inputs)

@@ -95,7 +95,7 @@ class TorchRounding(TorchForms):
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self._drop_arithmetic(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
-            self._run_in_float(op)
+            self._run_coarse_in_float(op)
         elif has_torch_form(op) and (self._runtime == "onnx" or kind_of(op).quantizes):
             forms = TorchForms(self.graph, self._runtime)  # left to the writer
             forms.visit(op)
@@ -163,7 +163,7 @@ class TorchRounding(TorchForms):
         sides = [self.graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
         return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
 
-    def _run_in_float(self, op: Op) -> None:
+    def _run_coarse_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
         self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
         data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
