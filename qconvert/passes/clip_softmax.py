@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from qconvert.errors import format_count
 from qconvert.graph import Graph, Op
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -21,7 +21,7 @@ __all__ = ["run"]
 _BOUNDS = {"Softmax": (0.0, 1.0), "LogSoftmax": (None, 0.0)}
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
     if target is not None and target.accelerator is not None:
         return graph, ()

@@ -13,13 +13,13 @@ from qconvert.errors import format_counts
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.schema import count_kinds
 from qconvert.operators.formulas import FORMULAS
-from qconvert.plugins import Target, operators
+from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting.lowering import legality, lower
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Lower the operators that have a formula of which all is accepted."""
     if target is None or target.own_rules is None or not any(op.kind in FORMULAS for op in graph.ops):
         return graph, ()

@@ -20,7 +20,7 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators.sizes import stated_pads
 from qconvert.passes.linear import is_quantized
 from qconvert.passes.stored_types import as_signed
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["SUFFIX", "run"]
@@ -35,7 +35,7 @@ _LEAST_RESULTS, _ENOUGH_RESULTS = 16, 32
 _MOST_CHANNELS, _MOST_DEPTHWISE = 32, 12
 
 
-def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:
     """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose widths whole blocks fill.
 
     A target on which signed weights may saturate (guard_saturation) gains nothing, unless onnxruntime chooses the weights by the CPU.

@@ -12,13 +12,13 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators.properties import permutation
 from qconvert.passes.merge_pixels import SUFFIX
-from qconvert.plugins import Target
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def run(graph: Graph, target: Target | None) -> PassResult:
     """Split the pixels of every convolution between two Reshapes, with or without Transposes, that is of this form."""
     rewriter = Rewriter(graph)
     count = 0
