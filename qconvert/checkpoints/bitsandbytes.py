@@ -40,15 +40,16 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         raise parts.shapes_error("weight")
     if table is None or table.shape != (16,) or table.dtype != np.float32 or not np.isfinite(table).all():
         raise parts.tensor_error("weight.quant_map", "float32 [16]")
-    if inputs % block or inputs % 8:
+    if inputs % 8:
         raise UnsupportedError(
-            f"blocks of {block} along rows of {inputs} begin in one row and end in the next, which is not covered",
-            where=repr(parts.layer),
+            f"rows of {inputs} inputs are no whole number of words, which is not covered", where=repr(parts.layer),
             rule="blocks-not-covered",
-        )
+        )  # fmt: skip
     scale = _absmax(parts, state)
-    if scale.size != outputs * (inputs // block):
+    if scale.size != -(-outputs * inputs // block):
         raise parts.shapes_error("weight", "weight.absmax")
+    divisor = math.gcd(block, inputs)  # a block that begins in one row and ends in the next becomes several of one row
+    scale = np.repeat(scale, block // divisor)[: outputs * inputs // divisor]
     turned = packed.reshape(outputs, inputs // 2)
     words = np.ascontiguousarray(turned >> np.uint8(4) | turned << np.uint8(4)).view("<u4")
     return BlockWeight(words, 4, inputs, scale.reshape(outputs, -1), table=table)

@@ -97,7 +97,8 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
         zeros += expanded
     codes = integers.view(np.uint8) + np.uint8(half)
     words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
-    return BlockWeight(words, bits, integers.shape[1], scales, zeros, is_signed=True, activations=read_activations(parts, config))
+    factors, how = parts.factors(integers.shape[1]), read_activations(parts, config)
+    return BlockWeight(words, bits, integers.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 
 
 def has_matrix_of_scales(parts: Parts) -> bool:
@@ -204,7 +205,7 @@ INT_QUANTIZED = Container(
 INT8 = Container(
     "int8",
     "ModelOpt or Quark (int8)",
-    INT_QUANTIZED.parts,
+    (*INT_QUANTIZED.parts, "pre_quant_scale"),
     lambda parts: parts.dtype("weight") == "int8" and "weight_scale" in parts,
     _read_int8,
 )

@@ -100,6 +100,18 @@ class Parts:
             raise InvalidModelError(f"{name} is missing, 0 or not finite", where=repr(self.layer), rule="scale-not-finite")
         return found.astype(np.float32).reshape(1, 1)
 
+    def factors(self, inputs: int) -> Array | None:
+        """What ModelOpt multiplies data by first, float32 [K]; None for nothing."""
+        if "pre_quant_scale" not in self:
+            return None
+        found = self.scales("pre_quant_scale", (1,))
+        if len(found) != inputs:
+            raise InvalidModelError(
+                f"pre_quant_scale has shape {list(found.shape)}; one for each of {inputs} inputs is required", where=repr(self.layer),
+                rule="counts-differ",
+            )  # fmt: skip
+        return found.astype(np.float32)
+
     def tensor_error(self, name: str, wanted: str) -> InvalidModelError:
         """The error of a tensor that is missing or of another type."""
         found = self.tensors.get(name)

@@ -59,10 +59,12 @@ def dtype_of(name: str) -> np.dtype[Any]:
 def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
-    Integers become wider, small ones and FP4 become FP8, blocks smaller, zero points offsets and offsets zero points, and scales another
-    type, where that is exact for every one of them. Of values that are rounded twice, those as float32 stay the same.
+    Integers become wider, or narrower where they fill no more bits, small ones and FP4 become FP8, FP4 integers with half the scale, blocks
+    smaller, or larger where neighbours are alike, zero points offsets and offsets zero points, and scales another type, where that is exact
+    for every one of them. Of values that are rounded twice, those as float32 stay the same.
     """
     fitted = replace(weight, scale=weight.scales, outer=None, outer_is_last=False) if weight.outer_is_last else weight
+    fitted = fitted.integers() if needs.table is None else fitted
     try:
         for step in (_activations, _table, _bits, _order, _blocks, _zeros, _outer, _scales, _outputs, _sizes):
             fitted = step(fitted, needs)
@@ -124,38 +126,47 @@ def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if np.array_equal(weight.table, needs.table, equal_nan=True):
         return weight
     places = {value: place for place, value in enumerate(needs.table.view(np.uint32).tolist())}
-    codes = [places.get(value, -1) for value in weight.table.view(np.uint32).tolist()]
-    if min(codes) < 0:
+    codes = np.array([places.get(value, -1) for value in weight.table.view(np.uint32).tolist()], np.int16)
+    if (codes[weight.used_codes] < 0).any():
         raise _NoRoomError("the values of codes are others: FP4 (E2M1), which FP8 (E4M3) has too, NF4")
     (bits,) = needs.bits
-    return replace(weight, words=pack(np.array(codes, np.uint8)[weight.codes], bits), bits=bits, table=needs.table)
+    return replace(weight, words=pack(codes.astype(np.uint8)[weight.codes], bits), bits=bits, table=needs.table)
 
 
 def _integers_as_floats(weight: BlockWeight, needs: Needs, table: Array) -> BlockWeight:
-    """Integers without their zero points as codes of these values: FP8 has all from -16 to 16."""
+    """Integers without their zero points as codes of these values, or of twice these: FP8 has all from -16 to 16, FP4 halves."""
     assert weight.zero is not None
     steps = weight.codes.astype(np.int16) - weight.zero[:, weight.blocks_of_inputs]
-    low = int(steps.min())
-    places = np.full(int(steps.max()) - low + 1, -1, np.int16)
-    for code, value in reversed([*enumerate(table.tolist())]):  # 0 has two codes, the second of them negative
-        if value == value // 1 and low <= value < low + len(places):
-            places[int(value) - low] = code
-    codes = places[steps - low]
-    if (codes < 0).any():
+    low, shares = int(steps.min()), []
+    for times in (1, 2):
+        places = np.full(int(steps.max()) - low + 1, -1, np.int16)
+        for code, value in reversed([*enumerate((table * times).tolist())]):  # 0 has two codes, the second of them negative
+            if value == value // 1 and low <= value < low + len(places):
+                places[int(value) - low] = code
+        codes = places[steps - low]
+        if not (codes < 0).any():
+            (bits,) = needs.bits
+            scale = weight.scale if times == 1 else weight.scales * np.float32(times)
+            words = pack(codes.astype(np.uint8), bits)
+            return replace(weight, words=words, bits=bits, scale=scale, zero=None, table=table, is_signed=False)
         in_blocks = (codes < 0)[:, np.argsort(weight.blocks_of_inputs, kind="stable")].reshape(*weight.scale.shape, weight.block)
-        share = float(in_blocks.any(axis=2).mean())
-        raise _NoRoomError("the values of codes are others: not all integers are floats of a few bits", share)
-    (bits,) = needs.bits
-    return replace(weight, words=pack(codes.astype(np.uint8), bits), bits=bits, zero=None, table=table, is_signed=False)
+        shares.append(float(in_blocks.any(axis=2).mean()))
+    raise _NoRoomError("the values of codes are others: not all integers are floats of a few bits", min(shares))
 
 
 def _bits(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.bits in needs.bits:
         return weight
     wider = [bits for bits in needs.bits if bits > weight.bits]
-    if not wider:
-        raise _NoRoomError(f"integers have {weight.bits} bits, at most {max(needs.bits)} have room")
-    return replace(weight, words=pack(weight.codes, wider[0]), bits=wider[0])
+    if wider:
+        return replace(weight, words=pack(weight.codes, wider[0]), bits=wider[0])
+    bits = max(needs.bits)
+    for less in (0, symmetric_zero_point(weight.bits) - symmetric_zero_point(bits)) if weight.zero is not None else ():
+        if less <= int(weight.codes.min()) and int(weight.codes.max()) - less < 2**bits:
+            assert weight.zero is not None
+            zero = (weight.zero - less).astype(np.int16)
+            return replace(weight, words=pack(weight.codes - np.uint8(less), bits), bits=bits, zero=zero)
+    raise _NoRoomError(f"integers have {weight.bits} bits, at most {bits} have room")
 
 
 def _order(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -172,6 +183,9 @@ def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if not needs.blocks or weight.block in needs.blocks:
         return weight
     smaller = [block for block in needs.blocks if weight.block % block == 0]
+    for block in sorted(needs.blocks):
+        if block % weight.block == 0 and weight.inputs % block == 0 and (joined := _join_blocks(weight, block // weight.block)):
+            return joined
     if not smaller:
         raise _NoRoomError(f"blocks have {weight.block} inputs; {' or '.join(map(str, sorted(needs.blocks)))} are required")
     if weight.groups is not None:
@@ -184,6 +198,20 @@ def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
     scale = repeat_columns(weight.scale)
     assert scale is not None
     return replace(weight, scale=scale, zero=repeat_columns(weight.zero), offset=repeat_columns(weight.offset))
+
+
+def _join_blocks(weight: BlockWeight, count: int) -> BlockWeight | None:
+    """The weight with each so many blocks as one; None where they differ."""
+    if weight.groups is not None:
+        return None
+    joined: list[Array | None] = []
+    for numbers in (weight.scale, weight.zero, weight.offset):
+        first = None if numbers is None else numbers[:, ::count]
+        if first is not None and not (to_float32(numbers) == np.repeat(to_float32(first), count, axis=1)).all():
+            return None
+        joined.append(first)
+    assert joined[0] is not None
+    return replace(weight, scale=joined[0], zero=joined[1], offset=joined[2])
 
 
 def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -325,6 +353,7 @@ def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misf
     """
     if needs.has_activations(None) and not needs.has_activations(weight.activations):
         weight = replace(weight, activations=None)
+    weight = weight.integers() if needs.table is None else weight
     exact = fit_weight(weight, needs)
     has_room = needs.has_activations(weight.activations) and (needs.has_experts or not weight.experts)
     if isinstance(exact, BlockWeight) or not has_room:

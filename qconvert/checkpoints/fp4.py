@@ -58,7 +58,8 @@ def _read_nvfp4(parts: Parts, config: Config) -> BlockWeight:
 
 
 def _read_nvfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_scale_2"))
+    factors = parts.factors(2 * parts.matrix("weight", "uint8").shape[1])
+    return _weight(parts, "weight", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_scale_2"), factors=factors)
 
 
 def _read_mxfp4(parts: Parts, config: Config) -> BlockWeight:
@@ -130,7 +131,7 @@ NVFP4 = Container(
 NVFP4_MODELOPT = Container(
     "nvfp4-modelopt",
     "ModelOpt (NVFP4)",
-    ("weight_scale", "weight", "weight_scale_2", "input_scale"),
+    ("weight_scale", "weight", "weight_scale_2", "input_scale", "pre_quant_scale"),
     lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float8_e4m3fn",
     _read_nvfp4_modelopt,
     replace(_NVFP4_NEEDS, outer="times", has_activations=lambda how: how is None or (how.has_two_levels and not how.scale_divides)),

@@ -25,6 +25,8 @@ __all__ = ["MLX", "MLX_MXFP4", "MLX_MXFP8", "MLX_NVFP4"]
 _BITS = (2, 3, 4, 5, 6, 8)
 _BLOCKS = (128, 64, 32)
 _MX, _NVFP4 = 32, 16
+#: What null stands for: mlx_lm writes it for single layers where mlx chooses (mlx/nn/layers/quantized.py).
+_DEFAULTS = {"bits": 4, "group_size": 64}
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -39,7 +41,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[int, int]:
     """Bits and inputs: bits * block is what the tensors say, and config.json says both."""
     stated = config.of_layer(parts.layer)
-    bits, block = stated.get("bits"), stated.get("group_size")
+    bits, block = (stated.get(name, "") if stated.get(name, "") is not None else default for name, default in _DEFAULTS.items())
     each = words.shape[1] * WORD // scales.shape[1]
     if words.shape[1] * WORD % scales.shape[1]:
         raise parts.shapes_error("weight", "scales")

@@ -31,19 +31,11 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
     if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
         raise parts.shapes_error("weight", "weight_scale")
-    factors = parts.tensors.get("pre_quant_scale")
-    if factors is not None and factors.shape != (packed.shape[1],):
-        raise InvalidModelError(
-            f"pre_quant_scale has shape {list(factors.shape)}; one for each of {packed.shape[1]} inputs is required",
-            where=repr(parts.layer),
-            rule="counts-differ",
-        )
     halves = packed ^ _SIGNS
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
     zeros = np.full(scales.shape, symmetric_zero_point(_BITS), np.int16)
-    made = None if factors is None else factors.astype(np.float32)
-    how = read_activations(parts, config)
-    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=made, is_signed=True, activations=how)
+    factors, how = parts.factors(packed.shape[1]), read_activations(parts, config)
+    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:

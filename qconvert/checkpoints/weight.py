@@ -305,6 +305,13 @@ class BlockWeight:
         return unpack(self.words, self.bits, self.inputs)
 
     @property
+    def used_codes(self) -> Array:
+        """Whether each code is that of a weight: bool [2^bits]."""
+        found = np.zeros(2**self.bits, bool)
+        found[self.codes] = True
+        return found
+
+    @property
     def scales(self) -> Array:
         """The scales of blocks with both levels: float32 [N, G]."""
         if self.outer is None:
@@ -328,14 +335,15 @@ class BlockWeight:
         return found
 
     def integers(self) -> BlockWeight:
-        """The weight with integers of 8 bits instead of a table whose values are halves of such; itself where it has none.
+        """The weight with integers of 8 bits instead of codes whose values are halves of such; itself where it has others.
 
         FP4 becomes -12 to 12 with half the scale: the same values, in types that more runtimes have.
         """
         if self.table is None:
             return self
-        times = 1 if np.array_equal(self.table, np.rint(self.table)) else 2
-        values = self.table * np.float32(times)
+        values = np.where(self.used_codes, self.table, np.float32(0))
+        times = 1 if np.array_equal(values, np.rint(values)) else 2
+        values *= np.float32(times)
         if not np.array_equal(values, np.rint(values)) or np.abs(values).max() > _LARGEST_INT8:
             return self
         codes = (values + symmetric_zero_point(8)).astype(np.uint8)[self.codes]

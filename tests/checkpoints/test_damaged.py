@@ -147,7 +147,8 @@ def test_what_files_of_mlx_and_bitsandbytes_cannot_say(tmp_path: Path) -> None:
     fails("bnb_nf4_plain", InvalidModelError, "wrong-type", state(b"[]"))
     fails("bnb_nf4_plain", InvalidModelError, "damaged-config", state(b'{"shape": [256, -256], "blocksize": 64}'))
     fails("bnb_nf4_plain", InvalidModelError, "blocks-do-not-fit", state(b'{"shape": [256, 512], "blocksize": 64}'))
-    fails("bnb_nf4_plain", UnsupportedError, "blocks-not-covered", state(b'{"shape": [256, 256], "blocksize": 96}'))
+    fails("bnb_nf4_plain", InvalidModelError, "blocks-do-not-fit", state(b'{"shape": [256, 256], "blocksize": 96}'))
+    fails("bnb_nf4_plain", UnsupportedError, "blocks-not-covered", state(b'{"shape": [16384, 4], "blocksize": 64}'))
     fails("bnb_nf4_plain", InvalidModelError, "scale-not-finite", number("weight.absmax", np.float32(np.inf).tobytes()))
     fails("bnb_nf4_plain", InvalidModelError, "wrong-type", number("weight.quant_map", np.float32(np.nan).tobytes()))
 

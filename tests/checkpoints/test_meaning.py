@@ -73,11 +73,10 @@ def test_blocks_are_those_that_config_json_states(block: int, tmp_path: Path) ->
 
 
 def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) -> None:
-    """It changes what the others mean: factors of data next to NVFP4, a rotation next to AWQ."""
+    """It changes what the others mean: factors of data next to MXFP4, a rotation next to AWQ."""
     fp4 = {
         "m.l.weight": RNG.integers(0, 256, (16, 32), np.uint8),
-        "m.l.weight_scale": RNG.uniform(1, 100, (16, 4)).astype(ml_dtypes.float8_e4m3fn),
-        "m.l.weight_scale_2": np.ones((), np.float32),
+        "m.l.weight_scale": np.full((16, 2), 120, np.uint8),
         "m.l.pre_quant_scale": np.full(64, 2, np.float32),
     }
     found = {"fp4": (fp4, {"quant_method": "modelopt"}), "theta": ({**gptq("m.l"), "m.l.theta": np.ones(4, np.float32)}, GPTQ_CONFIG)}
@@ -91,6 +90,47 @@ def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) ->
     with_bias = checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
     convert(with_bias, tmp_path / "o", result_format="awq")
     assert qconvert.diff(with_bias, tmp_path / "o") == []
+
+
+def test_blocks_of_bitsandbytes_across_rows(tmp_path: Path) -> None:
+    """Blocks of 64 of the flattened weight, of rows of 24; the last one is not full."""
+    codes, absmax = RNG.integers(0, 16, 240, np.uint8), RNG.uniform(0.1, 1, 4).astype(np.float32)
+    table, state = np.sort(RNG.normal(size=16)).astype(np.float32), json.dumps({"shape": [10, 24], "blocksize": 64}).encode()
+    tensors = {
+        "m.l.weight": (codes[::2] << 4 | codes[1::2])[:, None],
+        "m.l.weight.absmax": absmax,
+        "m.l.weight.quant_map": table,
+        "m.l.weight.quant_state.bitsandbytes__nf4": np.frombuffer(state, np.uint8),
+    }
+    folder = checkpoint(tmp_path / "source", tensors, {"quant_method": "bitsandbytes"})
+    weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+    np.testing.assert_array_equal(weight.values().reshape(-1), table[codes] * absmax[np.arange(240) // 64])
+
+
+def test_sizes_of_blocks_that_mlx_chooses(tmp_path: Path) -> None:
+    stated = {"bits": 8, "group_size": 32, "m.l": {"bits": None, "group_size": None, "mode": "affine"}}
+    tensors = {name: tensor if name.endswith("weight") else tensor[:, :1] for name, tensor in mlx("m.l").items()}
+    folder = checkpoint(tmp_path / "source", tensors, None, quantization=stated)
+    weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+    assert (weight.bits, weight.block) == (4, 64)
+
+
+def test_factors_next_to_integers_of_8_bits_and_nvfp4(tmp_path: Path) -> None:
+    """SmoothQuant and AWQ by ModelOpt."""
+    factors = RNG.uniform(0.5, 2, 64).astype(ml_dtypes.bfloat16)
+    both = {
+        "W8A8_SQ_PER_CHANNEL": {"weight": np.ones((16, 64), np.int8), "weight_scale": np.ones(16, np.float32)},
+        "NVFP4_AWQ": {
+            "weight": np.ones((16, 32), np.uint8),
+            "weight_scale": np.ones((16, 4), ml_dtypes.float8_e4m3fn),
+            "weight_scale_2": np.ones((), np.float32),
+        },
+    }
+    for name, tensors in both.items():
+        parts = {f"m.l.{part}": tensor for part, tensor in {**tensors, "pre_quant_scale": factors}.items()}
+        folder = checkpoint(tmp_path / name, parts, {"quant_method": "modelopt", "quant_algo": name})
+        weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+        assert weight.factors is not None and np.array_equal(weight.factors, factors.astype(np.float32))
 
 
 def test_a_header_without_metadata(tmp_path: Path) -> None:

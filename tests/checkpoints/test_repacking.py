@@ -40,10 +40,12 @@ EXACT = {
     "ct_W4A16": (*_SMALL, "awq-modelopt"),
     "ct_W4A16_ASYM": _SMALL,
     "gm_desc4": ("gptq", "gptq-v2"),
-    "ct_NVFP4A16": ("nvfp4", "compressed-tensors-fp8"),  # FP8 has the values of FP4
+    # FP8 has the values of FP4, and integers with half the scale are twice them
+    "ct_NVFP4A16": ("nvfp4", "compressed-tensors-fp8", "compressed-tensors", "compressed-tensors-int8"),
     "ct_MXFP4A16": (  # powers of two that E4M3 has
         *("mxfp4", "mlx-mxfp4", "nvfp4", "nvfp4-modelopt", "mlx-nvfp4"),
         *("compressed-tensors-fp8", "mxfp8", "mlx-mxfp8"),
+        *("gptq", "gptq-v2", "compressed-tensors", "compressed-tensors-int8", "mlx"),
     ),
     "ct_FP8": _FP8,
     "ct_FP8_BLOCK": ("compressed-tensors-fp8", "fp8"),
@@ -100,6 +102,24 @@ def test_pairs(source: str, result: str, tmp_path: Path) -> None:
         assert 0 <= error < 10**-1.2
     lines = qconvert.diff(FIXTURES / source, tmp_path / "out")
     assert 0 < len(lines) <= len(wanted) and all("weights (" in line or "data are rounded to" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "between", "back"),
+    [
+        *(
+            ("ct_MXFP4A16", between, "mxfp4")
+            for between in ("gptq-v2", "nvfp4", "compressed-tensors-fp8", "mxfp8", "compressed-tensors-int8")
+        ),
+        ("ct_NVFP4A16", "compressed-tensors", "compressed-tensors-fp8"),
+        *(("ct_W4A16", between, "awq") for between in ("compressed-tensors-int8", "compressed-tensors-fp8")),
+    ],
+)
+def test_the_way_back_is_exact(source: str, between: str, back: str, tmp_path: Path) -> None:
+    """Integers and blocks become as few bits and as large as they were."""
+    convert(FIXTURES / source, tmp_path / "between", result_format=between)
+    convert(tmp_path / "between", tmp_path / "back", result_format=back)
+    assert qconvert.diff(FIXTURES / source, tmp_path / "back") == []
 
 
 def sharded(path: Path, name: str = "gm_v2_asym") -> Path:
