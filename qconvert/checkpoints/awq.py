@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written
+from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks
 from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, unpack
 
 __all__ = ["AWQ", "PLACES", "unpacked_zeros"]
@@ -35,15 +35,17 @@ def unpacked_zeros(packed: Array, places: Sequence[int] = PLACES) -> Array:
 def _read(parts: Parts, config: Config) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
-    if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % groups:
+    inputs = words.shape[0]
+    block = config.block_with_rest(inputs, groups) or inputs // groups
+    if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "qzeros", "scales")
-    if words.shape[0] % _PER_WORD:
+    if inputs % _PER_WORD:
         raise parts.shapes_error("qweight")
     config.require("bits", _BITS, parts.layer)
-    config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
+    config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "version", ("gemm",))
     made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)
-    return BlockWeight(made, _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
+    return BlockWeight(made, _BITS, inputs, *(divide_blocks(numbers, inputs, block) for numbers in (scales.T, unpacked_zeros(packed))))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:

@@ -90,6 +90,11 @@ class Config:
                 rule="config-contradicts",
             )
 
+    def block_with_rest(self, inputs: int, groups: int) -> int:
+        """The size of blocks that is stated, where it does not divide the inputs, so that the last of so many blocks has fewer; else 0."""
+        stated = self.stated.get("group_size")
+        return stated if type(stated) is int and stated > 0 and inputs % stated and -(-inputs // stated) == groups else 0
+
     @property
     def _groups(self) -> list[Mapping[str, Any]]:
         """The groups of layers that compressed-tensors states."""

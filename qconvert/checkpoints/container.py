@@ -17,7 +17,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["E8M0_NAN", "Container", "LayerKind", "Needs", "Parts", "Written", "expand_blocks", "is_embedding", "is_head"]
+__all__ = ["E8M0_NAN", "Container", "LayerKind", "Needs", "Parts", "Written", "divide_blocks", "expand_blocks", "is_embedding", "is_head"]
 
 
 #: The exponent of E8M0 that stands for no number.
@@ -154,8 +154,12 @@ def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array) -> Ar
     high, wide = stated or (128, 128)
     if numbers.shape != (-(-outputs // high), -(-inputs // wide)):
         raise parts.shapes_error("weight", name)
-    step = math.gcd(wide, inputs)  # a last block may have fewer inputs than the others
-    return np.repeat(numbers, high, axis=0)[:outputs, np.arange(0, inputs, step) // wide]
+    return divide_blocks(np.repeat(numbers, high, axis=0)[:outputs], inputs, wide)
+
+
+def divide_blocks(numbers: Array, inputs: int, block: int) -> Array:
+    """Numbers of blocks, of which the last may have fewer inputs than the others, as those of smaller blocks of one size."""
+    return numbers[:, np.arange(0, inputs, math.gcd(block, inputs)) // block] if inputs % block else numbers
 
 
 def is_float(numbers: Array) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written, is_head
+from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks, is_head
 from qconvert.checkpoints.weight import WORD, BlockWeight, pack, to_row_major, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
@@ -31,10 +31,11 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     inputs = words.shape[0] * WORD // max(bits, 1)
     if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _BITS or packed.shape[1] * WORD != outputs * bits:
         raise parts.shapes_error("qweight", "qzeros", "scales")
-    if inputs % groups:
+    block = config.block_with_rest(inputs, groups) or inputs // groups
+    if not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "scales")
     config.require("bits", bits, parts.layer)
-    config.require_block(parts.layer, inputs // groups, inputs)
+    config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
     zeros = unpack(packed, bits, outputs).astype(np.int16)
     if config.zero_points_are_less_by_one:
@@ -46,16 +47,24 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
                 rule="zero-point-ambiguous",
             )
         zeros += 1
-    return BlockWeight(words.T, bits, inputs, scales.T, zeros.T, groups=_groups(parts, inputs, groups))
+    order = _groups(parts, inputs, groups, block)
+    if order is not None and inputs % block:
+        raise UnsupportedError(
+            f"inputs are in another order than their blocks (act-order), the last of which has {inputs % block} of {block} inputs",
+            where=repr(parts.layer),
+            rule="act-order-not-covered",
+        )
+    scale, zero = (divide_blocks(numbers.T, inputs, block) for numbers in (scales, zeros))
+    return BlockWeight(words.T, bits, inputs, scale, zero, groups=order)
 
 
-def _groups(parts: Parts, inputs: int, groups: int) -> Array | None:
+def _groups(parts: Parts, inputs: int, groups: int, block: int) -> Array | None:
     """The group of each input; None where inputs are in their order."""
     found = parts.tensors.get("g_idx")
     if found is None:
         return None
     is_fit = found.dtype.kind in "iu" and found.shape == (inputs,) and 0 <= int(found.min()) <= int(found.max()) < groups
-    if not is_fit or not np.array_equal(np.bincount(found, minlength=groups), [inputs // groups] * groups):
+    if not is_fit or not np.array_equal(np.bincount(found, minlength=groups), np.bincount(np.arange(inputs) // block)):
         raise InvalidModelError(
             f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", where=repr(parts.layer),
             rule="wrong-groups",

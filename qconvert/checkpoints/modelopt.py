@@ -17,7 +17,6 @@ from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point
-from qconvert.errors import InvalidModelError
 
 __all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
 

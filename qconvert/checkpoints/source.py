@@ -189,9 +189,10 @@ def _is_equal(weight: BlockWeight, real: Array) -> bool:
 
 
 def _count_differing(first: Array, second: Array) -> int:
-    same = first == second
-    if is_float(first):
-        same = same | (np.isnan(first.astype(np.float32)) & np.isnan(second.astype(np.float32)))
+    with np.errstate(invalid="ignore"):  # of ml_dtypes' types, where a number is none
+        same = first == second
+        if is_float(first):
+            same = same | (np.isnan(first.astype(np.float32)) & np.isnan(second.astype(np.float32)))
     return int(first.size - np.count_nonzero(same))
 
 

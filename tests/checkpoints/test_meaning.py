@@ -18,7 +18,7 @@ from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
-from qconvert.checkpoints.weight import E2M1, BlockWeight, pack
+from qconvert.checkpoints.weight import E2M1, BlockWeight, pack, unpack
 from qconvert.errors import InternalError, InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.reader import read_parameters
 
@@ -64,9 +64,9 @@ def test_fp6_has_the_names_of_fp4(tmp_path: Path) -> None:
         convert(source, tmp_path / "o", result_format="nvfp4")
 
 
-@pytest.mark.parametrize("block", [64, 128])
+@pytest.mark.parametrize("block", [32, 128])
 def test_blocks_are_those_that_config_json_states(block: int, tmp_path: Path) -> None:
-    """96 inputs in blocks of 64 are two blocks, of which one is not full: they are not two of 48."""
+    """96 inputs in two blocks are not two of 48, where config.json states others."""
     source = checkpoint(tmp_path / "s", gptq("m.l", inputs=96, block=64), {**GPTQ_CONFIG, "group_size": block})
     with refused(InvalidModelError, "config-contradicts"):
         convert(source, tmp_path / "o", result_format="awq")
@@ -90,6 +90,22 @@ def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) ->
     with_bias = checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
     convert(with_bias, tmp_path / "o", result_format="awq")
     assert qconvert.diff(with_bias, tmp_path / "o") == []
+
+
+@pytest.mark.parametrize("has_order", [True, False])
+def test_the_last_block_of_gptq_may_be_shorter(has_order: bool, tmp_path: Path) -> None:
+    """Blocks of 64 of 96 inputs, as auto-round writes them."""
+    tensors = gptq("m.l", inputs=96, block=64) | ({"m.l.g_idx": np.arange(96, dtype=np.int32) // 64} if has_order else {})
+    folder = checkpoint(tmp_path / "source", tensors, {**GPTQ_CONFIG, "group_size": 64})
+    weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+    scales, zeros = tensors["m.l.scales"], unpack(tensors["m.l.qzeros"], 4, 32)
+    steps = unpack(np.ascontiguousarray(tensors["m.l.qweight"].T), 4, 96).T - zeros[np.arange(96) // 64].astype(np.float32)
+    np.testing.assert_array_equal(weight.values().T, steps * scales.astype(np.float32)[np.arange(96) // 64])
+    assert weight.block == 32
+    tensors["m.l.g_idx"] = np.repeat(np.arange(2), (64, 32))[RNG.permutation(96)].astype(np.int32)
+    folder = checkpoint(tmp_path / "mixed", tensors, {**GPTQ_CONFIG, "group_size": 64})
+    with refused(UnsupportedError, "act-order-not-covered"):
+        CheckpointSource.of(folder / "model.safetensors").weight("m.l")
 
 
 def test_blocks_of_bitsandbytes_across_rows(tmp_path: Path) -> None:
