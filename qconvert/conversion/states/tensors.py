@@ -83,11 +83,13 @@ class Substitution:
         self._tensors: dict[str, Tensor] = dict(network.known)
         self._made: dict[tuple[str, bool, Shape], str] = {}
         self._absent = set(network.parameters.absent)
+        self._shared: dict[str, str] = {}
 
     def run(self) -> None:
         """Replaces what can be replaced."""
         self._fold()
         self._drop_norms()
+        self._find_shared()
         ops = []
         for op in self._network.ops:
             ops += self._replace_constants(op)
@@ -145,6 +147,16 @@ class Substitution:
         owner = self._network.owner(op)
         return owner if owner is not None and member(owner, "running_mean") in self._tensors else None
 
+    def _find_shared(self) -> None:
+        """Matrices that the file has under the name of another operator which reads them: embeddings tied to the last layer."""
+        for op in self._network.ops:
+            owner = self._layer(op) or self._network.owner(op)
+            for place, name in enumerate(op.inputs):
+                tensor = self._network.constant(name)
+                key = self._key(op, place, name, owner) if tensor is not None and tensor.rank == 2 else None
+                if key is not None:
+                    self._shared.setdefault(name, key)
+
     def _replace_constants(self, op: Op) -> list[Op]:
         """An operator with the file's tensors, and what dequantizes them."""
         network = self._network
@@ -172,7 +184,7 @@ class Substitution:
             runs_in_float = _normalizes_data(op) and name != own  # an operator of which others are made
             if own in self._tensors and not (runs_in_float and self._tensors[own].shape != self._network[name].shape):
                 return own
-        return name if name in self._tensors else None
+        return name if name in self._tensors else self._shared.get(name)
 
     def _miss(self, op: Op, place: int, name: str) -> None:
         """Notes a constant that the file should hold: weights and statistics, and what is called like a parameter."""

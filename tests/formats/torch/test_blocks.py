@@ -145,6 +145,34 @@ def put_together(folder: Path, head: dict[str, Any], data: bytes, name: str = "m
     (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
+@pytest.mark.onnxruntime
+def test_embeddings_tied_to_the_last_layer(tmp_path: Path) -> None:
+    """The network's one matrix has the name of the last layer, which the checkpoint lacks; torch.onnx writes the module of each node."""
+    import onnxruntime
+
+    folder = copied("ct_W4A16", tmp_path)
+    head, data = parts(folder)
+    table = np.random.default_rng(0).normal(size=(8, 256)).astype(np.float32)
+    head["model.embed_tokens.weight"] = {"dtype": "F32", "shape": [8, 256], "data_offsets": [len(data), len(data) + table.nbytes]}
+    put_together(folder, {key: value for key, value in head.items() if LAYERS[0] not in key}, data + table.tobytes())
+    names = (f"m.{LAYERS[1]}.weight", "m.lm_head.weight")
+    weights = [numpy_helper.from_array(np.ones((size, 256), np.float32), name) for size, name in zip((256, 8), names, strict=True)]
+    embed = helper.make_node("Gather", [names[1], "ids"], ["e"])
+    embed.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'm.model.embed_tokens', 'embedding']")
+    nodes = [embed]
+    for source, name, result in (("e", names[0], "y"), ("y", names[1], "logits")):
+        nodes.append(helper.make_node("Transpose", [name], [f"{result}/w"], perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", [source, f"{result}/w"], [result]))
+    ids, logits = helper.make_tensor_value_info("ids", 7, [1, 3]), helper.make_tensor_value_info("logits", 1, [1, 3, 8])
+    graph = helper.make_graph(nodes, "g", [ids], [logits], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
+    convert(folder / "model.safetensors", tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form="qoperator")
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"ids": np.array([[1, 5, 7]])})
+    weight = weights_of(folder)[LAYERS[1]]
+    np.testing.assert_allclose(found[0], table[[1, 5, 7]] @ weight.T @ table.T, rtol=1e-4, atol=1e-4)
+
+
 def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
     folder = copied("gm_v2_asym", tmp_path)
     whole = read_parameters(folder / "model.safetensors", {})
