@@ -36,7 +36,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
     inputs = words.shape[0]
-    block = config.block_with_rest(inputs, groups) or inputs // groups
+    block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "qzeros", "scales")
     if inputs % _PER_WORD:

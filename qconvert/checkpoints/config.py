@@ -80,7 +80,8 @@ class Config:
         weights = [group.get("weights") for group in self._groups]
         weights.append(self.quark_of_layer(layer).get("weight"))
         stated = [item.get("group_size") for item in weights if isinstance(item, dict)]
-        stated += [self.stated["group_size"]] if "group_size" in self.stated and not self.stated.get("dynamic") else []
+        own = self.of_layer(layer)
+        stated += [own["group_size"]] if "group_size" in own and not own.get("dynamic") else []
         sizes = [inputs if size is None or size == -1 else size for size in stated if size is None or type(size) is int]
         if sizes and block not in sizes and not (block == inputs and max(sizes) >= inputs):
             raise InvalidModelError(
@@ -90,9 +91,9 @@ class Config:
                 rule="config-contradicts",
             )
 
-    def block_with_rest(self, inputs: int, groups: int) -> int:
+    def block_with_rest(self, layer: str, inputs: int, groups: int) -> int:
         """The size of blocks that is stated, where it does not divide the inputs, so that the last of so many blocks has fewer; else 0."""
-        stated = self.stated.get("group_size")
+        stated = self.of_layer(layer).get("group_size")
         return stated if type(stated) is int and stated > 0 and inputs % stated and -(-inputs // stated) == groups else 0
 
     @property
@@ -142,8 +143,9 @@ class Config:
         return ""
 
     def of_layer(self, layer: str) -> Mapping[str, Any]:
-        """What is stated of a layer, in MLX's way: under its path, else for all."""
-        own = self.stated.get(layer)
+        """What is stated of a layer under its path, by MLX as an entry of its own, by auto-round in `extra_config`; else for all."""
+        extra = self.stated.get("extra_config")
+        own = extra.get(layer) if isinstance(extra, dict) and layer in extra else self.stated.get(layer)
         return {**self.stated, **own} if isinstance(own, dict) else self.stated
 
     def quark_of_layer(self, layer: str) -> Mapping[str, Any]:
@@ -165,7 +167,7 @@ class Config:
 
     def require(self, name: str, found: int, where: str) -> None:
         """Raise InvalidModelError if a number stated for all layers contradicts the tensors."""
-        stated = self.stated.get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
+        stated = self.of_layer(where).get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
         if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 and stated != found:
             raise InvalidModelError(
                 f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"

@@ -31,7 +31,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     inputs = words.shape[0] * WORD // max(bits, 1)
     if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _BITS or packed.shape[1] * WORD != outputs * bits:
         raise parts.shapes_error("qweight", "qzeros", "scales")
-    block = config.block_with_rest(inputs, groups) or inputs // groups
+    block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
     if not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "scales")
     config.require("bits", bits, parts.layer)

@@ -108,6 +108,13 @@ def test_the_last_block_of_gptq_may_be_shorter(has_order: bool, tmp_path: Path) 
         CheckpointSource.of(folder / "model.safetensors").weight("m.l")
 
 
+def test_bits_and_blocks_that_auto_round_states_of_one_layer(tmp_path: Path) -> None:
+    stated = {**GPTQ_CONFIG, "bits": 8, "group_size": 64, "extra_config": {"m.l": {"bits": 4, "group_size": 32}}}
+    folder = checkpoint(tmp_path / "source", gptq("m.l"), stated)
+    weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+    assert (weight.bits, weight.block) == (4, 32)
+
+
 def test_blocks_of_bitsandbytes_across_rows(tmp_path: Path) -> None:
     """Blocks of 64 of the flattened weight, of rows of 24; the last one is not full."""
     codes, absmax = RNG.integers(0, 16, 240, np.uint8), RNG.uniform(0.1, 1, 4).astype(np.float32)

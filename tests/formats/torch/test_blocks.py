@@ -145,6 +145,23 @@ def put_together(folder: Path, head: dict[str, Any], data: bytes, name: str = "m
     (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
+def test_negative_scales_of_whole_rows(tmp_path: Path) -> None:
+    """As auto-round makes them: one block for each output, which is no axis of scales then."""
+    folder = copied("gm_v2_asym", tmp_path)
+    head, data = parts(folder)
+    first = head[f"{LAYERS[1]}.scales"]["data_offsets"][0]
+    words = head[f"{LAYERS[1]}.qzeros"]["data_offsets"][0]
+    head[f"{LAYERS[1]}.scales"] |= {"shape": [1, 256], "data_offsets": [first, first + 512]}
+    head[f"{LAYERS[1]}.qzeros"] |= {"shape": [1, 32], "data_offsets": [words, words + 128]}
+    head.pop(f"{LAYERS[1]}.g_idx", None)
+    put_together(folder, {key: value for key, value in head.items() if LAYERS[1] in key}, data[: first + 1] + b"\xa0" + data[first + 2 :])
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["group_size"] = 256
+    (folder / "config.json").write_text(json.dumps(config))
+    weight = read_parameters(folder / "model.safetensors", {}).tensors[f"{LAYERS[1]}.weight"]
+    assert weight.quantization is not None and weight.quantization.block_size == 256 and weight.quantization.scale.min() < 0
+
+
 @pytest.mark.onnxruntime
 def test_embeddings_tied_to_the_last_layer(tmp_path: Path) -> None:
     """The network's one matrix has the name of the last layer, which the checkpoint lacks; torch.onnx writes the module of each node."""
@@ -427,7 +444,7 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ct_W4A16_ASYM", "blocks-do-not-fit", InvalidModelError, shape("weight_zero_point", [64, 2]))
     fails("ct_W4A16", "wrong-type", InvalidModelError, without("weight_scale"))
     fails("ct_MXFP4A16", "wrong-type", InvalidModelError, raw("weight_scale", 255))
-    fails("mo_INT4_AWQ", "counts-differ", InvalidModelError, shape("pre_quant_scale", [2, 256]))
+    fails("mo_INT4_AWQ", "wrong-type", InvalidModelError, shape("pre_quant_scale", [2, 256]))
     fails("mo_INT4_AWQ", "blocks-do-not-fit", InvalidModelError, shape("weight_scale", [128, 8]))
     fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
 

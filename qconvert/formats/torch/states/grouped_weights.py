@@ -209,8 +209,10 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
 def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
     data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype), copy=False)
     groups, scales = scales.shape[1], np.ascontiguousarray(scales)
-    if groups == 1 and (scales == scales[0, 0]).all() and (zeros == zeros[0, 0]).all():
+    if groups > 1 or not (scales > 0).all():  # those of blocks alone may be negative
+        q = Quantization(scales, zeros, 1, data.shape[1] // groups)
+    elif (scales == scales[0, 0]).all() and (zeros == zeros[0, 0]).all():
         q = Quantization.per_tensor(float(scales[0, 0]), int(zeros[0, 0]))
     else:
-        q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)
+        q = Quantization(scales[:, 0], zeros[:, 0], 0)
     return Tensor(name, dtype, data.shape, data, q)
