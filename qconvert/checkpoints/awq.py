@@ -45,7 +45,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "version", ("gemm",))
     made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)
-    return BlockWeight(made, _BITS, inputs, *(divide_blocks(numbers, inputs, block) for numbers in (scales.T, unpacked_zeros(packed))))
+    scale, zero = (divide_blocks(numbers, inputs, block) for numbers in (scales.T, unpacked_zeros(packed)))
+    return BlockWeight(made, _BITS, inputs, scale, zero)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:

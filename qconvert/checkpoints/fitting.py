@@ -192,26 +192,20 @@ def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
         raise _NoRoomError("blocks of inputs in another order (act-order) cannot be divided")
     times = weight.block // max(smaller)
 
-    def repeat_columns(numbers: Array | None) -> Array | None:
-        return None if numbers is None else np.repeat(numbers, times, axis=1)
-
-    scale = repeat_columns(weight.scale)
-    assert scale is not None
-    return replace(weight, scale=scale, zero=repeat_columns(weight.zero), offset=repeat_columns(weight.offset))
+    return _change_blocks(weight, lambda numbers: np.repeat(numbers, times, axis=1))
 
 
 def _join_blocks(weight: BlockWeight, count: int) -> BlockWeight | None:
     """The weight with each so many blocks as one; None where they differ."""
-    if weight.groups is not None:
+    of_blocks = [to_float32(numbers) for numbers in (weight.scale, weight.zero, weight.offset) if numbers is not None]
+    if weight.groups is not None or any((item != np.repeat(item[:, ::count], count, axis=1)).any() for item in of_blocks):
         return None
-    joined: list[Array | None] = []
-    for numbers in (weight.scale, weight.zero, weight.offset):
-        first = None if numbers is None else numbers[:, ::count]
-        if first is not None and not (to_float32(numbers) == np.repeat(to_float32(first), count, axis=1)).all():
-            return None
-        joined.append(first)
-    assert joined[0] is not None
-    return replace(weight, scale=joined[0], zero=joined[1], offset=joined[2])
+    return _change_blocks(weight, lambda numbers: numbers[:, ::count])
+
+
+def _change_blocks(weight: BlockWeight, change: Callable[[Array], Array]) -> BlockWeight:
+    zero, offset = (None if numbers is None else change(numbers) for numbers in (weight.zero, weight.offset))
+    return replace(weight, scale=change(weight.scale), zero=zero, offset=offset)
 
 
 def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
