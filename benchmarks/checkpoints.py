@@ -3,13 +3,14 @@
     python benchmarks/checkpoints.py [--folder fixtures/blocks] [--made FOLDER] [--gigabytes 1] [--place /dev/shm]
         [--markdown docs/measured/checkpoints.md]
 
-Of each pair: "exact", or the share of blocks (of all layers, the least and the most; of bitsandbytes int8, of weights) that have no place,
-and the SQNR of the worst layer with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the result rounds
-data in a way that is not the source's. --made is a folder of checkpoints that tools made, each in a folder of its own with the values
-that the tool itself dequantizes (oracle.npz, a float32 matrix for each layer, and in oracle.json the type that they are rounded to), and
-perhaps a float network (graph.onnx) and the logits that torch computes with these values (logits.npz: ids, logits); each is read,
-converted to every container and back, and to ONNX. Parts that are not measured stay in the page as they are. With --gigabytes a random
-GPTQ checkpoint of that size, and what is made of it, are converted in a process of their own, in turns with copies of them.
+Of each pair: "exact", or the share of blocks (of all layers, the least and the most; of bitsandbytes int8, of weights) that have no
+place, and the SQNR of the worst layer with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the
+result rounds data in a way that is not the source's. --made is a folder of checkpoints that tools made, each in a folder of its own,
+perhaps with the values that the tool itself dequantizes (oracle.npz, a float32 matrix for each layer, and in oracle.json the type that
+they are rounded to), and perhaps a float network (graph.onnx) and the logits that torch computes with these values (logits.npz: ids,
+logits); each is read, converted to every container and back, and to ONNX. Parts that are not measured stay in the page as they are. With
+--gigabytes a random GPTQ checkpoint of that size, and what is made of it, are converted in a process of their own, in turns with copies
+of them.
 """
 
 from __future__ import annotations
@@ -86,16 +87,18 @@ def pairs(folder: Path) -> list[tuple[str, ...]]:
     return rows + [(source.name, *(pair(source, result) for result in SUMMARIES)) for source in sources]
 
 
-def values_equal(source: CheckpointSource, folder: Path) -> bool:
-    """Whether the values of all layers are those that the tool itself gives."""
+def compare_values(source: CheckpointSource, folder: Path) -> str:
+    """Whether the values of all layers are those that the tool itself gives; "" where these are not there."""
+    if not (folder / "oracle.npz").is_file():
+        return ""
     wanted = np.load(folder / "oracle.npz")
     dtype = numpy_dtype(json.loads((folder / "oracle.json").read_text()))
     for layer in source.layers:
         weight = source.weight(layer)
         values = weight.floats(np.dtype(np.float32)).reshape(weight.shape)
         if not np.array_equal(values.astype(dtype).astype(np.float32), wanted[layer]):
-            return False
-    return set(wanted.files) == set(source.layers)
+            return "differ"
+    return "equal" if set(wanted.files) == set(source.layers) else "differ"
 
 
 def there_and_back(folder: Path, own: str, result: str) -> tuple[str, bool]:
@@ -139,7 +142,7 @@ def made_checkpoints(parent: Path) -> tuple[list[tuple[str, ...]], list[tuple[st
     """Rows of the table of checkpoints and of that of containers, the heads first."""
     rows: list[tuple[str, ...]] = [("checkpoint", "stored as", "layers", "values", "exact as", "back", "logits, qdq", "logits, qoperator")]
     cells: dict[str, dict[str, list[str]]] = {}
-    for folder in sorted(item.parent for item in parent.glob("*/oracle.npz")):
+    for folder in sorted(item.parent for item in parent.glob("*/config.json")):
         source = CheckpointSource.of(find_checkpoint(folder))
         names = sorted({container.name for container, _ in source.layers.values()})
         own = "gptq-v2" if names == ["gptq"] and not source.config.zero_points_are_less_by_one else names[0] if len(names) == 1 else "mixed"
@@ -149,9 +152,10 @@ def made_checkpoints(parent: Path) -> tuple[list[tuple[str, ...]], list[tuple[st
         exact = [result for result, (cell, _) in found.items() if cell == "exact"]
         lost = sum(is_lost for _, is_lost in found.values())
         back = "" if own not in SUMMARIES else f"{len(exact) - lost} of {len(exact)}"
-        equal = "equal" if values_equal(source, folder) else "differ"
         errors = (logits_error(folder, form) for form in ("qdq", "qoperator"))
-        rows.append((folder.name, ", ".join(names), str(len(source.layers)), equal, str(len(exact)), back, *errors))
+        rows.append(
+            (folder.name, ", ".join(names), str(len(source.layers)), compare_values(source, folder), str(len(exact)), back, *errors)
+        )
         print(*rows[-1], flush=True)
     table = [("from", "checkpoints", *SUMMARIES)]
     table += [
