@@ -41,7 +41,11 @@ def _weight(parts: Parts, name: str, scale: Array, config: Config, blocks: tuple
     inputs = words.shape[1] * _PER_WORD
     if scale.shape[0] != words.shape[0] or inputs not in [block * scale.shape[1] for block in blocks]:
         raise parts.shapes_error(name, "weight_scale")  # of FP6, which has the same names, the blocks would be longer
-    return BlockWeight(words, _BITS, inputs, scale, table=E2M1, activations=read_activations(parts, config), **more)
+    found = BlockWeight(words, _BITS, inputs, scale, table=E2M1, activations=read_activations(parts, config), **more)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(found.scales).all():
+            raise InvalidModelError("a scale with its second level is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    return found
 
 
 def _e4m3(parts: Parts) -> Array:

@@ -130,6 +130,17 @@ def test_blocks_of_bitsandbytes_across_rows(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.values().reshape(-1), table[codes] * absmax[np.arange(240) // 64])
 
 
+def test_two_levels_of_scales_beyond_float32(tmp_path: Path) -> None:
+    tensors = {
+        "m.l.weight_packed": np.ones((16, 32), np.uint8),
+        "m.l.weight_scale": np.full((16, 4), 448, ml_dtypes.float8_e4m3fn),
+        "m.l.weight_global_scale": np.array([1e-37], np.float32),
+    }
+    folder = checkpoint(tmp_path / "source", tensors, {"quant_method": "compressed-tensors"})
+    with refused(InvalidModelError, "scale-not-finite"):
+        CheckpointSource.of(folder / "model.safetensors").weight("m.l")
+
+
 def test_sizes_of_blocks_that_mlx_chooses(tmp_path: Path) -> None:
     stated = {"bits": 8, "group_size": 32, "m.l": {"bits": None, "group_size": None, "mode": "affine"}}
     tensors = {name: tensor if name.endswith("weight") else tensor[:, :1] for name, tensor in mlx("m.l").items()}
