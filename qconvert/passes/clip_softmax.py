@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.errors import format_count
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, drop_keys
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
@@ -26,14 +26,14 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if target is not None and target.accelerator is not None:
         return graph, ()
     rewriter, count = Rewriter(graph), 0
-    for op in rewriter:
-        if op.kind not in _BOUNDS or not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
+    for op in rewriter.of_kind(*_BOUNDS):
+        if not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
             continue
         result = graph[op.outputs[0]]
         real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
         clip = rewriter.clip(values, _BOUNDS[op.kind], bounded, op.source)
-        in_float = replace(op.with_attributes(arithmetic=""), inputs=(real,), outputs=(values,))
+        in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
         rewriter.replace(op, in_float, clip, Op("Quantize", (bounded,), (result.name,), {}, op.source))
         count += 1
     return rewriter.finish(), (f"{format_count(count, 'Softmax')} computed in float, and clipped",) if count else ()

@@ -9,6 +9,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.passes import clip_softmax
 from qconvert.plugins import Accelerator, target_named
+from qconvert.rules.validation import validate
 
 
 def softmax(kind: str, zero_point: int, attributes: dict[str, object]) -> Graph:
@@ -31,6 +32,7 @@ def test_the_clip_changes_nothing(kind: str, zero_point: int, attributes: dict[s
     assert [op.kind for op in found.ops] == ["Dequantize", kind, "Clip", "Quantize"] and notes == (
         "1 Softmax computed in float, and clipped",
     )
+    validate(found)
     feed = {"x": np.random.default_rng(3).integers(-128, 128, (3, 10)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
     assert clip_softmax.run(found, target_named("portable"))[0].ops == found.ops

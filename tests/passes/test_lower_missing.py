@@ -10,6 +10,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.passes import lower_missing
 from qconvert.plugins import Accelerator, target_named
+from qconvert.rules.validation import validate
 
 MICRO = target_named("tflite-micro")
 
@@ -46,6 +47,7 @@ def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> N
     found, notes = lower_missing.run(graph, MICRO)
     assert [op.kind for op in found.ops] == kinds
     assert notes == (f"composed of operators that tflite-micro has: 1 {graph.ops[0].kind}",)
+    validate(found)
     rng = np.random.default_rng(3)
 
     def values(tensor: Tensor) -> Array:
