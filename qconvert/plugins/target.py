@@ -81,9 +81,7 @@ class Target(Abilities):
             return ()
         from qconvert.graph import Graph
 
-        names = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name]
-        given = tuple(name for name in names if name not in op.outputs and not tensors[name].is_constant)
-        alone = Graph("alone", {name: tensors[name] for name in names}, (op,), given, tuple(filter(None, op.outputs)))
+        alone = Graph("alone", {name: tensors[name] for name in (*op.inputs, *op.outputs) if name}, (op,), (), ())
         if self.accelerator is not None and not self.accelerator.lacks(alone)(op):
             return ()
         return tuple(self.own_rules(alone)(op))

@@ -389,7 +389,8 @@ def find_refused_tensors(family: str, w: TfliteWriting, op: TfliteOperator) -> I
         is_wide = op.builtin == "CONV_2D" and max(_strides(op)) > 3
         if is_wide and any(other.builtin == "PAD" and op.inputs[0] in other.outputs for other in w.operators):
             yield op.inputs[0], "CONV_2D with strides above 3 after a PAD, which Vela takes into it"
-        yield from ((name, f"{op.builtin} of bool") for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "bool")
+        edges = (name for name in (*op.inputs, *op.outputs) if name in w.graph.public and w.tensor(name).dtype == "bool")
+        yield from ((name, f"{op.builtin} of bool that is an input or output of the model") for name in edges)
 
 
 def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
