@@ -19,12 +19,13 @@ one of float values on such scales.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
+from qconvert.errors import format_counts
 from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
@@ -177,15 +178,15 @@ class TorchRounding(TorchForms):
 #: Forms of ONNX alone: PyTorch's sums of float32 are in float64, or in the order of vectors.
 _SUMS_IN_ORDER = ("tflite_softmax",)
 _NOTES = {
-    "xnnpack": "additions are decomposed, to round as XNNPACK does for every pair of inputs",
-    "xnnpack_qs8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
-    "xnnpack_qu8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
-    "tflite": "operators are decomposed, to round as TFLite's own kernels do",
-    "ties_up": "interpolations take ties up, as XNNPACK does",
-    "tflite_softmax": "Softmaxes are decomposed, to add exponentials as TFLite's kernel does",
-    "tflite_hard_swish": "HardSwishes have another scale and slope, to round as TFLite's kernel does for every input",
+    "xnnpack": "decomposed, to round as XNNPACK does for every pair of inputs",
+    "xnnpack_qs8": "computed in integers and rounded as XNNPACK does",
+    "xnnpack_qu8": "computed in integers and rounded as XNNPACK does",
+    "tflite": "decomposed, to round as TFLite's own kernels do",
+    "ties_up": "with ties up, as XNNPACK does",
+    "tflite_softmax": "decomposed, to add exponentials as TFLite's kernel does",
+    "tflite_hard_swish": "with another scale and slope, to round as TFLite's kernel does for every input",
 }
-_LINES = "requantizations and LeakyRelus have another scale and slope, to round as XNNPACK does for every input"
+_LINES = "with another scale and slope, to round as XNNPACK does for every input"
 
 
 def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> PassResult:
@@ -202,7 +203,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
 
 def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> PassResult:
     rewriter, own = Tables(graph), target.kernels
-    done: Counter[str] = Counter()
+    done: dict[str, Counter[str]] = defaultdict(Counter)
     for op in rewriter:
         added = kind_of(op).rule == "convert" and not op.source  # by a pass, which no kernel of the source computes
         kernel = None if added or rounds_as_torch(op) else rows.of(graph, op)
@@ -217,11 +218,11 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool)
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
-            done[_LINES if is_line else _NOTES.get(arithmetic, f"operators are decomposed, to round as {arithmetic} does")] += 1
+            done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")][op.kind] += 1
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
-            done["functions of one tensor are lookup tables, to round as the source's kernels do"] += 1
-    return rewriter.finish(), tuple(f"{count} {text}" for text, count in done.items())
+            done["as lookup tables, to round as the source's kernels do"][op.kind] += 1
+    return rewriter.finish(), tuple(f"{text}: {format_counts(counts)}" for text, counts in done.items())
 
 
 def _rounds_again(graph: Graph, op: Op) -> bool:
