@@ -31,7 +31,8 @@ SMALL = [path.read_bytes() for path in sorted(FIXTURES.glob("*.tflite")) if path
 def run(*arguments: str | Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own; `limit` is the largest file that it may write, in bytes."""
     bound = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None
-    command = [sys.executable, "-m", "qconvert", *map(str, arguments)]
+    # Under a limit no bytecode is written (-B), of which Python 3.11 would keep what fits.
+    command = [sys.executable, *["-B"] * bool(limit), "-m", "qconvert", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=bound, timeout=60)
 
 

@@ -348,7 +348,8 @@ def test_a_full_disk_is_one_error_and_leaves_what_was(call: str, tmp_path: Path,
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("suffix", ["onnx", "qgraph", "tflite"])
 def test_a_disk_that_fills_up(suffix: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "qconvert", "convert", str(MODEL), str(tmp_path / f"out.{suffix}"), "--target", TARGETS[suffix]]
+    # Python 3.11 would cut off the bytecode of modules too (-B), and read it in every process after this one.
+    command = [sys.executable, "-B", "-m", "qconvert", "convert", str(MODEL), str(tmp_path / f"out.{suffix}"), "--target", TARGETS[suffix]]
     limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (20_000, 20_000))
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limited, timeout=60)
     assert done.returncode == 2
