@@ -326,7 +326,7 @@ class Lowered:
 
 
 def lower(
-    graph: Graph, legal: Legal, *, real: Callable[[Graph, Op], str] = lambda graph, op: "float32", prefers: Sequence[str] = ()
+    graph: Graph, legal: Legal, *, real: Callable[[Graph, Op], str] = lambda graph, op: "float32", prefers: Sequence[Formula] = ()
 ) -> Lowered:
     """Put formulas in the place of operators that are not legal; what has no formula that helps stays.
 
@@ -336,7 +336,7 @@ def lower(
         graph: with its functions, which are lowered too.
         legal: says why an operator is not.
         real: the type of the float values between the operators that one becomes, where its tensors are quantized.
-        prefers: names of formulas that are tried before others.
+        prefers: formulas that are tried before those of all formats, whether or not they are among these.
     """
     whole: dict[int, Op] = {}
     reasons: dict[int, str] = {}
@@ -362,11 +362,12 @@ def lower(
 
 
 def lower_op(
-    tensors: Mapping[str, Tensor], op: Op, legal: Legal, real: str = "float32", prefers: Sequence[str] = (), within: tuple[str, ...] = ()
+    tensors: Mapping[str, Tensor], op: Op, legal: Legal, real: str = "float32", prefers: Sequence[Formula] = (), within: Sequence[str] = ()
 ) -> Emission | None:
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
-    formulas = [item for item in FORMULAS.get(op.kind, ()) if item.is_emitted and item.name not in within]
-    for formula in sorted(formulas, key=lambda item: item.name not in prefers):
+    for formula in dict.fromkeys((*prefers, *FORMULAS.get(op.kind, ()))):
+        if formula.kind != op.kind or not formula.is_emitted or formula.name in within:
+            continue
         found = emit_formula(tensors, op, formula, real)
         if found is None:
             continue

@@ -11,7 +11,8 @@ from qconvert import Quantization
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
-from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.formulas import FORMULAS, Formula, lowers
+from qconvert.operators.formulas.along_axes import softmax_along_last
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.values import apply
@@ -303,6 +304,14 @@ def test_the_format_says_which_formula_it_prefers() -> None:
     graph, _ = _graph("Softmax", {"axis": 1, "beta": 2.0}, None)
     legal = lambda tensors, op: "no" if op.kind == "Softmax" and (op["beta"] != 1 or op["axis"] != -1) else ""  # noqa: E731
     kinds = [op.kind for op in lower(graph, legal).graph.ops]
-    turned = [op.kind for op in lower(graph, legal, prefers=("softmax_along_last",)).graph.ops]
+    turned = [op.kind for op in lower(graph, legal, prefers=(softmax_along_last,)).graph.ops]
     assert kinds == ["Mul", "Transpose", "Softmax", "Transpose"]
     assert turned == ["Transpose", "Mul", "Softmax", "Transpose"]
+
+
+def test_a_caller_has_formulas_of_its_own() -> None:
+    own = lowers("Softmax")(lambda x, *, axis, beta: apply("Hardmax", x * beta, axis=axis))
+    graph, _ = _graph("Softmax", {"axis": -1, "beta": 2.0}, None)
+    legal = lambda tensors, op: "no" if op.kind == "Softmax" else ""  # noqa: E731
+    assert [op.kind for op in lower(graph, legal, prefers=(own,)).graph.ops] == ["Mul", "Hardmax"]
+    assert own not in FORMULAS["Softmax"] and not any(lower(graph, legal).graph.of_kind("Hardmax"))

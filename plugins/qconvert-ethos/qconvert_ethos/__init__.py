@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Formula, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Engine, Graph, LoadedModel, ModelFile, Op, Violation
@@ -69,13 +69,6 @@ def qconvert_passes() -> Iterable[Pass]:
         Pass("quantize_first", first, _quantize_first),
         Pass("lower_for_vela", "operators in float for which Vela refuses a whole file become others", _lower_for_vela, within=1e-6),
     ]
-
-
-@hookimpl
-def qconvert_formulas() -> Iterable[Formula]:
-    from qconvert_ethos.passes import hard_swish_by_relu6
-
-    return [hard_swish_by_relu6]
 
 
 #: Kernels of tflite-micro, and Gelu, which only the NPU has: a table of 256 entries whose results are not known here.

@@ -71,7 +71,7 @@ def hard_swish_by_relu6(x: Value) -> Value:
 
 def lower_for_vela(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     """Write HardSwish of float data, for which Vela refuses a whole file, by its formula; it runs on the CPU in either form."""
-    found = lower(graph, _refusal_reason, prefers=(hard_swish_by_relu6.name,))
+    found = lower(graph, _refusal_reason, prefers=(hard_swish_by_relu6,))
     count = len(found.reasons)
     return (found.graph, (f"{count} HardSwish of float data become operators that Vela accepts",)) if count else (graph, ())
 

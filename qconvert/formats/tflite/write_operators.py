@@ -12,7 +12,7 @@ from qconvert.formats.tflite.variables import inner_states, variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.formulas import FORMULAS, along_axes
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting.control_flow import without_calls
@@ -66,7 +66,7 @@ class Written:
 
 
 #: Formulas that TFLite prefers to others.
-_PREFERRED = ("softmax_along_last", "lp_normalization_along_last")
+_PREFERRED = (along_axes.softmax_along_last, along_axes.lp_normalization_along_last)
 #: Where the subgraph with the first values of variables stands: after the main one.
 _INITIAL = 1
 
