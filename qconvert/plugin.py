@@ -66,7 +66,6 @@ if TYPE_CHECKING:
         has,
         integer,
         integers,
-        kind,
         number,
         numbers,
         text,
@@ -166,7 +165,7 @@ _HOMES = {
     "qconvert.rewriting.lowering": "Scope conditions legality lower require_legal since",
     "qconvert.rules.validation": "validate",
     "qconvert.operators": (
-        "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
+        "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers number numbers text texts"
     ),
     "qconvert.arithmetic": "choose_quantization dequantize quantize",
     "qconvert.evaluate": "evaluate evaluate_op",
@@ -313,7 +312,6 @@ __all__ = [
     "integer",
     "integer_range",
     "integers",
-    "kind",
     "legality",
     "list_plugins",
     "load",

@@ -105,7 +105,7 @@ def test_the_code_in_contributing_is_the_projects_own() -> None:
 PLUGIN = """
 import numpy as np
 import qconvert
-from qconvert.plugin import Samples, has, integer, kind, replaces
+from qconvert.plugin import Kind, Samples, has, integer, replaces
 
 def reverse(call):
     data = np.moveaxis(call.raw(), (call["batch"], call["time"]), (0, 1))
@@ -116,7 +116,7 @@ def reverse(call):
 
 @qconvert.hookimpl
 def qconvert_kinds():
-    return [kind("acme.Reverse", "data index", shape=lambda op, s: [s.shape(0)], rule="move", evaluate=reverse,
+    return [Kind("acme.Reverse", "data index", shape=lambda op, s: [s.shape(0)], rule="move", evaluate=reverse,
                  samples=Samples(lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch"] % rank)),
                  attributes=has(time=integer(), batch=integer()))]
 

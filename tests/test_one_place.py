@@ -24,7 +24,7 @@ from qconvert.operators.formulas import formula as formulas
 from qconvert.operators.formulas.recurrent import unrolled_lstm
 from qconvert.operators.properties import unless_along
 from qconvert.passes.quantizations.activations import infer_intervals
-from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, temporary_plugin
+from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, lowers, temporary_plugin
 from qconvert.plugins import operators
 
 _COPIES = ("Softmax", "HardSwish", "LSTM")
@@ -54,7 +54,7 @@ def flip(x: Value, *, axis: int) -> Value:
 class Plugin:
     @hookimpl
     def qconvert_kinds(self) -> list[Kind]:
-        moved = kind(
+        moved = Kind(
             _FLIP,
             shape=lambda op, s: [s.shape(0)],
             rule="move",

@@ -45,7 +45,7 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales
 from qconvert.operators.call import Call, ExactResult
-from qconvert.operators.kind import ROLES, RULES, Kind, kind
+from qconvert.operators.kind import ROLES, RULES, Kind
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
 from qconvert.operators.properties import FunctionCall, Port
 from qconvert.operators.reduce import reduced_count
@@ -70,7 +70,6 @@ __all__ = [
     "integers",
     "is_dynamic",
     "is_onnxruntime_add",
-    "kind",
     "kind_of",
     "nudge_input_scales",
     "number",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +42,7 @@ from qconvert.operators.call import (
     numeric_fold,
     on_values,
 )
-from qconvert.operators.kind import Kind, More, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ANY,
     ELEMENTWISE,
@@ -220,16 +220,16 @@ def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value,
-          **more: Unpack[More]) -> Kind:  # fmt: skip
+          **more: Any) -> Kind:  # fmt: skip
     """An operator that is a numpy function of its two inputs."""
-    return kind(name, "data data", shape=broadcast_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE, bounds=bounds,
+    return Kind(name, "data data", shape=broadcast_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE, bounds=bounds,
                 **more)  # fmt: skip
 
 
 _SIXTEEN = choice(("", "tflite"), "")
 
 KINDS = (
-    kind(
+    Kind(
         "Add",
         "data data",
         shape=broadcast_shape,
@@ -243,7 +243,7 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
     ),
-    kind(
+    Kind(
         "Sub",
         "data data",
         shape=broadcast_shape,
@@ -257,7 +257,7 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
-    kind(
+    Kind(
         "Mul",
         "data data",
         shape=broadcast_shape,
@@ -270,7 +270,7 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
-    kind(
+    Kind(
         "Div",
         "data data",
         shape=broadcast_shape,
@@ -293,7 +293,7 @@ KINDS = (
     _pair("SquaredDifference", lambda a, b: (a - b) ** 2, None, fixed_bounds(0.0)),
     _pair("PRelu", prelu, scales_channels=True),
     _pair("Atan2", np.arctan2, None, fixed_bounds(-np.pi, np.pi)),
-    kind(
+    Kind(
         "Sum",
         "data...",
         shape=broadcast_shape,

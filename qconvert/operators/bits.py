@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import Array, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import broadcast_shape, choice, has, integer, same_shape, text
 from qconvert.operators.call import Call
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
@@ -19,7 +19,7 @@ __all__ = ["KINDS"]
 
 
 def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",
+    return Kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",
                 evaluate=lambda call: np.asarray(function(call.raw(0), call.raw(1))))  # fmt: skip
 
 
@@ -63,9 +63,9 @@ KINDS = (
     _bitwise("BitwiseAnd", np.bitwise_and),
     _bitwise("BitwiseOr", np.bitwise_or),
     _bitwise("BitwiseXor", np.bitwise_xor),
-    kind("BitwiseNot", shape=same_shape, rule="plain", evaluate=bitwise_not, layout=ELEMENTWISE, types="T -> T"),
-    kind("BitShift", "data data", shape=broadcast_shape, rule="plain", evaluate=bit_shift, layout=ELEMENTWISE, types="T T -> T",
+    Kind("BitwiseNot", shape=same_shape, rule="plain", evaluate=bitwise_not, layout=ELEMENTWISE, types="T -> T"),
+    Kind("BitShift", "data data", shape=broadcast_shape, rule="plain", evaluate=bit_shift, layout=ELEMENTWISE, types="T T -> T",
          attributes=has(direction=choice(("LEFT", "RIGHT")))),
-    kind("Bitcast", samples=WHEREVER, shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to",
+    Kind("Bitcast", samples=WHEREVER, shape=_bitcast_shape, rule="plain", evaluate=bitcast, types="any -> @to",
          attributes=has(to=text(), ratio=integer(1))),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import function, has, integer, integers, text
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import FunctionCall, Port
 from qconvert.operators.sizes import unknown_shapes
 
@@ -80,31 +80,31 @@ _SCANNED = has(
 
 # The functions and states have the shapes of the results; validation compares both.
 KINDS = (
-    kind(
+    Kind(
         "If", "condition data...?", "data...?", shape=unknown_shapes, rule="control", calls=_if,
         attributes=has(then_branch=function(), else_branch=function()),
     ),
     # trip count, condition, `carried` values, captures -> carried values, stacks; the function also takes the turn and the condition, and
     # gives the condition first
-    kind(
+    Kind(
         "Loop", "index? condition? data...?", "data...?", shape=unknown_shapes, rule="control", calls=_loop,
         attributes=has(body=function(), carried=integer()),
     ),
     # `carried` values, stacks, captures -> carried values, stacks
-    kind(
+    Kind(
         "Scan", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_scan,
         attributes=has(_SCANNED, body=function(), carried=integer()),
     ),
     # carried values -> carried values, as long as the first function gives true
-    kind(
+    Kind(
         "While", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_while,
         attributes=has(condition=function(), body=function()),
     ),
     # target: of a region that a partition made, what runs it
-    kind(
+    Kind(
         "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call,
         attributes=has(function=function(), target=text("")),
     ),
-    kind("ReadState", "", "data", shape=unknown_shapes, rule="state", attributes=has(state=text())),
-    kind("WriteState", "data", "", shape=unknown_shapes, rule="state", attributes=has(state=text())),
+    Kind("ReadState", "", "data", shape=unknown_shapes, rule="state", attributes=has(state=text())),
+    Kind("WriteState", "data", "", shape=unknown_shapes, rule="state", attributes=has(state=text())),
 )  # fmt: skip

@@ -22,7 +22,7 @@ from qconvert.operators.call import (
     is_plain,
     with_kernel,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, MIXES, same_axes
 from qconvert.operators.sizes import ShapeContext, Shapes
 
@@ -111,7 +111,7 @@ def _dequantize_fold(call: Call) -> Any:
 
 
 KINDS = (
-    kind(
+    Kind(
         "Identity",
         scales_channels=True,
         shape=same_shape,
@@ -121,7 +121,7 @@ KINDS = (
         layout=ELEMENTWISE,
         keeps_axis=same_axes,
     ),
-    kind(
+    Kind(
         "Cast",
         nearby=True,
         polynomial=lambda form: form,
@@ -134,7 +134,7 @@ KINDS = (
         attributes=has(to=choice([dtype for dtype in DTYPES if dtype != "unknown"])),
     ),
     # These take scale and zero point from their tensors, not from inputs.
-    kind(
+    Kind(
         "Quantize",
         quantizes=True,
         shape=same_shape,
@@ -144,7 +144,7 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "fused"), "")),
     ),
-    kind(
+    Kind(
         "Dequantize",
         dequantizes=True,
         shape=same_shape,
@@ -153,7 +153,7 @@ KINDS = (
         fold=_dequantize_fold,
         layout=ELEMENTWISE,
     ),
-    kind(
+    Kind(
         "Requantize",
         shape=same_shape,
         rule="convert",
@@ -161,8 +161,8 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "xnnpack"), "")),
     ),
-    kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),
-    kind(
+    Kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),
+    Kind(
         "DynamicQuantizeLinear",
         "data",
         "data data data",

@@ -28,7 +28,7 @@ from qconvert.operators.call import (
     channels_last,
     clip_stored,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.products import (
     DYNAMIC,
     products_of_transposed,
@@ -243,7 +243,7 @@ _CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1),
 _TRANSPOSED: dict[str, AttributeSpec] = {name: spec for name, spec in _CONV.items() if name != "auto_pad"}
 
 KINDS = (
-    kind(
+    Kind(
         "Conv",
         "data weights bias?",
         bounds=sum_of_products,
@@ -255,7 +255,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(_CONV, ACTIVATION, arithmetic=choice(("", "tflite", *DYNAMIC_ROUNDINGS), "")),
     ),
-    kind(
+    Kind(
         "ConvTranspose",
         "data weights bias?",
         spreads=True,
@@ -268,7 +268,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(_TRANSPOSED, ACTIVATION, DYNAMIC, output_padding=integers((0, 0))),
     ),
-    kind(
+    Kind(
         "ConvInteger",
         "data weights zero_point? zero_point?",
         matching_sizes=_matching_channels,

@@ -15,7 +15,7 @@ from qconvert.operators.call import (
     Call,
     has_numbers,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, stated_axis
 
@@ -140,7 +140,7 @@ def _below_depth(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 KINDS = (
-    kind(
+    Kind(
         "Rank",
         samples=MIXES,
         reads_shape=True,
@@ -149,10 +149,10 @@ KINDS = (
         evaluate=lambda call: np.array(call.raw().ndim),
         types="any -> index",
     ),
-    kind(
+    Kind(
         "BroadcastArgs", "index index", samples=MIXES, shape=_broadcast_args_shape, rule="plain", evaluate=broadcast_args, types="T T -> T"
     ),
-    kind(
+    Kind(
         "ZerosLike",
         samples=WHEREVER,
         reads_shape=True,
@@ -162,9 +162,9 @@ KINDS = (
         fold=lambda call: np.zeros_like(call.raw()),
         types="T -> T",
     ),
-    kind("Shape", samples=MIXES, reads_shape=True, shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
-    kind("Range", "data data data", samples=MIXES, shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
-    kind(
+    Kind("Shape", samples=MIXES, reads_shape=True, shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
+    Kind("Range", "data data data", samples=MIXES, shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
+    Kind(
         "OneHot",
         "data index data",
         samples=WHEREVER,
@@ -175,7 +175,7 @@ KINDS = (
         types="any any T -> T",
         attributes=has(axis=integer(-1), wraps=flag(0)),
     ),
-    kind(
+    Kind(
         "Trilu",
         "data index?",
         samples=before_last(2),

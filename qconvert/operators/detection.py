@@ -13,7 +13,7 @@ from qconvert.operators.attributes import choice, flag, has, integer, number
 from qconvert.operators.call import (
     Call,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, unify_sizes
 
@@ -215,7 +215,7 @@ def _images(operands: Operands, number: Number) -> Iterator[Demand]:
 
 KINDS = (
     # data, regions (x1, y1, x2, y2), the image that each is of
-    kind(
+    Kind(
         "RoiAlign",
         "data parameter index",
         shape=_roi_align_shape,
@@ -231,7 +231,7 @@ KINDS = (
             coordinate_transformation_mode=choice(("half_pixel", "output_half_pixel"), "half_pixel"),
         ),
     ),
-    kind(
+    Kind(
         "NonMaxSuppression",
         "data data index? parameter? parameter?",
         "index",
@@ -243,7 +243,7 @@ KINDS = (
         types="float32 float32 any float32 float32 -> int64",
         attributes=has(center_point_box=flag(0)),
     ),
-    kind(
+    Kind(
         "SelectBoxes",
         "data data index parameter parameter parameter?",
         "index index index?",
@@ -254,7 +254,7 @@ KINDS = (
         evaluate=select_boxes,
         types="T T any T T T -> int32 int32 float32",
     ),
-    kind(
+    Kind(
         "DetectionPostProcess",
         "data data data",
         "data data data data",

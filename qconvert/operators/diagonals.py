@@ -8,7 +8,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import has, integers
 from qconvert.operators.call import Call
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure
 
@@ -71,8 +71,8 @@ def interior_pad(call: Call) -> Array:
 
 
 KINDS = (
-    kind("MatrixDiag", samples=before_last(1), shape=_matrix_diag_shape, rule="plain", evaluate=matrix_diag, types="T -> T"),
-    kind("MatrixSetDiag", "data data", samples=before_last(2), shape=_set_diag_shape, rule="move", evaluate=matrix_set_diag),
-    kind("InteriorPad", "data filler", samples=WHEREVER, shape=_interior_shape, rule="move", evaluate=interior_pad,
+    Kind("MatrixDiag", samples=before_last(1), shape=_matrix_diag_shape, rule="plain", evaluate=matrix_diag, types="T -> T"),
+    Kind("MatrixSetDiag", "data data", samples=before_last(2), shape=_set_diag_shape, rule="move", evaluate=matrix_set_diag),
+    Kind("InteriorPad", "data filler", samples=WHEREVER, shape=_interior_shape, rule="move", evaluate=interior_pad,
          attributes=has(low=integers(), high=integers(), interior=integers())),
 )  # fmt: skip

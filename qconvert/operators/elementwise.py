@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from qconvert.operators.call import (
     on_values,
     with_kernel,
 )
-from qconvert.operators.kind import Kind, More, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ELEMENTWISE,
     POSITIVE,
@@ -155,13 +155,13 @@ def _unary(
     bounds: Bounds = any_value,
     kernel: tuple[str, Callable[[Call, Quantization, Quantization], Array]] | None = None,
     attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
-    **more: Unpack[More],
+    **more: Any,
 ) -> Kind:
     """An operator that is a numpy function of its input and, by name, of its attributes; with the `arithmetic` of a kernel besides."""
     evaluate = on_values(function, attributes)
     if kernel is not None:
         evaluate, attributes = with_kernel(evaluate, kernel[1]), has(attributes, arithmetic=choice(("", kernel[0]), ""))
-    return kind(name, shape=same_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, attributes=attributes, **more)
+    return Kind(name, shape=same_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, attributes=attributes, **more)
 
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
@@ -200,7 +200,7 @@ KINDS = (
     _unary("Acosh", np.arccosh),
     _unary("Atanh", np.arctanh),
     _unary("Relu", lambda x: np.maximum(x, 0), None, _at_least_zero, clips=True, keeps_range=True, scales_channels=True),
-    kind(
+    Kind(
         "Clip",
         "data parameter? parameter?",
         bounds=_clip_interval,

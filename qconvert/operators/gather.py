@@ -23,7 +23,7 @@ from qconvert.operators.call import (
     Result,
     movement_fold,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ANY,
     MIXES,
@@ -232,7 +232,7 @@ def _lengths(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 KINDS = (
-    kind(
+    Kind(
         "Gather",
         "data index",
         samples=_UNLESS_INDEXED,
@@ -245,7 +245,7 @@ KINDS = (
         keeps_axis=_keeps_ungathered_axis,
         attributes=has(axis=integer(0), batch_dims=integer(0)),
     ),
-    kind(
+    Kind(
         "GatherND",
         "data index",
         samples=Samples(lambda op, index, axis, rank: index == 1 or op["batch_dims"] > axis),
@@ -256,7 +256,7 @@ KINDS = (
         fold=_unbatched_fold(gather_nd),
         attributes=has(batch_dims=integer(0)),
     ),
-    kind(
+    Kind(
         "GatherElements",
         "data index",
         samples=UNLESS_ALONG,
@@ -267,7 +267,7 @@ KINDS = (
         fold=movement_fold(gather_elements),
         attributes=has(axis=integer(0)),
     ),
-    kind(
+    Kind(
         "ScatterND",
         "data index data",
         samples=MIXES,
@@ -279,7 +279,7 @@ KINDS = (
         fold=_distinct_fold(scatter_nd, _rows),
         attributes=has(reduction=_REDUCTION),
     ),
-    kind(
+    Kind(
         "ScatterElements",
         "data index data",
         samples=UNLESS_ALONG,
@@ -291,7 +291,7 @@ KINDS = (
         fold=_distinct_fold(scatter_elements, _elements),
         attributes=has(axis=integer(0), reduction=_REDUCTION),
     ),
-    kind(
+    Kind(
         "ReverseSequence",
         "data index",
         samples=Samples(lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch_axis"] % rank)),

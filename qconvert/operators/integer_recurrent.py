@@ -18,7 +18,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.attributes import flag, has, integer, number
 from qconvert.operators.call import Call
-from qconvert.operators.kind import Broken, kind
+from qconvert.operators.kind import Broken, Kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, is_compatible
@@ -260,7 +260,7 @@ def _svdf_shape(op: Op, s: ShapeContext) -> Shapes:
 _SUMS = has(**{f"{gate}_scale": number(2.0**-12) for gate in GATES})
 
 KINDS = (
-    kind(
+    Kind(
         "IntegerLSTM",
         " ".join(map(_role, LSTM_INPUTS)),
         "data data data",
@@ -282,7 +282,7 @@ KINDS = (
             projection_clip=number(0.0),
         ),
     ),
-    kind(
+    Kind(
         "IntegerSVDF",
         "data data weights weights bias?",
         "data data",
@@ -297,7 +297,7 @@ KINDS = (
         attributes=has(rank=integer(1)),
     ),
     # data, hidden, cell, weights of all gates for data and hidden values, bias -> outputs, next hidden, next cell
-    kind(
+    Kind(
         "BasicLSTM",
         "data data data weights parameter",
         "data data data",

@@ -21,7 +21,7 @@ from qconvert.operators.call import (
     is_per_tensor,
     movement_fold,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis, unify_sizes
 
@@ -142,7 +142,7 @@ _JOINS = Samples(UNLESS_ALONG.is_separate, _all_inputs)
 
 KINDS = (
     # Inputs of other scales are requantized.
-    kind(
+    Kind(
         "Concat",
         "data...",
         samples=_JOINS,
@@ -157,7 +157,7 @@ KINDS = (
         by_place=True,
         attributes=has(ACTIVATION, axis=integer()),
     ),
-    kind(
+    Kind(
         "Pack",
         "data...",
         samples=Samples(WHEREVER.is_separate, _all_inputs),
@@ -168,7 +168,7 @@ KINDS = (
         keeps_axis=lambda move: move.b == move.a + (move.a >= move.op["axis"] % len(move.after)),
         attributes=has(axis=integer()),
     ),
-    kind(
+    Kind(
         "Unpack",
         "data",
         "data...",
@@ -180,7 +180,7 @@ KINDS = (
         keeps_axis=lambda move: move.a == move.b + (move.b >= move.op["axis"] % len(move.before)),
         attributes=has(axis=integer()),
     ),
-    kind(
+    Kind(
         "Split",
         "data index",
         "data...",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain, pairwise, repeat
-from types import MappingProxyType
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from qconvert.arithmetic.polynomials import Polynomial
 from qconvert.arithmetic.storage import DTYPES, Array
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.attributes import REQUIRED, AttributeSpec
-from qconvert.operators.call import Call, Fold, Function
+from qconvert.operators.call import Fold, Function
 from qconvert.operators.properties import (
     ANY,
     FIRST,
@@ -37,7 +36,7 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "Affine", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
+__all__ = ["ROLES", "RULES", "Affine", "Broken", "Calls", "Canonical", "Kind", "Products", "TensorRule"]
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
@@ -81,16 +80,23 @@ Calls = Callable[[Op], Iterable[FunctionCall]]
 TensorRule = Callable[[Op, Callable[[str], Tensor]], Broken | None]
 
 
+#: The default of what follows from the other fields.
+_IMPLIED: Any = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
     """Everything that is true of every operator of one kind.
 
     Attributes:
         name: the kind, as in Op.kind.
-        roles: the role (see ROLES) of each input; the last one is that of all further inputs too.
-        inputs: fewest and most inputs; most -1 means any number.
-        outputs: likewise.
-        results: how many leading outputs hold data; -1 means all. The others are plain numbers, such as TopK's indices.
+        takes: the roles (see ROLES) of the inputs, separated by spaces; "?" after one makes it optional, "..." stands for any number of
+            it, at least one, and "...?" for any number at all. "data weights bias?" is a convolution.
+        gives: likewise of the outputs, of "data" and "index".
+        roles: the role of each input, by `takes`; the last one is that of all further inputs too.
+        inputs: fewest and most inputs, by `takes`; most -1 means any number.
+        outputs: likewise, by `gives`.
+        results: how many leading outputs hold data, by `gives`; -1 means all. The others are plain numbers, such as TopK's indices.
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See operators/sizes.py.
         evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
@@ -137,24 +143,24 @@ class Kind:
     """
 
     name: str
-    roles: tuple[str, ...]
-    inputs: tuple[int, int]
-    outputs: tuple[int, int]
-    rule: str
+    takes: str = "data"
+    gives: str = "data"
+    _: KW_ONLY
     shape: ShapeRule
+    rule: str = "real"
     evaluate: Function | None = None
     fold: Fold | None = None
     layout: Layout = PINNED
     keeps_axis: AxisRule | None = None
-    samples: Samples = MIXES
-    bounds: Bounds = any_value
+    samples: Samples = _IMPLIED
+    bounds: Bounds = _IMPLIED
     domain: Domain | None = None
     preimage: Preimage | None = None
     matching_sizes: MatchingSizes | None = None
     products: Products | None = None
     polynomial: Callable[..., Polynomial | None] | None = None
-    by_place: bool = False
-    weights: tuple[int, ...] = ()
+    by_place: bool = _IMPLIED
+    weights: tuple[int, ...] = _IMPLIED
     canonical: Canonical | None = None
     calls: Calls = lambda op: ()
     tensor_rule: TensorRule | None = None
@@ -164,7 +170,7 @@ class Kind:
     clips: bool = False
     nearby: bool = False
     averages: bool = False
-    keeps_range: bool = False
+    keeps_range: bool = _IMPLIED
     scales_channels: bool = False
     spreads: bool = False
     ranks: bool = False
@@ -174,9 +180,41 @@ class Kind:
     sum_sign: int = 0
     float_kind: str = ""
     recurs: bool = False
-    results: int = -1
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
     types: str = ""
+    roles: tuple[str, ...] = field(init=False)
+    inputs: tuple[int, int] = field(init=False)
+    outputs: tuple[int, int] = field(init=False)
+    results: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from the other fields.
+
+        Raises:
+            ValueError: a role or rule is unknown, or a field is lacking that the rule does not imply.
+        """
+        name, rule = self.name, self.rule
+        roles, inputs = _parse_roles(self.takes)
+        given, outputs = _parse_roles(self.gives)
+        unknown = {*roles, *given} - {*ROLES}
+        if unknown or rule not in RULES:
+            raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
+        fields = {"roles": roles, "inputs": inputs, "outputs": outputs, "results": given.index("index") if "index" in given else -1}
+        if self.samples is _IMPLIED:
+            fields["samples"] = _implied_samples(name, rule, self.layout)
+        if self.bounds is _IMPLIED:
+            if rule == "real":
+                raise ValueError(
+                    f"{name}: lacks bounds, between which values its results lie: any_value, if nothing is known (operators/properties.py)"
+                )
+            fields["bounds"] = within_data if rule in ("move", "convert") else any_value
+        multiplies = rule == "real" and bool({"weights", "factor"}.intersection(roles))
+        if multiplies and self.products is None:
+            raise ValueError(f"{name}: has weights or factors and lacks products, how many of them it sums (operators/products.py)")
+        implied = {"weights": (1,) if multiplies else (), "keeps_range": rule == "move", "by_place": rule == "move"}
+        fields |= {item: value for item, value in implied.items() if getattr(self, item) is _IMPLIED}
+        for item, value in fields.items():
+            object.__setattr__(self, item, value)
 
     def role(self, index: int) -> str:
         """The role of input `index`."""
@@ -358,94 +396,6 @@ class Kind:
     def defaults(self) -> dict[str, Any]:
         """The default of every attribute that has one."""
         return {name: spec.default for name, spec in self.attributes.items() if spec.default is not REQUIRED}
-
-
-class More(TypedDict, total=False):
-    """The fields of Kind that hold for few kinds."""
-
-    keeps_axis: AxisRule | None
-    domain: Domain | None
-    preimage: Preimage | None
-    matching_sizes: MatchingSizes | None
-    products: Products | None
-    polynomial: Callable[..., Polynomial | None] | None
-    by_place: bool
-    weights: tuple[int, ...]
-    canonical: Canonical | None
-    calls: Calls
-    tensor_rule: TensorRule | None
-    chooses: bool
-    quantizes: bool
-    dequantizes: bool
-    clips: bool
-    nearby: bool
-    averages: bool
-    keeps_range: bool
-    scales_channels: bool
-    spreads: bool
-    ranks: bool
-    reads_shape: bool
-    compares: bool
-    affine: Affine | None
-    sum_sign: int
-    float_kind: str
-    recurs: bool
-
-
-def kind(
-    name: str,
-    inputs: str = "data",
-    outputs: str = "data",
-    *,
-    shape: ShapeRule,
-    rule: str = "real",
-    evaluate: Callable[[Call], Any] | None = None,
-    fold: Fold | None = None,
-    layout: Layout = PINNED,
-    samples: Samples | None = None,
-    bounds: Bounds | None = None,
-    types: str = "",
-    attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
-    **more: Unpack[More],
-) -> Kind:
-    """A Kind whose inputs and outputs are written as the roles of each.
-
-    Args:
-        name: the kind.
-        inputs: roles separated by spaces; "?" after one makes it optional, "..." stands for any number of it, at least one, and "...?"
-            for any number at all. "data weights bias?" is a convolution.
-        outputs: likewise, of "data" and "index".
-        shape, rule, evaluate, fold, layout, samples, bounds, types: see Kind.
-        attributes: each with its specification; has() puts them together.
-        more: the further fields of Kind.
-
-    Raises:
-        ValueError: a role or rule is unknown, or a field is lacking that the rule does not imply.
-    """
-    roles, span = _parse_roles(inputs)
-    results, produced = _parse_roles(outputs)
-    unknown = {*roles, *results} - {*ROLES}
-    if unknown or rule not in RULES:
-        raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
-    count = -1 if "index" not in results else results.index("index")
-    if samples is None:
-        samples = _implied_samples(name, rule, layout)
-    if bounds is None:
-        if rule == "real":
-            raise ValueError(
-                f"{name}: lacks bounds, between which values its results lie: any_value, if nothing is known (operators/properties.py)"
-            )
-        bounds = within_data if rule in ("move", "convert") else any_value
-    if rule == "real" and {"weights", "factor"}.intersection(roles):
-        if more.get("products") is None:
-            raise ValueError(f"{name}: has weights or factors and lacks products, how many of them it sums (operators/products.py)")
-        more.setdefault("weights", (1,))
-    more.setdefault("keeps_range", rule == "move")
-    more.setdefault("by_place", rule == "move")
-    return Kind(
-        name, roles, span, produced, rule, shape, evaluate, fold, layout, samples=samples, bounds=bounds, results=count, types=types,
-        attributes=attributes, **more,
-    )  # fmt: skip
 
 
 def _implied_samples(name: str, rule: str, layout: Layout) -> Samples:

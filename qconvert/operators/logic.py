@@ -20,7 +20,7 @@ from qconvert.operators.call import (
     logic_fold,
     on_values,
 )
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, within_data
 
 __all__ = ["KINDS"]
@@ -38,18 +38,18 @@ def _where_fold(call: Call) -> Any:
 
 
 def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=on_values(function), fold=compare_fold(function),
+    return Kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=on_values(function), fold=compare_fold(function),
                 layout=ELEMENTWISE, compares=True, types="T T -> bool")  # fmt: skip
 
 
 def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=on_values(function), fold=logic_fold(function),
+    return Kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=on_values(function), fold=logic_fold(function),
                 layout=ELEMENTWISE, types="bool bool -> bool")  # fmt: skip
 
 
 def _test(name: str, function: Callable[[Array], Any]) -> Kind:
     """A question to each element."""
-    return kind(name, shape=same_shape, rule="index", evaluate=on_values(function), layout=ELEMENTWISE,
+    return Kind(name, shape=same_shape, rule="index", evaluate=on_values(function), layout=ELEMENTWISE,
                 types="any -> bool")  # fmt: skip
 
 
@@ -63,7 +63,7 @@ KINDS = (
     _logic("And", np.logical_and),
     _logic("Or", np.logical_or),
     _logic("Xor", np.logical_xor),
-    kind(
+    Kind(
         "Not",
         shape=same_shape,
         rule="plain",
@@ -74,7 +74,7 @@ KINDS = (
     ),
     _test("IsNaN", np.isnan),
     _test("IsInf", np.isinf),
-    kind(
+    Kind(
         "Where",
         "index data data",
         bounds=within_data,

@@ -20,7 +20,7 @@ from qconvert.operators.call import (
     Call,
     apply_activation,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
 from qconvert.operators.properties import WHEREVER, Operands, any_value, before_last, without_zero_bias
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, failure, unify_sizes
@@ -174,7 +174,7 @@ def _einsum_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[in
 
 KINDS = (
     # y = A @ B.T + C, B being O,I
-    kind(
+    Kind(
         "Gemm",
         "data weights bias?",
         samples=before_last(1),
@@ -186,7 +186,7 @@ KINDS = (
         evaluate=gemm,
         attributes=has(ACTIVATION, DYNAMIC),
     ),
-    kind(
+    Kind(
         "MatMul",
         "data factor",
         samples=WHEREVER,
@@ -197,7 +197,7 @@ KINDS = (
         evaluate=matmul,
         attributes=has(ACTIVATION, DYNAMIC, trans_a=flag(0), trans_b=flag(0)),
     ),
-    kind(
+    Kind(
         "MatMulInteger",
         "data factor zero_point? zero_point?",
         samples=before_last(1),
@@ -208,7 +208,7 @@ KINDS = (
         evaluate=matmul_integer,
         types="T U T U -> int32",
     ),
-    kind(
+    Kind(
         "Einsum",
         "data...",
         samples=WHEREVER,

@@ -14,7 +14,7 @@ from qconvert.operators.call import (
     channels_first,
     channels_last,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, Operands, Samples, any_value
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
 
@@ -103,7 +103,7 @@ _BEFORE_AXIS = Samples(lambda op, index, axis, rank: axis < op["axis"] % rank)
 
 KINDS = (
     # Of inference.
-    kind(
+    Kind(
         "BatchNormalization",
         "data parameter parameter parameter parameter",
         bounds=any_value,
@@ -112,7 +112,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
     ),
-    kind(
+    Kind(
         "InstanceNormalization",
         "data parameter parameter",
         bounds=any_value,
@@ -122,7 +122,7 @@ KINDS = (
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
     ),
     # One scale and bias for each channel (opset 21).
-    kind(
+    Kind(
         "GroupNormalization",
         "data parameter parameter",
         bounds=any_value,
@@ -131,7 +131,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
     ),
-    kind(
+    Kind(
         "LayerNormalization",
         "data parameter parameter?",
         samples=_BEFORE_AXIS,
@@ -141,7 +141,7 @@ KINDS = (
         evaluate=layer_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
     ),
-    kind(
+    Kind(
         "RMSNormalization",
         "data parameter",
         samples=_BEFORE_AXIS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import has, integer, text, texts
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.sizes import unknown_shapes
 
 __all__ = ["BEFORE_COMPILER", "KINDS", "TFLITE_DOMAIN", "compiler_of", "custom_name", "is_custom"]
@@ -52,7 +52,7 @@ def custom_name(op: Op) -> str:
 
 #: payload, in base64: of ONNX the node, without names; of TFLite the options of a custom operator, `op_type` being its code.
 KINDS = (
-    kind(
+    Kind(
         "Opaque",
         "data...?",
         "data...?",

@@ -30,7 +30,7 @@ from qconvert.operators.call import (
     clip_stored,
     spatial_axes,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, AxisMove, as_reduction, fixed_bounds, within_data, within_data_or_zero
 from qconvert.operators.sizes import (
     ShapeContext,
@@ -195,7 +195,7 @@ _POOL: dict[str, AttributeSpec] = {"kernel_shape": integers(), "ceil_mode": flag
 
 KINDS = (
     # Averages of few integers often are ties, so how a source rounds them belongs to the graph.
-    kind(
+    Kind(
         "AveragePool",
         bounds=within_data_or_zero,
         canonical=_without_padding,
@@ -207,7 +207,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(_POOL, ACTIVATION, arithmetic=choice(("", "ties_up", "ties_away", *TORCH_AVERAGES), ""), count_include_pad=flag(0)),
     ),
-    kind(
+    Kind(
         "MaxPool",
         bounds=within_data_or_zero,
         scales_channels=True,
@@ -219,8 +219,8 @@ KINDS = (
         keeps_axis=_keeps_nonspatial_axis,
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
     ),
-    kind("L2Pool", bounds=fixed_bounds(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
-    kind(
+    Kind("L2Pool", bounds=fixed_bounds(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
+    Kind(
         "GlobalAveragePool",
         bounds=within_data,
         canonical=as_reduction("ReduceMean"),
@@ -232,7 +232,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(DATA_FORMAT, arithmetic=choice(("", *TORCH_AVERAGES), "")),
     ),
-    kind(
+    Kind(
         "GlobalMaxPool",
         canonical=as_reduction("ReduceMax"),
         scales_channels=True,

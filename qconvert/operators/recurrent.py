@@ -20,7 +20,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer, number, numbers, texts
 from qconvert.operators.call import Call
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.products import products_of_rows, rounded_rows
 from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
@@ -360,7 +360,7 @@ def _rows(op: Op) -> dict[int, int]:
 
 KINDS = (
     # sequence, W, R, B, lengths, initial h, initial c, P, weights and bias of the projection, norms -> all h, last h, last c
-    kind(
+    Kind(
         "LSTM",
         "data parameter parameter parameter? index? data? data? parameter? parameter? parameter? parameter?",
         "data? data? data?",
@@ -375,7 +375,7 @@ KINDS = (
         # The largest magnitudes of the cell and of projected values; 0: any.
         attributes=has(_COMMON, input_forget=flag(0), cell_clip=number(0.0), projection_clip=number(0.0)),
     ),
-    kind(
+    Kind(
         "GRU",
         "data parameter parameter parameter? index? data?",
         "data? data?",
@@ -389,7 +389,7 @@ KINDS = (
         types="any any any any int32 any -> any",
         attributes=has(_COMMON, linear_before_reset=flag(0)),
     ),
-    kind(
+    Kind(
         "RNN",
         "data parameter parameter parameter? index? data?",
         "data? data?",

@@ -30,7 +30,7 @@ from qconvert.operators.call import (
     Result,
     is_plain,
 )
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ALONG_AXIS,
     REDUCES,
@@ -187,17 +187,17 @@ _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
 
 
 def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
-               bounds: Bounds | None = any_value, averages: bool = False, keeps_range: bool = False,
+               bounds: Bounds = any_value, averages: bool = False, keeps_range: bool = False,
                polynomial: Callable[..., Polynomial | None] | None = None, **attributes: AttributeSpec) -> Kind:  # fmt: skip
     keeps_axis = _keeps_unreduced_axis if rule == "move" else None
-    return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
-                types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=None if rule == "move" else bounds,
+    return Kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
+                types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=within_data if rule == "move" else bounds,
                 canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move", by_place=False,
                 polynomial=polynomial)  # fmt: skip
 
 
 def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
-    return kind(name, shape=along_axis, evaluate=evaluate, samples=UNLESS_ALONG, bounds=any_value, layout=ALONG_AXIS,
+    return Kind(name, shape=along_axis, evaluate=evaluate, samples=UNLESS_ALONG, bounds=any_value, layout=ALONG_AXIS,
                 attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)))  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from qconvert.operators.call import (
     Call,
     movement_fold,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, Demand, Number, Operands, per_axis, same_axes, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes
 
@@ -154,7 +154,7 @@ def _repeats(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 KINDS = (
-    kind(
+    Kind(
         "Reshape",
         "data index",
         samples=WHEREVER,
@@ -166,7 +166,7 @@ KINDS = (
         keeps_axis=same_axes,
         attributes=has(allowzero=flag(0)),
     ),
-    kind(
+    Kind(
         "Squeeze",
         "data index",
         samples=WHEREVER,
@@ -177,7 +177,7 @@ KINDS = (
         fold=movement_fold(squeeze),
         keeps_axis=same_axes,
     ),
-    kind(
+    Kind(
         "Unsqueeze",
         "data index",
         samples=WHEREVER,
@@ -188,7 +188,7 @@ KINDS = (
         fold=movement_fold(unsqueeze),
         keeps_axis=same_axes,
     ),
-    kind(
+    Kind(
         "Transpose",
         samples=WHEREVER,
         shape=_transpose_shape,
@@ -199,7 +199,7 @@ KINDS = (
         keeps_axis=lambda move: move.op["perm"][move.b] == move.a,
         attributes=has(perm=integers()),
     ),
-    kind(
+    Kind(
         "Tile",
         "data index",
         samples=WHEREVER,
@@ -211,7 +211,7 @@ KINDS = (
         layout=per_axis(1, "repeats"),
         keeps_axis=_keeps_untiled_axis,
     ),
-    kind(
+    Kind(
         "Expand",
         "data index",
         samples=WHEREVER,

@@ -21,7 +21,7 @@ from qconvert.operators.call import (
     Result,
     spatial_axes,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import Layout, Suits, any_value
 from qconvert.operators.sizes import (
     ShapeContext,
@@ -110,7 +110,7 @@ _TRANSFORMATIONS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 KINDS = (
-    kind(
+    Kind(
         "Resize",
         "data index",
         bounds=any_value,

@@ -20,7 +20,7 @@ from qconvert.operators.call import (
     Call,
     Function,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits, unless_along
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
@@ -94,8 +94,8 @@ def _count(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 KINDS = (
-    kind("Unique", "data", "data index", samples=MIXES, shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
-    kind(
+    Kind("Unique", "data", "data index", samples=MIXES, shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
+    Kind(
         "ArgMax",
         samples=UNLESS_ALONG,
         ranks=True,
@@ -107,7 +107,7 @@ KINDS = (
         types="any -> index",
         attributes=has(KEEPDIMS, axis=integer(0)),
     ),
-    kind(
+    Kind(
         "ArgMin",
         samples=UNLESS_ALONG,
         ranks=True,
@@ -119,7 +119,7 @@ KINDS = (
         types="any -> index",
         attributes=has(KEEPDIMS, axis=integer(0)),
     ),
-    kind(
+    Kind(
         "TopK",
         "data index",
         "data index",
@@ -135,7 +135,7 @@ KINDS = (
         types="T any -> T index",
         attributes=has(axis=integer(-1), largest=flag(1), sorted=flag(1)),
     ),
-    kind(
+    Kind(
         "NonZero",
         samples=MIXES,
         shape=_non_zero_shape,

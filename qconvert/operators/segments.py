@@ -12,7 +12,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has
 from qconvert.operators.call import Call
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
@@ -112,12 +112,12 @@ def _segment_ids(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 KINDS = (
-    kind("SegmentSum", "data index", samples=MIXES, shape=_segment_sum_shape, rule="plain", types="T any -> T",
+    Kind("SegmentSum", "data index", samples=MIXES, shape=_segment_sum_shape, rule="plain", types="T any -> T",
          evaluate=_segments(lambda call: "sum", lambda call: int(call.raw(1).max(initial=-1)) + 1)),
-    kind("UnsortedSegment", "data index index", samples=MIXES, domain=_segment_ids, shape=_unsorted_shape, rule="plain",
+    Kind("UnsortedSegment", "data index index", samples=MIXES, domain=_segment_ids, shape=_unsorted_shape, rule="plain",
          types="T any any -> T",
          evaluate=_segments(lambda call: str(call["reduction"]), lambda call: call.ints(2)[0]),
          attributes=has(reduction=choice(REDUCTIONS))),
-    kind("DynamicUpdateSlice", "data data index", samples=MIXES, shape=_update_shape, rule="move", evaluate=dynamic_update_slice),
-    kind("SparseToDense", "index index data filler", samples=MIXES, shape=_sparse_shape, rule="move", evaluate=sparse_to_dense),
+    Kind("DynamicUpdateSlice", "data data index", samples=MIXES, shape=_update_shape, rule="move", evaluate=dynamic_update_slice),
+    Kind("SparseToDense", "index index data filler", samples=MIXES, shape=_sparse_shape, rule="move", evaluate=sparse_to_dense),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import DATA_FORMAT, flag, has, integer, number, same_shape
 from qconvert.operators.call import Call
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, ELEMENTWISE, FIRST, WHEREVER, Samples, any_value, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
@@ -103,7 +103,7 @@ _FEWEST_BITS, _MOST_BITS = 2, 16
 
 
 def _part(name: str, function: Callable[[Array, Array], Array]) -> Kind:
-    return kind(name, shape=_parts_shape, rule="plain", samples=WHEREVER, types="T -> T",
+    return Kind(name, shape=_parts_shape, rule="plain", samples=WHEREVER, types="T -> T",
                 evaluate=lambda call: function(call.values()[..., 0], call.values()[..., 1]))  # fmt: skip
 
 
@@ -154,19 +154,19 @@ def fake_quant_quantization(lowest: float, highest: float, bits: int, narrow: bo
 
 
 KINDS = (
-    kind("DFT", shape=_dft_shape, evaluate=dft, bounds=any_value,
+    Kind("DFT", shape=_dft_shape, evaluate=dft, bounds=any_value,
          samples=Samples(lambda op, index, axis, rank: axis not in (op["axis"] % rank, rank - 1)),
          attributes=has(axis=integer(), length=integer(0), inverse=flag(0), onesided=flag(0))),
     # signals, window; `length` elements of a signal are a frame
-    kind("STFT", "data parameter?", shape=_stft_shape, evaluate=stft, bounds=any_value, samples=FIRST,
+    Kind("STFT", "data parameter?", shape=_stft_shape, evaluate=stft, bounds=any_value, samples=FIRST,
          attributes=has(length=integer(), step=integer(), onesided=flag(1))),
-    kind("Rfft2d", "data index", samples=before_last(2), shape=_rfft2d_shape, rule="plain", evaluate=rfft2d, types="T any -> T"),
+    Kind("Rfft2d", "data index", samples=before_last(2), shape=_rfft2d_shape, rule="plain", evaluate=rfft2d, types="T any -> T"),
     _part("Real", lambda real, imaginary: real),
     _part("Imag", lambda real, imaginary: imaginary),
     _part("ComplexAbs", np.hypot),
-    kind("Bucketize", "data parameter", samples=WHEREVER, shape=same_shape, rule="index", evaluate=bucketize, types="any any -> int32"),
-    kind("LRN", bounds=any_value, shape=same_shape, evaluate=local_response_normalization, layout=DECIDES,
+    Kind("Bucketize", "data parameter", samples=WHEREVER, shape=same_shape, rule="index", evaluate=bucketize, types="any any -> int32"),
+    Kind("LRN", bounds=any_value, shape=same_shape, evaluate=local_response_normalization, layout=DECIDES,
          attributes=has(DATA_FORMAT, size=integer(), alpha=number(1e-4), beta=number(0.75), bias=number(1.0))),
-    kind("FakeQuant", shape=_fake_quant_shape, rule="plain", evaluate=fake_quant, layout=ELEMENTWISE, types="T -> T",
+    Kind("FakeQuant", shape=_fake_quant_shape, rule="plain", evaluate=fake_quant, layout=ELEMENTWISE, types="T -> T",
          attributes=has(min=number(), max=number(), num_bits=integer(8), narrow_range=flag(0))),
 )  # fmt: skip

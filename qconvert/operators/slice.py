@@ -13,7 +13,7 @@ from qconvert.operators.call import (
     Call,
     movement_fold,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import WHEREVER, AxisMove, Layout, Suits, per_axis, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
@@ -110,7 +110,7 @@ def _keeps_unpadded_axis(move: AxisMove) -> bool:
 
 
 KINDS = (
-    kind(
+    Kind(
         "Slice",
         "data index index index index?",
         samples=WHEREVER,
@@ -122,7 +122,7 @@ KINDS = (
         keeps_axis=_keeps_unsliced_axis,
     ),
     # Padding of a quantized tensor is real zero, that is, the zero point, where no value is given.
-    kind(
+    Kind(
         "Pad",
         "data index filler?",
         samples=WHEREVER,

@@ -10,7 +10,7 @@ from qconvert.arithmetic import saturate, softmax_steps
 from qconvert.arithmetic.storage import Array, Quantization
 from qconvert.operators.attributes import AttributeSpec, along_axis, choice, has, integer, number
 from qconvert.operators.call import Call, Function, with_kernel
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, Bounds, fixed_bounds, with_last_axis
 
 __all__ = ["KINDS"]
@@ -54,7 +54,7 @@ def lp_normalization(call: Call) -> Array:
 
 def _along_axis(name: str, evaluate: Function, bounds: Bounds, *, rule: str = "real", types: str = "",
                 **attributes: AttributeSpec) -> Kind:  # fmt: skip
-    return kind(name, samples=UNLESS_ALONG, bounds=bounds, canonical=with_last_axis, shape=along_axis, rule=rule, evaluate=evaluate,
+    return Kind(name, samples=UNLESS_ALONG, bounds=bounds, canonical=with_last_axis, shape=along_axis, rule=rule, evaluate=evaluate,
                 layout=ALONG_AXIS, types=types, attributes=has(axis=integer(-1), **attributes))  # fmt: skip
 
 
@@ -68,7 +68,7 @@ KINDS = (
     ),
     _along_axis("LogSoftmax", log_softmax, fixed_bounds(-math.inf, 0.0)),
     _along_axis("Hardmax", hardmax, fixed_bounds(0.0, 1.0), rule="plain", types="T -> T"),
-    kind(
+    Kind(
         "LpNormalization",
         samples=UNLESS_ALONG,
         bounds=fixed_bounds(-1.0, 1.0),

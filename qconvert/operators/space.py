@@ -20,7 +20,7 @@ from qconvert.operators.call import (
     channels_last,
     movement_fold,
 )
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, within_data_or_zero
 from qconvert.operators.sizes import (
     UNKNOWN,
@@ -176,7 +176,7 @@ def batch_to_space(call: Call) -> Array:
 
 
 KINDS = (
-    kind(
+    Kind(
         "DepthToSpace",
         shape=_depth_to_space_shape,
         rule="move",
@@ -185,7 +185,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer(), mode=choice(("DCR", "CRD"), "DCR")),
     ),
-    kind(
+    Kind(
         "SpaceToDepth",
         shape=_space_to_depth_shape,
         rule="move",
@@ -194,7 +194,7 @@ KINDS = (
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer()),
     ),
-    kind(
+    Kind(
         "SpaceToBatch",
         "data index index",
         shape=_space_to_batch_shape,
@@ -204,7 +204,7 @@ KINDS = (
         bounds=within_data_or_zero,
         attributes=has(DATA_FORMAT),
     ),
-    kind(
+    Kind(
         "BatchToSpace",
         "data index index",
         shape=_batch_to_space_shape,

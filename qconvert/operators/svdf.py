@@ -14,7 +14,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import ACTIVATION, has, integer
 from qconvert.operators.call import Call, apply_activation
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
 from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
@@ -61,7 +61,7 @@ def _run(call: Call) -> list[Array]:
 
 
 KINDS = (
-    kind(
+    Kind(
         "SVDF",
         "data data parameter parameter parameter?",
         "data data",

@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has, integer, integers
 from qconvert.operators.call import Call
-from qconvert.operators.kind import kind
+from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, window_extent
 
@@ -96,9 +96,9 @@ def start_gather(call: Call) -> Array:
 
 
 KINDS = (
-    kind("ReduceWindow", "data filler", samples=MIXES, shape=_window_shape, rule="plain", evaluate=reduce_window, types="T T -> T",
+    Kind("ReduceWindow", "data filler", samples=MIXES, shape=_window_shape, rule="plain", evaluate=reduce_window, types="T T -> T",
          attributes=has({name: integers() for name in _LISTS}, function=choice(FUNCTIONS))),
-    kind("StartGather", "data index", samples=MIXES, shape=_start_gather_shape, rule="move", evaluate=start_gather,
+    Kind("StartGather", "data index", samples=MIXES, shape=_start_gather_shape, rule="move", evaluate=start_gather,
          attributes=has(offset_dims=integers(), collapsed_dims=integers(), start_index_map=integers(), index_vector_dim=integer(),
                         slice_sizes=integers())),
 )  # fmt: skip

@@ -71,7 +71,7 @@ class Hooks:
 
     @hookspec
     def qconvert_kinds(self) -> Iterable[Kind]:  # type: ignore[empty-body]
-        """Kinds to add to the canonical operator set, each made by qconvert.operators.kind()."""
+        """Kinds to add to the canonical operator set, each a qconvert.operators.Kind."""
 
     @hookspec
     def qconvert_formulas(self) -> Iterable[Formula]:  # type: ignore[empty-body]

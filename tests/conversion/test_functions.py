@@ -10,7 +10,7 @@ import pytest
 
 from qconvert.conversion import normalize, run_passes
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.operators import function, has, kind
+from qconvert.operators import Kind, function, has
 from qconvert.plugins import Target, target_named
 from qconvert.rules.validation import validate
 
@@ -30,7 +30,7 @@ def nested(monkeypatch: pytest.MonkeyPatch) -> Graph:
     """The network, and a function with the same operators, which an operator after it names."""
     from qconvert import operators as kinds
 
-    invoke = kind(
+    invoke = Kind(
         "Invoke", "data...", "data...", shape=lambda op, s: [None] * len(op.outputs), rule="opaque", attributes=has(body=function())
     )
     monkeypatch.setitem(kinds._known, "Invoke", invoke)

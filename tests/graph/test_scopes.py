@@ -23,7 +23,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.qgraph.document import from_document, to_document
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.operators import KINDS, function, has, kind
+from qconvert.operators import KINDS, Kind, function, has
 from qconvert.passes import remove_dead_code
 from qconvert.plugins import format_named, passes, target_named, targets
 from qconvert.rules.differences import diff
@@ -54,7 +54,7 @@ def call_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator that names a function, as control flow will."""
     from qconvert import operators as kinds
 
-    made = kind(
+    made = Kind(
         "Invoke", "data...", "data...", shape=lambda op, s: [None] * len(op.outputs), rule="opaque", attributes=has(body=function())
     )
     monkeypatch.setitem(kinds._known, "Invoke", made)

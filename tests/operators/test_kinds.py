@@ -8,7 +8,7 @@ import pytest
 from qconvert.arithmetic.storage import DTYPES
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS, REQUIRED, RULES, choice, flag, integer, integers, kind, number, register, text, texts
+from qconvert.operators import KINDS, REQUIRED, RULES, Kind, choice, flag, integer, integers, number, register, text, texts
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER, Suits, any_value, within_data
 
 
@@ -118,32 +118,32 @@ def test_defaults() -> None:
 
 def test_a_kind_cannot_be_replaced() -> None:
     with pytest.raises(ValueError, match="'Conv' already"):
-        register([kind("Conv", shape=KINDS["Relu"].shape, layout=ELEMENTWISE, bounds=any_value)])
+        register([Kind("Conv", shape=KINDS["Relu"].shape, layout=ELEMENTWISE, bounds=any_value)])
     assert KINDS["Conv"].has_weights
 
 
 def test_roles_and_rules_are_known_ones() -> None:
-    for words in ({"inputs": "dta"}, {"rule": "moves"}):
+    for words in ({"takes": "dta"}, {"rule": "moves"}):
         with pytest.raises(ValueError, match=r"no such role or rule: (dta|moves)"):
-            kind("Odd", shape=KINDS["Relu"].shape, **words)  # type: ignore[arg-type]
+            Kind("Odd", shape=KINDS["Relu"].shape, **words)  # type: ignore[arg-type]
     assert {item.rule for item in KINDS.values()} == set(RULES)
 
 
 def test_what_a_kind_must_say_is_asked_for_by_name() -> None:
     shape = KINDS["Relu"].shape
     with pytest.raises(ValueError, match=r"acme\.Odd: lacks samples, what it does with the samples of a batch"):
-        kind("acme.Odd", shape=shape, rule="plain")
+        Kind("acme.Odd", shape=shape, rule="plain")
     with pytest.raises(ValueError, match=r"acme\.Odd: lacks bounds, between which values its results lie"):
-        kind("acme.Odd", shape=shape, layout=ELEMENTWISE)
+        Kind("acme.Odd", shape=shape, layout=ELEMENTWISE)
     with pytest.raises(ValueError, match=r"acme\.Odd: has weights or factors and lacks products"):
-        kind("acme.Odd", "data factor", shape=shape, layout=ELEMENTWISE, bounds=any_value)
-    moved = kind("acme.Odd", shape=shape, rule="move", layout=ELEMENTWISE)
+        Kind("acme.Odd", "data factor", shape=shape, layout=ELEMENTWISE, bounds=any_value)
+    moved = Kind("acme.Odd", shape=shape, rule="move", layout=ELEMENTWISE)
     assert moved.samples is WHEREVER and moved.bounds is within_data and moved.keeps_range and not moved.clips
 
 
 def test_of_kinds_that_cannot_all_be_added_none_is() -> None:
     twin, fresh, other = (
-        kind(name, shape=lambda op, s: [s.shape(0)], layout=ELEMENTWISE, bounds=any_value) for name in ("Conv", "acme.Fresh", "acme.Fresh")
+        Kind(name, shape=lambda op, s: [s.shape(0)], layout=ELEMENTWISE, bounds=any_value) for name in ("Conv", "acme.Fresh", "acme.Fresh")
     )
     with pytest.raises(ValueError, match="there is a kind 'Conv' already"):
         register((fresh, twin))
