@@ -1,4 +1,4 @@
-"""Public modules whose names are imported when they are first used, so that the command line starts without numpy."""
+"""Imports at the first use of a name, so that the command line starts without numpy: names of public modules, and functions in tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["lazy_getattr"]
+__all__ = ["defer_imports", "lazy_getattr"]
 
 
 def lazy_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -32,3 +32,12 @@ def lazy_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(home), there)
 
     return import_name
+
+
+def defer_imports(package: str) -> Callable[[str, str], Callable[..., Any]]:
+    """Return what makes, of the names of a module of a package and of a function in it, a function that imports the module at its call."""
+
+    def defer(module: str, name: str) -> Callable[..., Any]:
+        return lambda *arguments, **options: getattr(import_module(f"{package}.{module}"), name)(*arguments, **options)
+
+    return defer

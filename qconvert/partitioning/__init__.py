@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, Runtime, hookimpl
+from qconvert.plugins import Format, Runtime, defer_imports, hookimpl
 
-if TYPE_CHECKING:
-    from qconvert.graph import Graph
-
-
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.partitioning.running import compose_graph
-
-    return compose_graph(path, options)
-
-
-def _recognizes(start: bytes) -> bool:
-    from qconvert.partitioning.manifest import is_manifest
-
-    return is_manifest(start)
+_lazy = defer_imports(__name__)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
@@ -31,20 +16,15 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / item.file for item in read_manifest(path, verify=False).files())
 
 
-def _lazy(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module of this package; the module is imported at the first call."""
-
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"qconvert.partitioning.{module}"), name)(*arguments)
-
-    return call
-
-
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     summary = "the manifest of a model that was cut into files (partition, with --split)"
-    scopes = ("functions", "states")
-    return [Format("partition", (".json",), summary, read=_read, recognizes=_recognizes, companions=_companions, scopes=scopes)]
+    return [
+        Format(
+            "partition", (".json",), summary, read=_lazy("running", "compose_graph"), recognizes=_lazy("manifest", "is_manifest"),
+            companions=_companions, scopes=("functions", "states"),
+        )
+    ]  # fmt: skip
 
 
 @hookimpl

@@ -7,27 +7,18 @@ are imported when they run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from qconvert.plugins import Option, Pass, hookimpl
+from qconvert.plugins import Option, Pass, defer_imports, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS, WEIGHTS_BY_CPU
-
-if TYPE_CHECKING:
-    from qconvert.graph import Graph
 
 __all__ = ["BUILTIN", "qconvert_passes"]
 
-
-def _runner(module: str, function: str) -> Any:
-    def run(graph: Graph, *arguments: Any, **options: Any) -> Any:
-        return getattr(import_module(f"qconvert.passes.{module}"), function)(graph, *arguments, **options)
-
-    return run
+_lazy = defer_imports(__name__)
 
 
 def _pass(name: str, summary: str, *, module: str = "", function: str = "run", **more: Any) -> Pass:
-    return Pass(name, summary, _runner(module or name, function), **more)
+    return Pass(name, summary, _lazy(module or name, function), **more)
 
 
 _IO_LAYOUT = Option(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qconvert.lazy import lazy_getattr
+from qconvert.lazy import defer_imports, lazy_getattr
 from qconvert.plugins.abilities import Accelerator, Storage, Verdict, Violation
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
 from qconvert.plugins.host import LoadedPlugin, list_plugins, plugin_at_fault, plugin_failures, register, temporary_plugin
@@ -67,6 +67,7 @@ __all__ = [
     "Violation",
     "codegen_of",
     "declared_options",
+    "defer_imports",
     "describe_worst",
     "encodings_format_of",
     "format_named",

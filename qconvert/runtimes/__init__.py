@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib import import_module
-from typing import Any
+from collections.abc import Iterable
 
 from qconvert.kernels import kernels_of
-from qconvert.plugins import Runtime, hookimpl
+from qconvert.plugins import Runtime, defer_imports, hookimpl
 
 __all__ = ["RUNTIMES"]
 
-
-def _lazy(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module of this package; the module is imported at the first call."""
-
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"qconvert.runtimes.{module}"), name)(*arguments)
-
-    return call
+_lazy = defer_imports(__name__)
 
 
 RUNTIMES = (

@@ -6,14 +6,8 @@ where data and result have a quantization; additions, pooling and data movement 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
-
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Storage, Target, Violation
-
-if TYPE_CHECKING:  # targets are listed without numpy
-    from qconvert.graph import Graph, Op
+from qconvert.plugins import Storage, Target, defer_imports
 
 __all__ = ["TARGETS"]
 
@@ -25,16 +19,10 @@ _PASSES = (
 )  # fmt: skip
 
 
-def _rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-    from qconvert.targets import rules_mnn
-
-    return rules_mnn.own_rules(graph)
-
-
 TARGETS = (
     Target(
         "mnn", "mnn", "MNN: a float model and a Pipeline of scales, from which its converter makes int8",
         passes=_PASSES, layout="channels_first", storage=Storage(activations="int8", weights="int8"),
-        kernels=KERNELS["mnn:cpu"], own_rules=_rules,
+        kernels=KERNELS["mnn:cpu"], own_rules=defer_imports("qconvert.targets")("rules_mnn", "own_rules"),
     ),
 )  # fmt: skip

@@ -238,14 +238,14 @@ _NO_FORM = "TFLite has an operator, or a few, for the kind"
 _REFUSED = "TFLite can state the operator"
 
 
-def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -> Callable[[Op], Iterator[Violation]]:
+def own_rules(graph: Graph, is_micro: bool = False) -> Callable[[Op], Iterator[Violation]]:
     """What an operator of a normalized graph breaks of the rules. The whole graph is written once, since writers take operators in.
 
     Args:
         graph: after the passes of the target.
-        rules: of the graph's operators.
-        file_rules: of the operators that the file would hold.
+        is_micro: whether by the rules of tflite-micro, not of LiteRT.
     """
+    rules, file_rules = (MICRO_RULES, MICRO_FILE_RULES) if is_micro else (RULES, FILE_RULES)
     found = write_operators(graph)
     late: dict[int, list[Violation]] = {}
     for op, error in found.failures:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidGraphError
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Storage, Target, Violation
+from qconvert.plugins import Storage, Target, defer_imports
 
 if TYPE_CHECKING:
-    from qconvert.graph import Graph, Op
+    from qconvert.graph import Graph
 
 __all__ = ["TARGETS", "bounds", "trtexec"]
 
@@ -112,27 +113,17 @@ _PASSES = (
 _INT8, _FP8 = ("int8",), "float8e4m3fn"
 
 
-def _rules(rtx: bool, device: str = "") -> Callable[[Graph], Callable[[Op], Iterable[Violation]]]:
-    """What TensorRT refuses; TensorRT-RTX lacks some plugins and kernels besides, and devices lack others."""
-
-    def own_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-        from qconvert.targets.rules_tensorrt import own_rules as rules
-
-        return rules(graph, rtx, device)
-
-    return own_rules
+_lazy = defer_imports("qconvert.targets")
+#: What TensorRT refuses; TensorRT-RTX lacks some plugins and kernels besides, and devices lack others.
+_own_rules = _lazy("rules_tensorrt", "own_rules")
 
 
 def _devices(rtx: bool) -> dict[str, dict[str, Any]]:
     """What compute capabilities before 8.9 lack."""
-    return {name: {"kernels": KERNELS[f"tensorrt:{name}"], "own_rules": _rules(rtx, name)} for name in ("sm75", "sm80", "sm86")}
-
-
-def _edges(graph: Graph) -> Iterable[Violation]:
-    """What TensorRT refuses of inputs and outputs by themselves."""
-    from qconvert.targets.rules_tensorrt import edge_rules
-
-    return edge_rules(graph)
+    return {
+        name: {"kernels": KERNELS[f"tensorrt:{name}"], "own_rules": partial(_own_rules, rtx=rtx, device=name)}
+        for name in ("sm75", "sm80", "sm86")
+    }
 
 
 _TENSORRT = Target(
@@ -141,7 +132,7 @@ _TENSORRT = Target(
     layout="channels_first", kernels=KERNELS["tensorrt:sm89"],
     storage=Storage(activations="int8", weights="int8", activation_dtypes=(*_INT8, _FP8), symmetric_activations=_INT8,
                     weight_dtypes={"int8": _INT8, _FP8: (_FP8,)}, symmetric_weights=True, weight_granularity="per_axis"),
-    own_rules=_rules(rtx=False), edge_rules=_edges, by_kernels=_devices(rtx=False),
+    own_rules=partial(_own_rules, rtx=False), edge_rules=_lazy("rules_tensorrt", "edge_rules"), by_kernels=_devices(rtx=False),
     with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 
@@ -155,7 +146,7 @@ _CACHE_PASSES = (
 TARGETS = (
     _TENSORRT,
     _TENSORRT.derive(name="tensorrt-rtx", summary="TensorRT-RTX: as tensorrt, without the operators that it lacks",
-                     own_rules=_rules(rtx=True), by_kernels=_devices(rtx=True)),
+                     own_rules=partial(_own_rules, rtx=True), by_kernels=_devices(rtx=True)),
     # TensorRT up to 10 quantizes a float model by itself (implicit quantization), with the scales of the cache. Activations are int8 with
     # one scale and zero point 0; weights get max|w| / 127 of each output channel, whatever they had. Which layers run on integers
     # TensorRT decides by their speed. Nothing of it was tried: the packages that install have explicit quantization alone.

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from qconvert.kernels import KERNELS
-from qconvert.plugins import Storage, Target, Violation
-
-if TYPE_CHECKING:
-    from qconvert.graph import Graph, Op
+from qconvert.plugins import Storage, Target, defer_imports
 
 __all__ = ["TARGETS"]
 
@@ -40,19 +36,8 @@ _SOURCES = {
 }
 
 
-def _litert_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-    """What LiteRT does not take beyond the data below; see rules_tflite.py."""
-    from qconvert.targets import rules_tflite
-
-    return rules_tflite.own_rules(graph, rules_tflite.RULES, rules_tflite.FILE_RULES)
-
-
-def _micro_rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-    """What tflite-micro does not take beyond the data below."""
-    from qconvert.targets import rules_tflite
-
-    return rules_tflite.own_rules(graph, rules_tflite.MICRO_RULES, rules_tflite.MICRO_FILE_RULES)
-
+#: What kernels do not take beyond the data below.
+_own_rules = defer_imports("qconvert.targets")("rules_tflite", "own_rules")
 
 _STORAGE = Storage(
     activations="int8", weights="int8", activation_dtypes=("int8", "uint8", "int16"), conversion_dtypes=("int32",),
@@ -64,7 +49,7 @@ _STORAGE = Storage(
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 where no weight changes by that, else as the source has it", passes=_PASSES,
     layout="channels_last", storage=replace(_STORAGE, activations="int8_or_source", weights="source"), kernels=KERNELS["litert:default"],
-    own_rules=_litert_rules, sources=_SOURCES,
+    own_rules=_own_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
@@ -72,7 +57,7 @@ TARGETS = (
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
                    passes=("separate_pads", *_PASSES[:-1], "narrow_indices", "lower_missing", _PASSES[-1]), storage=_STORAGE,
                    kernels=KERNELS["tflite-micro:reference"],
-                   own_rules=_micro_rules),
+                   own_rules=partial(_own_rules, is_micro=True)),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    storage=replace(_STORAGE, activations="uint8", weights="uint8")),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -27,20 +27,20 @@ _TARGET = "Convert with --target tensorrt and without a cache: that file states 
 _SYMMETRIC = "Calibrate with `qconvert calibrate --symmetric`, or convert with --target tensorrt --calibration-cache."
 
 
-def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, algorithm: str) -> tuple[Change | str, ...]:
+def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
     """Writes the file.
 
     Args:
         encodings: by tensors.
         graph: of float values, that they belong to; None where the entries are of activations alone.
         path: of the file.
-        version: of TensorRT, such as "8.6.1".
-        algorithm: of the calibrator that is to read the cache.
+        options: "trt_version", such as "8.6.1", and "trt_calibrator", the algorithm of the calibrator that is to read the cache.
 
     Raises:
         OptionError: there is no such version, or it reads no caches; or there are weights, and no graph.
         UnsupportedError: an activation is not int8 with one scale and zero point 0, or weights have scales that TensorRT does not derive.
     """
+    version, algorithm = str(options["trt_version"]), str(options["trt_calibrator"])
     header = f"TRT-{_number(version)}-{algorithm}"
     readers = _readers(graph)
     activations, weights = dict[str, Encoding](), dict[str, Encoding]()
@@ -224,7 +224,7 @@ def holds(path: Path) -> bool:
         return False
 
 
-def read(path: Path) -> Encodings:
+def read(path: Path, options: Mapping[str, Any]) -> Encodings:
     """The encodings of a cache: int8 with zero point 0.
 
     Raises:

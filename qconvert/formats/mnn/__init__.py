@@ -5,47 +5,12 @@ Scales are read of all of its documents, without MNN: dumps of its quantizer, Pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from qconvert.plugins import Format, Option, hookimpl
+from qconvert.plugins import Format, Option, defer_imports, hookimpl
 from qconvert.plugins.options import NUMERICS
 
-if TYPE_CHECKING:
-    from qconvert.encodings import Encodings
-    from qconvert.graph import Graph
-    from qconvert.plugins import Change
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert.formats.mnn.writer import write
-
-    return write(graph, path, options)
-
-
-def _as_written(path: Path, graph: Graph, checked: Any) -> Graph | None:
-    from qconvert.formats.mnn.writer import as_written
-
-    return as_written(path)
-
-
-def _read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
-    from qconvert.formats.mnn.reader import read_encodings
-
-    return read_encodings(path, options)
-
-
-def _write_encodings(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert.formats.mnn.writer import write_scales
-
-    return write_scales(encodings, graph, path, options)
-
-
-def _holds(path: Path) -> bool:
-    from qconvert.formats.mnn.reader import holds
-
-    return holds(path)
+_lazy = defer_imports(__name__)
 
 
 _NAMED = "The .mnn file that names the tensors, for a dump of MNN's quantizer or a .mnn file of its method EMA."
@@ -69,14 +34,14 @@ def qconvert_formats() -> Iterable[Format]:
             (".mnn",),
             "MNN: a folder with a float ONNX model, the Pipeline with its scales, and the .mnn file made of both; reads every file "
             "of scales of MNN",
-            write=_write,
-            as_written=_as_written,
+            write=_lazy("writer", "write"),
+            as_written=_lazy("writer", "as_written"),
             folder=("model.onnx", "model.json", "model.bin", "model.mnn", "model.mnn.json"),
             default_target="mnn",
-            read_encodings=_read_encodings,
-            write_encodings=_write_encodings,
+            read_encodings=_lazy("reader", "read_encodings"),
+            write_encodings=_lazy("writer", "write_scales"),
             encodings_suffixes=(".mnn", ".json", ".bin"),
-            holds=_holds,
+            holds=_lazy("reader", "holds"),
             read_options=_READ_OPTIONS,
             write_options=_WRITE_OPTIONS,
         ),

@@ -127,7 +127,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     return notes
 
 
-def as_written(path: Path) -> Graph | None:
+def as_written(path: Path, graph: Graph, checked: Any) -> Graph | None:
     """The network in a folder that write() filled, with the scales of its Pipeline; None of a .mnn file, which is not read as a graph."""
     if not path.is_dir():
         return None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def holds(path: Path) -> bool:
     return len(found) > 1 and _number(found[1]) is not None
 
 
-def read(path: Path) -> Encodings:
+def read(path: Path, options: Mapping[str, Any]) -> Encodings:
     """The encodings of a table: int8 with zero point 0; of weights without -128, which ncnn does not use.
 
     Raises:
@@ -120,7 +122,7 @@ def _number(word: str) -> float | None:
 _REMEDY = "Calibrate with --symmetric, which gives the zero point 0."
 
 
-def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, ...]:
+def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Writes the lines of layers whose data and weights both have scales; a line of data alone makes ncnn2int8 stop there.
 
     Args:

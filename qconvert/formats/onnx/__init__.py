@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, Option, Pass, Target, hookimpl
+from qconvert.plugins import Format, Option, Pass, Target, defer_imports, hookimpl
 from qconvert.plugins.options import CACHE, FORM, NUMERICS, WEIGHTS_BY_CPU
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-
-def _lazy(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module of this package; the module is imported at the first call."""
-    return lambda *arguments: getattr(import_module(f"qconvert.formats.onnx.{module}"), name)(*arguments)
-
-
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.formats.onnx.reader import read
-
-    return read(path)
+_lazy = defer_imports(__name__)
 
 
 #: Of the fields 2 to 8 and 14 of a ModelProto (onnx.proto).
@@ -54,7 +43,7 @@ def qconvert_formats() -> Iterable[Format]:
             "onnx",
             (".onnx",),
             summary,
-            read=_read,
+            read=_lazy("reader", "read"),
             write=_lazy("writer", "write"),
             default_target="ort-x86",
             own_target="generic",

@@ -27,7 +27,7 @@ from qconvert.operators.shapes_and_functions import with_used_functions
 __all__ = ["read", "read_bytes", "read_inferred"]
 
 
-def read(path: Path) -> Graph:
+def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """The canonical graph of an .onnx file. External data are views on the memory-mapped files.
 
     Raises:

@@ -6,22 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, hookimpl
+from qconvert.plugins import Format, defer_imports, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
+
+_lazy = defer_imports(__name__)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.qgraph.file import read
 
     return read(path)
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
-    from qconvert.formats.qgraph.file import write
-
-    write(graph, path, options)
 
 
 def _recognizes(start: bytes) -> bool:
@@ -32,4 +28,15 @@ def _recognizes(start: bytes) -> bool:
 def qconvert_formats() -> Iterable[Format]:
     summary = "qconvert's own graph (safetensors and JSON)"
     scopes = ("functions", "states", "signatures")
-    return [Format("qgraph", (".qgraph",), summary, read=_read, write=_write, narrow_ranges=True, scopes=scopes, recognizes=_recognizes)]
+    return [
+        Format(
+            "qgraph",
+            (".qgraph",),
+            summary,
+            read=_read,
+            write=_lazy("file", "write"),
+            narrow_ranges=True,
+            scopes=scopes,
+            recognizes=_recognizes,
+        )
+    ]

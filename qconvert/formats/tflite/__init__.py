@@ -6,30 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Format, Pass, Target, hookimpl
+from qconvert.plugins import Format, Pass, defer_imports, hookimpl
 from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
-    from qconvert.plugins import Change
 
-
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.formats.tflite.reader import read
-
-    return read(path, str(options.get("signature", "")))
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    from qconvert.formats.tflite.writer import write
-
-    return write(graph, path, options)
-
-
-def _check(path: Path) -> Any:
-    from qconvert.formats.tflite.verify import check
-
-    return check(path)
+_lazy = defer_imports(__name__)
 
 
 def _recognizes(start: bytes) -> bool:
@@ -40,12 +23,6 @@ def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
     from qconvert.formats.tflite.reader import read_bytes
 
     return read_bytes(checked, path.stem, again=True)
-
-
-def _contents(path: Path) -> Mapping[str, Any]:
-    from qconvert.formats.tflite.file_contents import contents
-
-    return contents(path)
 
 
 _READ_OPTIONS = (
@@ -61,12 +38,12 @@ def qconvert_formats() -> Iterable[Format]:
             "tflite",
             (".tflite", ".lite"),
             summary,
-            read=_read,
-            write=_write,
+            read=_lazy("reader", "read"),
+            write=_lazy("writer", "write"),
             default_target="tflite",
-            check=_check,
+            check=_lazy("verify", "check"),
             recognizes=_recognizes,
-            contents=_contents,
+            contents=_lazy("file_contents", "contents"),
             as_written=_as_written,
             read_options=_READ_OPTIONS,
             normal_form=("restate_attributes",),
@@ -75,16 +52,10 @@ def qconvert_formats() -> Iterable[Format]:
     ]
 
 
-def _decompose_recurrence(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    from qconvert.formats.tflite.recurrences import run
-
-    return run(graph, target)
-
-
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
     summary = "LSTM, GRU and RNN that TFLite has no operator for become loops over their steps"
-    return [Pass("decompose_recurrence", summary, _decompose_recurrence, exact=False, within=1e-5, after=("fuse_recurrence",))]
+    return [Pass("decompose_recurrence", summary, _lazy("recurrences", "run"), exact=False, within=1e-5, after=("fuse_recurrence",))]
 
 
 @hookimpl

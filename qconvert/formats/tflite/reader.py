@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -42,12 +42,12 @@ from qconvert.operators.shapes_and_functions import with_used_functions
 __all__ = ["read"]
 
 
-def read(path: Path, signature: str = "") -> Graph:
+def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """The canonical graph of a .tflite file. Constants are views on the memory-mapped file.
 
     Args:
         path: the file.
-        signature: the key of the one entry point that is read; "" for all.
+        options: "signature", the key of the one entry point that is read; "" for all.
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -55,7 +55,7 @@ def read(path: Path, signature: str = "") -> Graph:
         InvalidModelError: it is no TFLite model, is damaged, or contradicts the schema.
         UnsupportedError: it holds operators that are not covered; all are listed.
     """
-    return read_bytes(select_signature(map_file(path), signature), path.stem)
+    return read_bytes(select_signature(map_file(path), str(options.get("signature", ""))), path.stem)
 
 
 def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Graph:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError
-from qconvert.plugins import Format, Option, hookimpl
+from qconvert.plugins import Format, Option, defer_imports, hookimpl
 from qconvert.plugins.options import FORM, NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
-    from qconvert.plugins import Parameters
+
+_lazy = defer_imports(__name__)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -43,18 +44,6 @@ def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
     from qconvert.formats.torch.reader import read
 
     return fuse_quantized_ops(read(path, {}, again=True))
-
-
-def _parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
-    from qconvert.formats.torch.states.reader import read_parameters
-
-    return read_parameters(path, options)
-
-
-def _modules(path: Path) -> Mapping[str, str]:
-    from qconvert.formats.torch.reader import modules
-
-    return modules(path)
 
 
 def _file_form(path: Path, options: Mapping[str, Any]) -> str:
@@ -118,8 +107,8 @@ def qconvert_formats() -> Iterable[Format]:
             own_target="torch",
             narrow_ranges=True,
             recognizes=_recognizes,
-            parameters=_parameters,
-            modules=_modules,
+            parameters=_lazy("states.reader", "read_parameters"),
+            modules=_lazy("reader", "modules"),
             as_written=_as_written,
             read_options=_READ_OPTIONS,
             form_of=_file_form,
