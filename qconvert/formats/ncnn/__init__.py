@@ -11,6 +11,9 @@ _lazy = defer_imports(__name__)
 
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "calibration tables of ncnn, for use with a float model"
-    read, write, holds = (_lazy("table", name) for name in ("read", "write", "holds"))
-    return [Format("ncnn", (".table",), summary, content="encodings", read_encodings=read, write_encodings=write, holds=holds)]
+    return [
+        Format(
+            "ncnn", (".table",), "calibration tables of ncnn, for use with a float model", content="encodings",
+            read_encodings=_lazy("table", "read"), write_encodings=_lazy("table", "write"), holds=_lazy("table", "holds"),
+        )
+    ]  # fmt: skip
