@@ -117,6 +117,7 @@ if TYPE_CHECKING:
         Target,
         Verdict,
         Violation,
+        defer_imports,
         hookimpl,
         list_plugins,
         register,
@@ -133,8 +134,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Accelerator Change Codegen Cost Decoding Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin "
-        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl list_plugins register replaces "
-        "temporary_plugin"
+        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation defer_imports hookimpl list_plugins register "
+        "replaces temporary_plugin"
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
@@ -295,6 +296,7 @@ __all__ = [
     "constant_tolerance",
     "convert",
     "convert_layer",
+    "defer_imports",
     "dequantize",
     "documents",
     "dtype_of",

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import Change, Format, Option, hookimpl
+from qconvert.plugin import Change, Format, Option, defer_imports, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Encodings, Graph
 
 __all__ = ["qconvert_formats"]
+
+_lazy = defer_imports(__name__)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
@@ -24,12 +26,6 @@ def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mappi
     from qconvert_aimet.writing import write
 
     return write(encodings, graph, path, str(options["aimet_version"]))
-
-
-def _holds(path: Path) -> bool:
-    from qconvert_aimet.reading import holds
-
-    return holds(path)
 
 
 _VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
@@ -47,7 +43,7 @@ def qconvert_formats() -> Iterable[Format]:
             read_encodings=_read,
             write_encodings=_write,
             every_tensor=True,
-            holds=_holds,
+            holds=_lazy("reading", "holds"),
             write_options=(_VERSION,),
         )
     ]

@@ -6,17 +6,19 @@ gives to the NPU; `qconvert audit --run` asks Vela itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.plugin import Engine, Graph, LoadedModel, ModelFile, Op, Violation
+    from qconvert.plugin import Graph
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
+
+_lazy = defer_imports(__name__)
 
 #: Family -> its sizes in MACs a cycle, as Vela's --accelerator-config has them; the first is the default.
 FAMILIES = {
@@ -24,18 +26,6 @@ FAMILIES = {
     "ethos-u65": ("256", "512"),
     "ethos-u85": ("256", "128", "512", "1024", "2048"),
 }
-
-
-def _lacks(family: str, graph: Graph) -> Callable[[Op], str]:
-    from qconvert_ethos.constraints import lacks
-
-    return lacks(family, graph)
-
-
-def _violations(family: str, graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-    from qconvert_ethos.constraints import violations
-
-    return violations(family, graph)
 
 
 def _quantize_first(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
@@ -48,18 +38,6 @@ def _lower_for_vela(graph: Graph, target: Target | None) -> tuple[Graph, tuple[C
     from qconvert_ethos.passes import lower_for_vela
 
     return lower_for_vela(graph)
-
-
-def _open(file: ModelFile) -> LoadedModel:
-    from qconvert_ethos.vela import refuse_to_run
-
-    return refuse_to_run(file)
-
-
-def _build(family: str, file: ModelFile) -> Engine:
-    from qconvert_ethos.vela import build
-
-    return build(family, file)
 
 
 @hookimpl
@@ -85,8 +63,8 @@ def qconvert_targets() -> Iterable[Derived]:
             kernels=_ROWS,
             storage={"weight_dtypes": {"int8": ("int8",), "int16": ("int8",)}},
             further_passes=("quantize_first", "lower_for_vela"),
-            further_rules=partial(_violations, family),
-            accelerator=Accelerator(family.title(), partial(_lacks, family)),
+            further_rules=partial(_lazy("constraints", "violations"), family),
+            accelerator=Accelerator(family.title(), partial(_lazy("constraints", "lacks"), family)),
             checked_by="litert",
         )
         for family in FAMILIES
@@ -101,12 +79,12 @@ def qconvert_runtimes() -> Iterable[Runtime]:
             ("tflite",),
             f"Vela, which compiles for {family.title()} and estimates cycles and memory; it runs nothing",
             "Vela",
-            _open,
+            _lazy("vela", "refuse_to_run"),
             rows=lambda name: Kernels(),
             kernels=sizes,
             layout="channels_last",
             whole=True,
-            build=partial(_build, family),
+            build=partial(_lazy("vela", "build"), family),
             package="ethos-u-vela",
         )
         for family, sizes in FAMILIES.items()

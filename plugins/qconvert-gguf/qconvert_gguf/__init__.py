@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable
 
-from qconvert.plugin import Change, CheckpointSource, Format, Graph, Option, Repacked, hookimpl
+from qconvert.plugin import Format, Option, defer_imports, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
+
+_lazy = defer_imports(__name__)
 
 _NAMES = Option(
     "names", str, "", "GGUF: a JSON object, name in the network -> name in the .gguf file; others have one name in both.", is_file=True
@@ -28,36 +28,6 @@ _WRITE_OPTIONS = (
 )
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert_gguf.reader import read
-
-    return read(path, options)
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert_gguf.writer import write
-
-    return write(graph, path, options)
-
-
-def _repack(source: CheckpointSource, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
-    from qconvert_gguf.repacking import repack
-
-    return repack(source, path, options, progress)
-
-
-def _open_checkpoint(path: Path) -> CheckpointSource:
-    from qconvert_gguf.checkpoint import open_checkpoint
-
-    return open_checkpoint(path)
-
-
-def _contents(path: Path) -> Mapping[str, Any]:
-    from qconvert_gguf.container import contents
-
-    return contents(path)
-
-
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
     return [
@@ -65,12 +35,12 @@ def qconvert_formats() -> Iterable[Format]:
             "gguf",
             (".gguf",),
             "GGUF: weights in blocks, for a float network that has the operators",
-            read=_read,
-            write=_write,
-            open_checkpoint=_open_checkpoint,
-            repack=_repack,
+            read=_lazy("reader", "read"),
+            write=_lazy("writer", "write"),
+            open_checkpoint=_lazy("checkpoint", "open_checkpoint"),
+            repack=_lazy("repacking", "repack"),
             recognizes=lambda start: start[:4] == b"GGUF",
-            contents=_contents,
+            contents=_lazy("container", "contents"),
             read_options=_READ_OPTIONS,
             write_options=_WRITE_OPTIONS,
         )

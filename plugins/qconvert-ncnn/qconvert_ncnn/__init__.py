@@ -6,25 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, hookimpl
+from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.plugin import Array, Graph, LoadedModel, ModelFile, Op
+    from qconvert.plugin import Graph
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
+
+_lazy = defer_imports(__name__)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert_ncnn.reader import read
 
     return read(path, str(options.get("input_shape", "")))
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert_ncnn.writer import write
-
-    return write(graph, path, options)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
@@ -44,26 +40,12 @@ def _pass_of(name: str) -> Callable[[Graph, Target | None], tuple[Graph, tuple[C
     return run
 
 
-def _open(file: ModelFile) -> LoadedModel:
-    from qconvert_ncnn.running import NcnnModel
-
-    return NcnnModel(file)
-
-
-def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-    from qconvert_ncnn.tolerances import tolerance
-
-    return tolerance(graph, op, exact)
-
-
-def _missing_kernel_reason(graph: Graph, op: Op) -> str:
-    from qconvert_ncnn.quantizations import missing_kernel_reason
-
-    return missing_kernel_reason(graph, op)
+_tolerance = _lazy("tolerances", "tolerance")
 
 
 _ROWS = Kernels((
-    Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), lacks=_missing_kernel_reason, tolerance=_tolerance),
+    Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), tolerance=_tolerance,
+           lacks=_lazy("quantizations", "missing_kernel_reason")),
     Kernel(runs="float", tolerance=_tolerance),
 ))  # fmt: skip
 
@@ -76,7 +58,7 @@ def qconvert_formats() -> Iterable[Format]:
             (".param",),
             "networks of ncnn, with int8 layers; a .bin file with the same name holds the weights",
             read=_read,
-            write=_write,
+            write=_lazy("writer", "write"),
             default_target="ncnn",
             recognizes=lambda start: start.startswith(b"7767517"),
             companions=_companions,
@@ -121,5 +103,5 @@ def qconvert_targets() -> Iterable[Target]:
 
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
-    summary = "ncnn on this machine's CPU, in float32 and int8"
-    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", _open, lambda name: _ROWS, ("cpu",), layout="channels_first")]
+    summary, model = "ncnn on this machine's CPU, in float32 and int8", _lazy("running", "NcnnModel")
+    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", model, lambda name: _ROWS, ("cpu",), layout="channels_first")]

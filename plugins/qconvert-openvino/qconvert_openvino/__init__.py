@@ -6,25 +6,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import Change, Format, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import Change, Format, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.plugin import Array, Graph, Layer, LoadedModel, ModelFile, Op
+    from qconvert.plugin import Graph, Op
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
+
+_lazy = defer_imports(__name__)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert_openvino.reader import read
 
     return read(path)
-
-
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert_openvino.writer import write
-
-    return write(graph, path, options)
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
@@ -49,22 +45,7 @@ def _restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Ch
     return restore_names(graph), ()
 
 
-def _open(file: ModelFile) -> LoadedModel:
-    from qconvert_openvino.running import OpenVinoModel
-
-    return OpenVinoModel(file)
-
-
-def _layers(file: ModelFile) -> tuple[Layer, ...]:
-    from qconvert_openvino.running import layers
-
-    return layers(file)
-
-
-def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-    from qconvert_openvino.tolerances import tolerance
-
-    return tolerance(graph, op, exact)
+_tolerance = _lazy("tolerances", "tolerance")
 
 
 def _asymmetry_reason(graph: Graph, op: Op) -> str:
@@ -80,7 +61,7 @@ def qconvert_formats() -> Iterable[Format]:
             (".xml",),
             "OpenVINO's IR: FakeQuantize, and weights as integers, in a .xml and a .bin file",
             read=_read,
-            write=_write,
+            write=_lazy("writer", "write"),
             default_target="openvino",
             recognizes=_recognizes,
             companions=_companions,
@@ -126,7 +107,7 @@ def qconvert_runtimes() -> Iterable[Runtime]:
     kernels = ("int8", "unfused", "real")
     return [
         Runtime(
-            "openvino", ("openvino", "onnx"), summary, "OpenVINO", _open, lambda name: _ROWS, kernels, layout="channels_first",
-            layers=_layers,
+            "openvino", ("openvino", "onnx"), summary, "OpenVINO", _lazy("running", "OpenVinoModel"), lambda name: _ROWS, kernels,
+            layout="channels_first", layers=_lazy("running", "layers"),
         )
     ]  # fmt: skip

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from qconvert.plugin import Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+from qconvert.plugin import Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.plugin import Array, Graph, Inside, Layer, LoadedModel, ModelFile, Op, Violation
+    from qconvert.plugin import Graph, Op, Violation
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
+
+_lazy = defer_imports(__name__)
 
 #: Chip -> its number and the version of its HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch); the first is the default.
 #: Without a chip the provider assumes one without float support: graphs with Gelu, InstanceNormalization or float values then fail with an
@@ -53,31 +55,7 @@ def _htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Chang
     return htp_scales(graph)
 
 
-def _open(file: ModelFile) -> LoadedModel:
-    from qconvert_qnn.running import HtpModel
-
-    return HtpModel(file)
-
-
-def _layers(file: ModelFile) -> tuple[Layer, ...]:
-    from qconvert_qnn.running import layers
-
-    return layers(file)
-
-
-def _inside(file: ModelFile, graph: Graph) -> Inside:
-    from qconvert_qnn.running import inside
-
-    return inside(file, graph)
-
-
-def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-    from qconvert_qnn.operators import tolerance
-
-    return tolerance(graph, op, exact)
-
-
-_ROWS = Kernels((Kernel(tolerance=_tolerance),), dynamic_range="onnx", half_floats=True)
+_ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True)
 
 
 @hookimpl
@@ -114,12 +92,12 @@ def qconvert_runtimes() -> Iterable[Runtime]:
             ("onnx",),
             "Qualcomm HTP's arithmetic on x86, by onnxruntime-qnn; what HTP does not take runs in onnxruntime",
             "HTP",
-            _open,
+            _lazy("running", "HtpModel"),
             rows=lambda name: _ROWS,
             kernels=tuple(CHIPS),
             layout="channels_first",
-            layers=_layers,
-            inside=_inside,
+            layers=_lazy("running", "layers"),
+            inside=_lazy("running", "inside"),
             package="onnxruntime-qnn",
         )
     ]
