@@ -354,10 +354,8 @@ def joined(graphs: Sequence[Graph]) -> Graph:
     tensors: dict[str, Tensor] = {}
     ops: list[Op] = []
     for index, graph in enumerate(graphs):
-        for tensor in graph.tensors.values():
-            tensors[f"{tensor.name}_{index}"] = replace(tensor, name=f"{tensor.name}_{index}")
-        for op in graph.ops:
-            inputs, outputs = (tuple(f"{name}_{index}" if name else "" for name in names) for names in (op.inputs, op.outputs))
-            ops.append(replace(op, inputs=inputs, outputs=outputs, source=f"{op.source}, {index}"))
+        renamed = graph.with_names({name: f"{name}_{index}" for name in graph.tensors})
+        tensors |= renamed.tensors
+        ops += [replace(op, source=f"{op.source}, {index}") for op in renamed.ops]
     inputs, outputs = (tuple(f"{name}_{i}" for i, g in enumerate(graphs) for name in getattr(g, side)) for side in ("inputs", "outputs"))
     return Graph("edges", tensors, tuple(ops), inputs, outputs)

@@ -393,12 +393,8 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
         entries.pop(Place(old), None)
         if encoding is not None:
             entries[Place(new)] = encoding
-    ops = [replace(op, inputs=_rename_tensors(op.inputs, names), outputs=_rename_tensors(op.outputs, names)) for op in kept]
-    return graph.evolve(ops=ops)
-
-
-def _rename_tensors(listed: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(_final_name(name, names) for name in listed)
+    final = {name: _final_name(name, names) for name in names}
+    return graph.evolve(ops=[op.with_names(final) for op in kept])
 
 
 def _final_name(name: str, names: Mapping[str, str]) -> str:

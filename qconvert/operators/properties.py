@@ -358,7 +358,7 @@ def with_positive_axes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     axes = graph.constant(op.inputs[1]) if op.has(1) else None
     if rank is None or axes is None:
         return op
-    return replace(op, inputs=(op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", np.sort(axes % rank), tensors), *op.inputs[2:]))
+    return op.with_input(1, _constant(graph, f"{op.outputs[0]}/axes", np.sort(axes % rank), tensors))
 
 
 def with_sizes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:

@@ -63,12 +63,12 @@ class Expanded:
         """Return a part with the original names of copies; what was copied occurs once."""
         names, seen, ops = self.original, set[str](), []
         for op in graph.ops:
-            renamed = replace(op, inputs=_map_names(op.inputs, names), outputs=_map_names(op.outputs, names))
+            renamed = op.with_names(names)
             if seen.isdisjoint(filter(None, renamed.outputs)):
                 ops.append(renamed)
             seen.update(renamed.outputs)
         tensors = [replace(graph[copy], name=name) for copy, name in names.items() if copy in graph.tensors]
-        return graph.evolve(tensors=tensors, ops=ops, outputs=tuple(dict.fromkeys(_map_names(graph.outputs, names))))
+        return graph.evolve(tensors=tensors, ops=ops, outputs=tuple(dict.fromkeys(names.get(name, name) for name in graph.outputs)))
 
 
 def kept_metadata(graph: Graph) -> dict[str, str]:
@@ -96,17 +96,13 @@ def expand_graph(graph: Graph) -> Expanded:
             given.setdefault(reader, {})[result] = copy
     ops: list[Op] = []
     for position, op in enumerate(graph.ops):
-        ops.append(replace(op, inputs=_map_names(op.inputs, given[position])) if position in given else op)
+        ops.append(op.with_names(given[position]) if position in given else op)
         ops += copies.get(position, ())
     made = graph.evolve(tensors=tensors.values(), ops=ops)
     data, states = _data_before(made), tuple(_states_before(made))
     through = (_find_state_writers(made, op, found) for op, found in zip(made.ops, states, strict=True))
     before = tuple(map(frozenset.union, data, states))
     return Expanded(made, original, before, tuple(map(frozenset.union, data, through)), _readers(made.ops))
-
-
-def _map_names(listed: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in listed)
 
 
 def _readers(ops: Iterable[Op]) -> dict[str, tuple[int, ...]]:

@@ -153,7 +153,7 @@ class _Fitting(Rewriter):
         weights = self._to_int8_weights(op)
         if not weights:
             return self._fall_back_to_float(op, "wide")
-        return op if weights == op.inputs[1] else replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:]))
+        return op if weights == op.inputs[1] else op.with_input(1, weights)
 
     def _fall_back_to_float(self, op: Op, why: str) -> Op:
         """Return the operator in float, and count why."""

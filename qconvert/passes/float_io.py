@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -25,8 +23,7 @@ def run(graph: Graph, target: Target, *, io: str = "") -> PassResult:
         if name in inner:
             rewriter.emit(Op("Quantize", (name,), (inner[name],)))
     for op in rewriter:
-        inputs, outputs = (tuple(inner.get(name, name) for name in side) for side in (op.inputs, op.outputs))
-        rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs))
+        rewriter.replace(op, op.with_names(inner))
     for name in graph.outputs:
         if name in inner and name not in graph.inputs:
             rewriter.emit(Op("Dequantize", (inner[name],), (name,)))

@@ -6,8 +6,6 @@ digits than the integer. The note says how many values cannot be taken back to t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
@@ -38,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         values += data.size
         lost += _count_lost_values(graph[name], bias)
         for op in ops:
-            rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], bias.name)))
+            rewriter.replace(op, op.with_input(2, bias.name))
     words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
     costs = tuple(Cost(name, None, None) for name in made)
     note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)

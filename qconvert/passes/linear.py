@@ -69,7 +69,7 @@ def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffi
     for use, tensor in new:
         name = rewriter.define(tensor) if use.alone else rewriter.add(f"{use.name}/{suffix}", tensor, data=tensor.data)
         for op in (graph.ops[index] for index in use.readers):
-            rewriter.replace(op, replace(op, inputs=(op.inputs[0], name, *op.inputs[2:])))
+            rewriter.replace(op, op.with_input(1, name))
         _relate_copy(rewriter, use.name, name)
         names.add(name)
     return rewriter.finish(), names
@@ -120,7 +120,7 @@ class BiasQuantizations(Rewriter):
             name = bias.name if alone else self.fresh(f"{bias.name}/{self._suffix}")
             self.made[key] = replace(new, name=name)
             self.define(self.made[key])
-        self.replace(op, replace(op, inputs=(*op.inputs[:2], self.made[key].name)))
+        self.replace(op, op.with_input(2, self.made[key].name))
         _relate_copy(self, bias.name, self.made[key].name)
 
 

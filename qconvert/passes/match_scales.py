@@ -181,7 +181,7 @@ class _Matching(Rewriter):
             self.met += 1
             self._add_cost("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
                       tensor_cost(tensor, self[moved[tensor.name]]))  # fmt: skip
-        return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
+        return op.with_names(moved) if moved else op
 
     def _data(self, op: Op) -> list[Tensor]:
         return [self[name] for name in kind_of(op).moved_inputs(op) if name]

@@ -38,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             costs += found
         for name in narrow:
             new = _widen_to_int16(rewriter, graph[name])
-            op = replace(op, inputs=tuple(new if item == name else item for item in op.inputs))
+            op = op.with_names({name: new})
             widened += 1
         if op is not old:
             rewriter.replace(old, op)
@@ -136,8 +136,7 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
         if np.abs(error).max(initial=0.0) > 1e-6 * float(quantization.scale[0]):  # else only the scale's own rounding to float32
             found = cost(name, values, error, quantization.scale)
             costs += [found] if found is not None else []
-    inputs = tuple(renamed.get(name, name) for name in op.inputs)
-    return replace(_multiplied(op), inputs=inputs), costs
+    return _multiplied(op).with_names(renamed), costs
 
 
 def _quantization(values: Array, dtype: str) -> tuple[Quantization, Array]:

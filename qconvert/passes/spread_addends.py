@@ -6,8 +6,6 @@ element there ("nbdims_bias"), over one dimension alone. Where the convolution h
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
@@ -27,7 +25,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         values = None if number is None else _spread_addend(graph, op, number)
         if number is not None and values is not None:
             vector = rewriter.constant(f"{op.outputs[0]}/addend", values, number.dtype)
-            rewriter.replace(op, replace(op, inputs=tuple(vector if name == number.name else name for name in op.inputs)))
+            rewriter.replace(op, op.with_names({number.name: vector}))
             count += 1
     return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",) if count else ()
 

@@ -118,8 +118,7 @@ def replace_quantizations(
         if id(op) in kept:
             rewriter.replace(op, op, *(Op("Requantize", (name,), (twins[name],)) for name in results if name in new_read))
             continue
-        inputs, outputs = (tuple(twins.get(name, name) for name in side) for side in (op.inputs, op.outputs))
         back = (Op("Requantize", (twins[name],), (name,)) for name in results if name in old_read)
-        rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *back)
+        rewriter.replace(op, op.with_names(twins), *back)
     count = sum(not tensor.is_constant for tensor in changed.values())
     return rewriter.finish(states={**graph.states, **states}), count

@@ -262,14 +262,7 @@ class Emission:
 
     def _rename(self, old: str, new: str) -> None:
         del self.tensors[old]
-
-        def rename_all(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(new if name == old else name for name in names)
-
-        self.ops = [
-            replace(op, inputs=rename_all(op.inputs), outputs=rename_all(op.outputs)) if old in (*op.inputs, *op.outputs) else op
-            for op in self.ops
-        ]
+        self.ops = [op.with_names({old: new}) for op in self.ops]
 
     def _keep_quantization_of_results(self, op: Op) -> None:
         """What is moved into a quantized result is quantized like it; a value that others compute with is so after a Quantize."""
@@ -288,7 +281,7 @@ class Emission:
                 elif name not in stored:
                     stored[name] = self.add(replace(moved, name=f"{name}/quantized"))
             made = [Op("Quantize", (name,), (result,), {}, self.source) for name, result in stored.items()]
-            self.ops[place : place + 1] = [*made, replace(item, inputs=tuple(stored.get(name, name) for name in item.inputs))]
+            self.ops[place : place + 1] = [*made, item.with_names(stored)]
 
     def _is_computed_with(self, name: str) -> bool:
         """Whether an operator of the formula reads float values of a tensor."""

@@ -151,10 +151,7 @@ class Rewriter:
         ends = [pair for pair in zip(function.outputs, outputs, strict=True) if pair[1]]
         names |= {name: outer for name, outer in ends if name in written}
         names |= {name: self._add_inner(tensor, prefix) for name, tensor in function.tensors.items() if name not in names}
-        ops = [
-            replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
-            for op in function.ops
-        ]
+        ops = [op.with_names(names) for op in function.ops]
         return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if names[name] != outer]
 
     def _add_inner(self, tensor: Tensor, prefix: str) -> str:

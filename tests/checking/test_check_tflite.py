@@ -220,19 +220,8 @@ def test_results_without_common_names_are_refused(tmp_path: Path) -> None:
     result = tmp_path / "result.tflite"
     convert(VISION, result)
     graph = load(result)
-    names = {name: f"other/{name}" for name in graph.tensors}
-
-    def other(names_of: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names[name] if name else name for name in names_of)
-
-    renamed = Graph(
-        graph.name,
-        {names[name]: replace(tensor, name=names[name]) for name, tensor in graph.tensors.items()},
-        tuple(replace(op, inputs=other(op.inputs), outputs=other(op.outputs)) for op in graph.ops),
-        other(graph.inputs),
-        other(graph.outputs),
-    )
-    save(renamed, tmp_path / "other.tflite")
+    renamed = graph.with_names({name: f"other/{name}" for name in graph.tensors})
+    save(Graph(graph.name, renamed.tensors, renamed.ops, renamed.inputs, renamed.outputs), tmp_path / "other.tflite")
     with refused(InvalidModelError, "no-common-tensors", where="comparison of operators"):
         check(VISION, tmp_path / "other.tflite", samples=1, per_op=True)
 

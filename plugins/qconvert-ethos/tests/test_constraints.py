@@ -66,11 +66,7 @@ def join_graphs(graphs: list[Graph]) -> Graph:
     """Return one graph of several that have nothing to do with each other: Vela takes a second to start."""
     renamed = [(graph, {name: f"{place}/{name}" for name in graph.tensors} | {"": ""}) for place, graph in enumerate(graphs)]
     tensors = [replace(tensor, name=names[tensor.name]) for graph, names in renamed for tensor in graph.tensors.values()]
-    ops = [
-        replace(op, inputs=tuple(names[name] for name in op.inputs), outputs=tuple(names[name] for name in op.outputs))
-        for graph, names in renamed
-        for op in graph.ops
-    ]
+    ops = [op.with_names(names) for graph, names in renamed for op in graph.ops]
     inputs, outputs = (
         tuple(names[name] for graph, names in renamed for name in listed(graph)) for listed in (lambda g: g.inputs, lambda g: g.outputs)
     )

@@ -80,11 +80,11 @@ def _drop_identities(graph: Graph) -> Graph:
     names: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph:
-        inputs = tuple(names.get(name, name) for name in op.inputs)
-        if op.kind == "Identity" and graph[inputs[0]].is_constant and op.name not in graph.public:
-            names[op.name] = inputs[0]
+        renamed = op.with_names(names)
+        if op.kind == "Identity" and graph[renamed.inputs[0]].is_constant and op.name not in graph.public:
+            names[op.name] = renamed.inputs[0]
         else:
-            ops.append(replace(op, inputs=inputs))
+            ops.append(renamed)
     return graph.evolve(ops=ops) if names else graph
 
 

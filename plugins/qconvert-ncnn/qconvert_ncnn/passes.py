@@ -118,7 +118,7 @@ def _insert_requantize(graph: Graph, again: dict[str, str]) -> list[Op]:
         if name not in done:
             done.add(name)
             found.append(Op("Requantize", (name,), (again[name],), {}, op.source))
-        found.append(replace(op, inputs=(again[name], *op.inputs[1:])))
+        found.append(op.with_input(0, again[name]))
     return found
 
 

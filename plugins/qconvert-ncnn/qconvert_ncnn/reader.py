@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -111,13 +111,7 @@ def _restore_names(graph: Graph, notes: Notes) -> Graph:
     names = {old: new for old, new in names.items() if counts[new] == 1}
     free = graph.names(set(names.values()))
     names |= {name: free.fresh(f"{name}/real") for name in names.values() if name in graph and name not in names}
-    ops = [replace(op, inputs=_rename_all(op.inputs, names), outputs=_rename_all(op.outputs, names)) for op in graph.ops]
-    tensors = {names.get(old, old): replace(tensor, name=names.get(old, old)) for old, tensor in graph.tensors.items()}
-    return Graph(graph.name, tensors, tuple(ops), _rename_all(graph.inputs, names), _rename_all(graph.outputs, names))
-
-
-def _rename_all(given: Sequence[str], names: dict[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in given)
+    return graph.with_names(names)
 
 
 def _require_known(layers: Sequence[Layer]) -> None:

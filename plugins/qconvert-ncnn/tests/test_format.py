@@ -155,14 +155,7 @@ def test_outputs_keep_names_and_order(tmp_path: Path) -> None:
 
 def test_names_with_blanks_and_of_any_length_come_back(tmp_path: Path, fixtures: Path) -> None:
     graph = load(fixtures / "tiny_ad_toycar_int8.tflite")
-    names = {name: f"{name}\n of <b> & {'long' * 80} {name}" for name in graph.tensors}
-
-    def renamed(side: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names.get(name, name) for name in side)
-
-    ops = [dataclasses.replace(op, inputs=renamed(op.inputs), outputs=renamed(op.outputs)) for op in graph]
-    tensors = [dataclasses.replace(tensor, name=names[name]) for name, tensor in graph.tensors.items()]
-    other = graph.evolve(tensors=tensors, ops=ops, inputs=renamed(graph.inputs), outputs=renamed(graph.outputs))
+    other = graph.with_names({name: f"{name}\n of <b> & {'long' * 80} {name}" for name in graph.tensors})
     fitted, again = written(other, tmp_path / "model.param")
     assert (again.inputs, again.outputs) == (other.inputs, other.outputs)
     computed = {name for op in fitted for name in op.outputs}

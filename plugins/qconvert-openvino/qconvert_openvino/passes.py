@@ -34,9 +34,5 @@ def restore_names(graph: Graph) -> Graph:
             names[name] = real
     if not names:
         return graph
-    ops = [replace(op, inputs=_rename_all(op.inputs, names), outputs=_rename_all(op.outputs, names)) for op in graph.ops]
+    ops = [op.with_names(names) for op in graph.ops]
     return graph.evolve(ops=ops, tensors=[replace(graph[old], name=new) for old, new in names.items()])
-
-
-def _rename_all(given: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
-    return tuple(names.get(name, name) for name in given)

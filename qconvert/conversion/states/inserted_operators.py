@@ -206,7 +206,7 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
             raise _dynamic_error(op)
         if how in ("rows_symmetric", "rows_affine"):
             data = _Rows(network, ops, op).round_rows(op.inputs[0], how)
-            ops.append(replace(op, inputs=(data, *op.inputs[1:])))
+            ops.append(op.with_input(0, data))
         else:
             ops.append(_with_arithmetic(network, op, how))
     network.replace_ops(ops)
@@ -221,7 +221,7 @@ def _with_arithmetic(network: Network, op: Op, how: str) -> Op:
     weights = network.dequantized_constant(op.inputs[1])
     if weights is None or "arithmetic" not in kind_of(op).attributes:
         raise _dynamic_error(op)
-    return replace(op, inputs=(op.inputs[0], weights.name, *op.inputs[2:])).with_attributes(arithmetic=how)
+    return op.with_input(1, weights.name).with_attributes(arithmetic=how)
 
 
 class _Rows:
@@ -296,7 +296,7 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
             data = adjusted.data(data, Op("Mul", (data, f"{module}.factors"), ("",), {}, op.source), factors)
         if order is not None:
             data = adjusted.data(data, Op("Gather", (data, f"{module}.order"), ("",), {"axis": -1}, op.source), order)
-        adjusted.ops.append(replace(op, inputs=(data, *op.inputs[1:])))
+        adjusted.ops.append(op.with_input(0, data))
     network.replace_ops(adjusted.ops)
 
 

@@ -241,6 +241,6 @@ def _with_named_weights(graph: Graph) -> Graph:
     for op in graph.ops:
         before = producers.find(op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
         if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
-            op = replace(op, inputs=(op.inputs[0], before.inputs[0], *op.inputs[2:])).with_attributes(trans_b=1)
+            op = op.with_input(1, before.inputs[0]).with_attributes(trans_b=1)
         ops.append(op)
     return graph.evolve(ops=ops)

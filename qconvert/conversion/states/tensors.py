@@ -141,7 +141,7 @@ class Substitution:
                 continue
             renamed[before.outputs[0]] = op.outputs[0]
         if renamed:
-            network.replace_ops([replace(op, outputs=tuple(renamed.get(name, name) for name in op.outputs)) for op in ops])
+            network.replace_ops([op.with_names(renamed) for op in ops])
 
     def _owner(self, op: Op) -> str | None:
         owner = self._network.owner(op)

@@ -238,7 +238,7 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
     readers = network.consumers()
     dropped = [op for op in network.of_kind("Identity") if not (exact and is_rounding(network, op, encodings, readers))]
     names = _merge_names(network, dropped)
-    ops = [_rename_tensors(op, names) for op in network.ops if op.kind != "Identity" or _is_kept_identity(op, names)]
+    ops = [op.with_names(names) for op in network.ops if op.kind != "Identity" or _is_kept_identity(op, names)]
     computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
     entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
     entries.update({Place(names[name]): encodings[place] for name, place in computed.items()})
@@ -273,11 +273,6 @@ def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
     return names.get(source, source) != names.get(result, result)
 
 
-def _rename_tensors(op: Op, names: Mapping[str, str]) -> Op:
-    inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (op.inputs, op.outputs))
-    return replace(op, inputs=inputs, outputs=outputs)
-
-
 def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     """The float network with such biases, and the number of changed values.
 
@@ -299,7 +294,7 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
         values, units = compensate_mnn_bias(bias, layer.data.scale, layer.scales, layer.result.scale, layer.result.zero_point)
         name = names.fresh(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated")
         tensors[name] = Tensor(name, "float32", bias.shape, values)
-        ops.append(replace(op, inputs=(*op.inputs[:2], name)))
+        ops.append(op.with_input(2, name))
         count += int(np.count_nonzero(units))
     return (network.evolve(tensors=tensors.values(), ops=ops), count) if tensors else (network, 0)
 

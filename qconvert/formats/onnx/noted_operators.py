@@ -60,7 +60,7 @@ class _Quantizations:
         return self._graph.evolve(tensors=[*known, *self._added.values()], ops=self._ops)
 
     def _append(self, op: Op) -> None:
-        self._ops.append(replace(op, inputs=tuple(self._same.get(name, name) for name in op.inputs)))
+        self._ops.append(op.with_names(self._same))
 
     def _quantization(self, name: str) -> Quantization | None:
         return self._found.get(name) or self._tensor(name).quantization

@@ -390,7 +390,7 @@ class Reading(OperatorReading):
             return self._drop_labels(op)
         plain = dict.fromkeys(tensor.name for tensor in data if tensor.quantization is None)
         labelled = {name: label_tensor(self.draft, self.draft.tensors[name], quantization, self.source) for name in plain}
-        return replace(op, inputs=tuple(labelled.get(name, name) for name in op.inputs))
+        return op.with_names(labelled)
 
     def _state_label(self, labels: Sequence[Quantization | None]) -> Quantization | None:
         """The label of a state, if it is the only one among `labels`: integers that are joined with those of a state get its

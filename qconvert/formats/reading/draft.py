@@ -185,7 +185,7 @@ class Draft:
                 given.add(original)
                 self.tensors[original] = replace(self.tensors.pop(variant), name=original)
         if renamed:
-            self.ops = [replace(op, inputs=tuple(renamed.get(name, name) for name in op.inputs)) for op in self.ops]
+            self.ops = [op.with_names(renamed) for op in self.ops]
 
 
 class OperatorReading:

@@ -107,7 +107,7 @@ def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Te
         others = sum(name == bias.name for name, *_ in made)
         name = f"{bias.name}/{others}" if others else bias.name
         made[key] = replace(bias, name=name, dtype="int32", data=steps.astype(np.int32), quantization=quantization)
-    return replace(op, inputs=(*op.inputs[:2], made[key].name))
+    return op.with_input(2, made[key].name)
 
 
 def _quantize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:

@@ -99,8 +99,7 @@ def _expand_operators(graph: Graph, notes: list[str], in_standard: bool) -> Grap
                 taken.append(Op("Reinterpret", (name,), (own,), {}, op.source))
         ops += taken
         for item in _rename_functions(inner, entered).ops:
-            inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
-            ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
+            ops.append(replace(item.with_names(renamed), source=op.source))
         ops += given
     return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops, functions=functions)
 

@@ -63,7 +63,7 @@ class _Writer:
     def _visit(self, op: Op) -> None:
         rule = kind_of(op).rule
         if not any(name and self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
-            self._ops.append(replace(op, inputs=tuple(self._real.get(name, name) for name in op.inputs)))
+            self._ops.append(op.with_names(self._real))
         elif rule == "convert" and self._graph[op.outputs[0]].is_quantized:
             self._round(self._value(op.inputs[0]), op.outputs[0], op)
         elif rule == "convert":
