@@ -101,7 +101,7 @@ def quantizations() -> tuple[tuple[Quantization, Quantization], Quantization]:
 def add_beside(n: Nodes) -> str:
     found = nudge_add_scales(*quantizations(), 0)
     assert found is not None
-    values = [n.real(name, float(quantization.scale[0]), point) for name, quantization, (_, point) in zip("xy", found, (X, Y), strict=True)]
+    values = [n.real(name, quantization.step, point) for name, quantization, (_, point) in zip("xy", found, (X, Y), strict=True)]
     return n.stored(n("Add", *values), *Z)
 
 

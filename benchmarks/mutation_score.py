@@ -254,7 +254,7 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
         tensor, values = graph[name], np.concatenate([found[name].reshape(-1) for found in ran])
         quantization = tensor.quantization
         assert quantization is not None
-        scale, point, limits = float(quantization.scale[0]), int(quantization.zero_point[0]), integer_range(tensor.dtype)
+        scale, point, limits = quantization.step, quantization.point, integer_range(tensor.dtype)
         can_be = np.clip(np.rint(np.array(limits_of(graph, writers, name)) / scale) + point, *limits).astype(int)
         lows, highs = (range(can_be[0] + 1, values.min() + 1), range(values.max(), can_be[1]))
         ends = [(low, limits[1]) for low in lows] + [(limits[0], high) for high in highs]

@@ -448,9 +448,7 @@ def _in_tflite(kind: str, graph: Graph, op: Op, rng: np.random.Generator) -> tup
         return [Op("Min" if most else "Max", ("planted_before", "planted_bound"), (tensor.name,), {}, "")], [before, bound], moved
     if kind == "half_a_step":
         real = [Tensor(name, "float32", tensor.shape) for name in ("planted_real", "planted_sum")]
-        half = Tensor(
-            "planted_half", "float32", (1,), np.float32([float(tensor.quantization.scale[0]) * (0.5 if rng.integers(2) else -0.5)])
-        )
+        half = Tensor("planted_half", "float32", (1,), np.float32([tensor.quantization.step * (0.5 if rng.integers(2) else -0.5)]))
         ops = [
             Op("Dequantize", ("planted_before",), ("planted_real",), {}, ""),
             Op("Add", ("planted_real", "planted_half"), ("planted_sum",), {}, ""),

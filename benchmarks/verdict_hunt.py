@@ -353,7 +353,7 @@ def inputs_of(graph: Any) -> Iterator[list[Array]]:
             else:
                 ends = np.iinfo(dtype) if tensor.quantization is not None else np.iinfo(np.int8)
                 low, high = max(ends.min, np.iinfo(dtype).min), ends.max
-                zero = int(tensor.quantization.zero_point[0]) if tensor.quantization is not None else 0
+                zero = tensor.quantization.point if tensor.quantization is not None else 0
                 values = {"none": np.full(sizes, zero), "same": np.full(sizes, low + (high - low) // 3), "low": np.full(sizes, low),
                           "high": np.full(sizes, high), "mixed": rng.choice([low, high], sizes)}.get(kind)  # fmt: skip
                 values = rng.integers(low, high, sizes, endpoint=True) if values is None else values

@@ -331,7 +331,7 @@ def feeds(graph: Graph, seed: int = 0) -> list[dict[str, Array]]:
         shape = tensor.static_shape
         assert shape is not None and tensor.quantization is not None
         found[0][name] = rng.integers(low, high + 1, shape).astype(dtype)
-        for feed, value in zip(found[1:], (low, high, int(tensor.quantization.zero_point[0])), strict=True):
+        for feed, value in zip(found[1:], (low, high, tensor.quantization.point), strict=True):
             feed[name] = np.full(shape, value, dtype)
     return found
 

@@ -29,9 +29,9 @@ def test_the_walk_of_a_convolution(tmp_path: Path) -> None:
     assert data.quantization is not None and weights.quantization is not None and bias.quantization is not None
     assert bias.data is not None and weights.data is not None
     assert (conv.source, conv.kind, weights.shape, weights.quantization.axis) == ("CONV_2D #0", "Conv", (16, 3, 3, 3), 0)
-    assert (float(data.quantization.scale[0]), int(data.quantization.zero_point[0])) == (1.0, -128)
+    assert (data.quantization.step, data.quantization.point) == (1.0, -128)
     assert int(bias.data[0]) == int(stated)
-    scale = float(bias.quantization.scale[0])
+    scale = bias.quantization.step
     assert f"{scale:.6e}" == "8.902636e-05" and f"{int(stated) * scale:.6f}" == "0.608584"
     assert "8.902636e-05" in text and "0.608584" in text
     assert weights.data.base is not None and int(weights.data.reshape(-1)[0]) == 25
@@ -41,7 +41,7 @@ def test_the_walk_of_a_convolution(tmp_path: Path) -> None:
     conv = next(op for op in changed.ops if op.kind == "Conv")
     data, weights, bias = (changed[name] for name in conv.inputs)
     assert data.quantization is not None and weights.data is not None and bias.data is not None
-    assert (data.dtype, int(data.quantization.zero_point[0]), weights.dtype, int(weights.data.reshape(-1)[0])) == ("uint8", 0, "uint8", 153)
+    assert (data.dtype, data.quantization.point, weights.dtype, int(weights.data.reshape(-1)[0])) == ("uint8", 0, "uint8", 153)
     assert int(bias.data[0]) == int(stated)
     verdict = target_named("ort-x86").judge(changed, conv)
     assert (verdict.runs, verdict.rule) == ("integers", "integer kernel")

@@ -356,7 +356,7 @@ def test_leaky_relu_and_requantize_equal_litert_on_every_code(seed: int) -> None
     sx, sy = rng.uniform(0.02, 0.06, 2).astype(np.float32)
     source, output = Quantization.per_tensor(sx, int(rng.integers(-50, 50))), Quantization.per_tensor(sy, -7)
     codes = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
-    specs = [_spec("x", (1, 256), sx, int(source.zero_point[0]))], [_spec("y", (1, 256), sy, -7)]
+    specs = [_spec("x", (1, 256), sx, source.point)], [_spec("y", (1, 256), sy, -7)]
     alpha = float(rng.uniform(0.05, 0.6))
     leaky, convert = single_op("LEAKY_RELU", {"alpha": alpha}, *specs), single_op("QUANTIZE", {}, *specs)
     assert np.array_equal(run_litert(leaky, [codes])[0], ar.xnnpack_leaky_relu(codes, source, output, "int8", alpha))
@@ -546,11 +546,9 @@ def test_quotients_are_litert_s_where_shifts_are_undefined_too(dtype: str) -> No
         scales[2] *= scales[0] / scales[1]
         quantizations = [Quantization.per_tensor(float(scale), 0 if dtype == "int16" else int(rng.integers(low, high))) for scale in scales]
         x, y = (rng.integers(low, high + 1, (1, 400)).astype(dtype) for _ in range(2))
-        y[y == int(quantizations[1].zero_point[0])] += 1
+        y[y == quantizations[1].point] += 1
         named = zip("abq", quantizations, strict=True)
-        specs = [
-            TensorSpec(name, x.shape, dtype, float(quantization.scale[0]), int(quantization.zero_point[0])) for name, quantization in named
-        ]
+        specs = [TensorSpec(name, x.shape, dtype, quantization.step, quantization.point) for name, quantization in named]
         found, is_undefined = ar.tflite_divide(x, y, *quantizations, (low, high))
         undefined, defined = undefined + is_undefined, defined + (not is_undefined)
         assert np.array_equal(run_litert(single_op("DIV", {}, specs[:2], specs[2:]), [x, y])[0], found)

@@ -67,7 +67,7 @@ def test_functions_of_elements(kind: str, dtype: str, kernels: str, tmp_path: Pa
         size = float(np.exp2(rng.uniform(-12, 4)))
         scales = [any_quantization(rng, dtype, size, has_ties) for _ in range(count)]
         if kind in ("Div", "Reciprocal"):  # by no zero, whose quotient C leaves open
-            scales[-1] = Quantization.per_tensor(float(scales[-1].scale[0]), 0)
+            scales[-1] = Quantization.per_tensor(scales[-1].step, 0)
             data[-1] = np.where(data[-1] == 0, 1, data[-1]).astype(dtype)
         result = any_quantization(rng, dtype, _RESULTS.get(kind, size), has_ties)
         tensors = [Tensor(f"x{place}", dtype, item.shape, None, scales[place]) for place, item in enumerate(data)]

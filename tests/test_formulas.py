@@ -25,7 +25,7 @@ AFFINE = [name for name in ar.FORMULAS if name not in SYMMETRIC]
 
 def chosen(name: str, low: float, high: float, bits: int = 8, dtype: str = "") -> tuple[float, int, str]:
     found, q = ar.choose_quantization(name, low, high, bits, dtype=dtype)
-    return float(q.scale[0]), int(q.zero_point[0]), found
+    return q.step, q.point, found
 
 
 #: Scale, zero point and type for the range [-1, 3], whose scale is a number of float32 only for cambricon.
@@ -63,7 +63,7 @@ def test_every_formula_has_a_golden_value() -> None:
 )  # fmt: skip
 def test_cambricon_saturates_by_a_step_at_most(absmax: float, scale: float, stored: int) -> None:
     dtype, q = ar.choose_quantization("cambricon", -absmax / 2, absmax)
-    assert (float(q.scale[0]), int(q.zero_point[0])) == (scale, 0)
+    assert (q.step, q.point) == (scale, 0)
     assert int(ar.quantize(F32(absmax), q, dtype)) == stored
     assert chosen("cambricon", 0, absmax, bits=16)[0] == scale / 256
     assert chosen("cambricon", 0, absmax, bits=4)[0] == scale * 16
@@ -137,7 +137,7 @@ def test_narrow_ranges() -> None:
     """TensorFlow's narrow_range has the integers 1 to 255."""
     assert chosen("tensorflow", -1, 3)[:2] == (float(F32(4) / F32(255)), 64)
     dtype, q = ar.choose_quantization("tensorflow", -1, 3, narrow=True)
-    assert (float(q.scale[0]), int(q.zero_point[0]), q.limits(dtype)) == (float(F32(4) / F32(254)), 65, (1, 255))  # 1 + 63.5, up
+    assert (q.step, q.point, q.limits(dtype)) == (float(F32(4) / F32(254)), 65, (1, 255))  # 1 + 63.5, up
     assert ar.choose_quantization("tensorrt", -3, 1, narrow=True)[1].limits("int8") == (-127, 127)
 
 
@@ -155,8 +155,8 @@ def test_ranges_along_an_axis(name: str) -> None:
     low, high = [-1.0, -4.0, 0.0], [0.5, 2.0, 0.0]
     _, q = ar.choose_quantization(name, low, high, axis=1)
     each = [ar.choose_quantization(name, a, b)[1] for a, b in zip(low, high, strict=True)]
-    assert q.axis == 1 and [float(s) for s in q.scale] == [float(item.scale[0]) for item in each]
-    assert q.zero_point.tolist() == [int(item.zero_point[0]) for item in each]
+    assert q.axis == 1 and [float(s) for s in q.scale] == [item.step for item in each]
+    assert q.zero_point.tolist() == [item.point for item in each]
 
 
 def test_cambricon_has_no_scales_along_an_axis() -> None:
@@ -172,7 +172,7 @@ def test_quantizations_hold_zero_and_the_range(name: str, low: float, high: floa
     low, high = min(low, high, 0.0), max(low, high, 0.0)
     dtype, q = ar.choose_quantization(name, low, high, bits)
     lowest, highest = q.limits(dtype)
-    scale, point = Fraction(float(q.scale[0])), int(q.zero_point[0])
+    scale, point = Fraction(q.step), q.point
     assert lowest <= point <= highest and scale > 0
     assert highest - lowest + 1 in (2**bits, 2**bits - 1)
     assert scale * (lowest - point) <= Fraction(low) + scale * Fraction(101, 100)

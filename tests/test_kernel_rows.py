@@ -47,14 +47,14 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     given, result = graph[op.inputs[0]].quantization, graph[op.outputs[0]].quantization
     assert given is not None and result is not None
     real = dequantize(stored[0], given).astype(np.float64)
-    steps = np.floor(real * np.clip(real + 3, 0, 6) / 6 / float(result.scale[0])).astype(np.int64) + int(result.zero_point[0])
+    steps = np.floor(real * np.clip(real + 3, 0, 6) / 6 / result.step).astype(np.int64) + result.point
     wrapped = (np.maximum(steps, -128) + 128) % 256 - 128
     return Integers((wrapped.astype(np.int8),), "wraps around" if (steps > 127).any() else "")
 
 
 def of_large_scale(graph: Graph, op: Op) -> str:
     quantization = graph[op.inputs[0]].quantization
-    return "its table ends at a scale of 0.5" if quantization is not None and float(quantization.scale[0]) > 0.5 else ""
+    return "its table ends at a scale of 0.5" if quantization is not None and quantization.step > 0.5 else ""
 
 
 ROWS = Kernels((

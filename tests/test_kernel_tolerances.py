@@ -66,9 +66,9 @@ def beyond(name: str, dtype: str, kernels: str, seed: int) -> tuple[float, float
     real = evaluate_op(graph, op, stored)[0].real
     quantization = graph[op.outputs[0]].quantization
     assert real is not None and quantization is not None
-    steps = real / float(quantization.scale[0])
+    steps = real / quantization.step
     allowed, _ = KERNELS[f"litert:{kernels}"].tolerance(graph, op, steps)
-    off = np.abs(found - np.clip(steps + int(quantization.zero_point[0]), *integer_range(dtype))) - 0.5
+    off = np.abs(found - np.clip(steps + quantization.point, *integer_range(dtype))) - 0.5
     worst = int(np.argmax(off - allowed))
     return float((off - allowed).flat[worst]), float(np.broadcast_to(allowed, off.shape).flat[worst])
 
@@ -197,7 +197,7 @@ def test_int16_mean_over_a_count_that_is_no_power_of_two(count: int) -> None:
         (found,) = run_litert(data, [given])
         graph = tflite_graph(data)
         (op,) = graph.ops
-        scales = [float(graph[name].quantization.scale[0]) for name in (op.inputs[0], op.outputs[0])]
+        scales = [graph[name].quantization.step for name in (op.inputs[0], op.outputs[0])]
         exact = given.astype(np.float64).mean(axis=2) * scales[0] / scales[1]
         allowed, _ = KERNELS["litert:default"].tolerance(graph, op, exact)
         worst = max(worst, float((np.abs(found - exact) - 0.5 - allowed).max()))
@@ -259,7 +259,7 @@ def test_int16_sums_without_a_bias_are_rounded_twice() -> None:
         (found,) = run_litert(data, [given])
         graph = tflite_graph(data)
         op = next(op for op in graph.ops if op.kind in ("Gemm", "MatMul"))
-        scales = [float(graph[name].quantization.scale[0]) for name in (*op.inputs[:2], op.outputs[0])]
+        scales = [graph[name].quantization.step for name in (*op.inputs[:2], op.outputs[0])]
         exact = given * scales[0] * scales[1] / scales[2]
         allowed, _ = KERNELS["litert:default"].tolerance(graph, op, exact)
         worst.append(float((np.abs(found - exact) - 0.5 - allowed).max()))

@@ -84,7 +84,7 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     done = run(tmp_path, "apply", tmp_path / "float.onnx", tmp_path / "kws.ranges", "-o", tmp_path / "kws.onnx", "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["on_floats"] == {}, done.stderr
     graphs = [qconvert.load(path) for path in (MODEL, tmp_path / "kws.onnx")]
-    scales = [sorted(float(t.quantization.scale[0]) for t in graph.tensors.values() if t.quantization) for graph in graphs]
+    scales = [sorted(t.quantization.step for t in graph.tensors.values() if t.quantization) for graph in graphs]
     assert set(scales[0]) == set(scales[1])
     done = run(tmp_path, "convert", MODEL, tmp_path / "model.counts")
     assert done.returncode == 0, done.stderr

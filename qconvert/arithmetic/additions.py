@@ -99,10 +99,10 @@ def nudge_add_scales(
         Quantizations with the same zero points, and scales as the kernel rounds them; None if none were found, or it takes no such
         addition.
     """
-    found = _search_scales(kernel, *(number for q in (*inputs, output) for number in (float(q.scale[0]), int(q.zero_point[0]) - low)))
+    found = _search_scales(kernel, *(number for q in (*inputs, output) for number in (q.step, q.point - low)))
     if found is None:
         return None
-    first, second = (Quantization.per_tensor(scale, int(q.zero_point[0])) for scale, q in zip(found, inputs, strict=True))
+    first, second = (Quantization.per_tensor(scale, q.point) for scale, q in zip(found, inputs, strict=True))
     return first, second
 
 
@@ -143,7 +143,7 @@ def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output:
     """A kernel's multipliers and shift; the exact ratios with a shift of their own where it computes in float32."""
     if kernel in INTEGER_FACTORS:
         return INTEGER_FACTORS[kernel](inputs, output)
-    ratios = [float(item.scale[0]) / float(output.scale[0]) for item in inputs]
+    ratios = [item.step / output.step for item in inputs]
     shift = _FLOAT_SHIFT - int(np.floor(np.log2(max(ratios))))
     return (ratios[0] * 2.0**shift, ratios[1] * 2.0**shift), shift
 

@@ -167,7 +167,7 @@ def tflite_divide(
         given, divisor, output: quantizations, per tensor.
         limits: the lowest and the highest integer of the result.
     """
-    x, y = (data.astype(np.int64) - int(quantization.zero_point[0]) for data, quantization in ((values, given), (divisors, divisor)))
+    x, y = (data.astype(np.int64) - quantization.point for data, quantization in ((values, given), (divisors, divisor)))
     x, y = np.where(y < 0, -x, x), np.maximum(np.abs(y), 1)
     with np.errstate(over="ignore"):  # float32, as the kernel has it
         ratio = float(np.float32(given.scale[0]) / (np.float32(divisor.scale[0]) * np.float32(output.scale[0])))
@@ -180,7 +180,7 @@ def tflite_divide(
     # A mask of 32 ones is -1 in int32, and half of it is -1 too.
     strange = (quotient >> (right % 32)) + (quotient > np.where(quotient < 0, 0, -1))
     steps = np.where(undefined, strange, rounding_divide_by_pot(quotient, np.clip(right, 0, _BITS)))
-    return np.clip(steps + int(output.zero_point[0]), *limits).astype(values.dtype), bool(undefined.any())
+    return np.clip(steps + output.point, *limits).astype(values.dtype), bool(undefined.any())
 
 
 def _length(values: Array) -> Array:

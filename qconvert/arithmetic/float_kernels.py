@@ -22,7 +22,7 @@ _MOST = 2.0**31
 
 def dequantize_float32(stored: Any, quantization: Quantization) -> Array:
     """DequantizeLinear: the float32 product of whole steps and the scale. Args: stored integers, one scale and zero point."""
-    steps = np.asarray(stored, np.int64) - int(quantization.zero_point[0])
+    steps = np.asarray(stored, np.int64) - quantization.point
     return np.asarray(steps.astype(np.float32) * np.float32(quantization.scale[0]))
 
 
@@ -34,7 +34,7 @@ def quantize_float32(values: Array, quantization: Quantization) -> Array:
     """
     with np.errstate(all="ignore"):
         steps = (values / np.float32(quantization.scale[0])).astype(np.float64)
-    return np.asarray(np.rint(np.clip(steps, -_MOST, _MOST)) + int(quantization.zero_point[0]))
+    return np.asarray(np.rint(np.clip(steps, -_MOST, _MOST)) + quantization.point)
 
 
 def _polynomial(squares: Array, coefficients: Sequence[float]) -> Array:

@@ -62,7 +62,7 @@ def has_xnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantizat
 
     Source: xnn_create_add_nd_qs8; TFLite's delegate leaves other additions to the kernels of TFLite itself.
     """
-    return all(2.0**-10 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
+    return all(2.0**-10 <= item.step / output.step < 2.0**8 for item in inputs)
 
 
 def add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization, bits: int) -> tuple[tuple[int, int], int]:
@@ -202,7 +202,7 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
         scaled = terms * np.floor(np.float32(1) / np.float32(output.scale[0]))
         shares = np.rint(scaled / total)
     finite, lowest = np.isfinite(shares), 0 if dtype == "uint8" else -(2**31)
-    whole = np.where(finite, shares, lowest).astype(np.int64) + int(output.zero_point[0])
+    whole = np.where(finite, shares, lowest).astype(np.int64) + output.point
     whole = np.where(whole < -(2**31), whole + 2**32, whole)
     return np.moveaxis(saturate(whole, dtype), -1, axis), not finite.all()
 
@@ -220,8 +220,8 @@ def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_
     """
     share = np.float32(1) / np.float32(count) if is_mean else np.float32(1)
     factor = np.float32(share * np.float32(given.scale[0] / output.scale[0]))
-    zero = np.float32(np.float32(count * int(given.zero_point[0])) * factor)
-    return factor, np.float32(np.float32(int(output.zero_point[0])) - zero)
+    zero = np.float32(np.float32(count * given.point) * factor)
+    return factor, np.float32(np.float32(output.point) - zero)
 
 
 def xnnpack_reduce(total: Any, count: int, is_mean: bool, given: Quantization, output: Quantization, dtype: str) -> Array:
@@ -243,7 +243,7 @@ def tflite_mean_multiplier(given: Quantization, output: Quantization, count: int
     Source: QuantizedMeanOrSum (reference/reduce.h): the multiplier of the scales is divided by the count, cut off, with as many bits gained
     as the count has.
     """
-    fixed, exponent = (int(item) for item in quantize_multiplier(float(given.scale[0]) / float(output.scale[0])))
+    fixed, exponent = (int(item) for item in quantize_multiplier(given.step / output.step))
     gained = min(count.bit_length() - 1, 32, 31 + exponent)
     return (fixed << gained) // count, exponent - gained
 
@@ -265,8 +265,8 @@ def tflite_comparison_tables(quantization: Quantization, dtype: str) -> tuple[Ar
         dtype: "int8" or "uint8".
     """
     low, high = integer_range(dtype)
-    steps = (np.arange(low, high + 1) - int(quantization.zero_point[0])) << _SHIFT
-    multiplier, shift = (int(item) for item in quantize_multiplier(float(quantization.scale[0])))
+    steps = (np.arange(low, high + 1) - quantization.point) << _SHIFT
+    multiplier, shift = (int(item) for item in quantize_multiplier(quantization.step))
     if shift <= 0:
         return (np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32),)
     scaled = high_product(steps, multiplier)

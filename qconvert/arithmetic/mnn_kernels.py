@@ -50,7 +50,7 @@ def mnn_convolution(total: Array, sums: Array, bias: Array, given: Quantization,
     """
     along = (-1, *(1,) * (total.ndim - 2))
     first, last = np.float32(given.scale[0]), np.float32(output.scale[0])
-    offset = int(given.zero_point[0]) + _OFFSET
+    offset = given.point + _OFFSET
     added = (bias - sums.astype(np.float32) * weights * np.float32(offset) * first) / last + np.float32(output.zero_point[0])
     sum_of_bytes = (total + (offset * sums).reshape(along)).astype(np.float32)
     return _round_away(sum_of_bytes * weights.reshape(along) * (first / last) + added.reshape(along))

@@ -51,11 +51,11 @@ def pair_factors(
         inputs, output: quantizations.
         bits: by which the kernel shifts the operands of a sum to the left.
     """
-    first, second = (float(item.scale[0]) for item in inputs)
+    first, second = (item.step for item in inputs)
     if kind == "Mul":
         return 1.0, 1.0, float(effective_scale(inputs[0].scale[0], inputs[1].scale[0], output.scale[0], "float32"))
     common = 2 * max(first, second)
-    return first / common, second / common, common / (2.0**bits * float(output.scale[0]))
+    return first / common, second / common, common / (2.0**bits * output.step)
 
 
 def tflite_pair(
@@ -99,9 +99,9 @@ def tflite_requantize(values: Array, given: Quantization, output: Quantization, 
         given, output: quantizations, per tensor.
         dtype: of the result.
     """
-    steps = values.astype(np.int64) - int(given.zero_point[0])
-    scaled, overflows = _multiply_wrapped(steps, float(given.scale[0]) / float(output.scale[0]))
-    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+    steps = values.astype(np.int64) - given.point
+    scaled, overflows = _multiply_wrapped(steps, given.step / output.step)
+    return saturate(scaled + output.point, dtype), overflows
 
 
 def tflite_wrapped_mean(total: Array, count: int, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
@@ -113,9 +113,9 @@ def tflite_wrapped_mean(total: Array, count: int, given: Quantization, output: Q
         given, output: quantizations, per tensor.
         dtype: of the result.
     """
-    steps = total.astype(np.int64) - count * int(given.zero_point[0])
+    steps = total.astype(np.int64) - count * given.point
     scaled, overflows = _shift_wrapped(steps, *tflite_mean_multiplier(given, output, count))
-    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+    return saturate(scaled + output.point, dtype), overflows
 
 
 def tflite_softmax(values: Array, scale: float, beta: float, axis: int, precision: str = "float32") -> tuple[Array, bool]:

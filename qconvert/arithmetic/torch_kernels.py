@@ -54,7 +54,7 @@ def qnnpack_bias(bias: Array, scale: Any) -> Array:
 
 def has_qnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Whether qnnpack has an addition on these scales: both ratios to the output's are in [2**-14, 2**8). It refuses others."""
-    return all(2.0**-14 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
+    return all(2.0**-14 <= item.step / output.step < 2.0**8 for item in inputs)
 
 
 #: Of the larger multiplier of an addition.
@@ -90,7 +90,7 @@ def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
 
 def _steps(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
     """Sums as whole steps from the zero point, in float32."""
-    return np.asarray((total - math.prod(sizes) * int(quantization.zero_point[0])).astype(np.float32))
+    return np.asarray((total - math.prod(sizes) * quantization.point).astype(np.float32))
 
 
 def _count(sizes: _Sizes) -> Any:
@@ -197,7 +197,7 @@ def averaging_scale(name: str, quantization: Quantization, sizes: Sequence[int])
     total = np.arange(255 * count + 1)
     wanted = TORCH_AVERAGES[name](total, quantization, sizes)
     found: list[tuple[int, float, int]] = []
-    for zero in dict.fromkeys((int(quantization.zero_point[0]), 0)):
+    for zero in dict.fromkeys((quantization.point, 0)):
         for scale in _neighbours(np.float32(1) / np.float32(count)):
             factor = own * scale / own
             missed = int(np.count_nonzero(np.rint((total - count * zero).astype(np.float32) * factor) + zero != wanted))

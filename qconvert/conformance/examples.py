@@ -314,7 +314,7 @@ def random_operands(graph: Graph, kind: str, rng: np.random.Generator) -> dict[s
         else:
             low, high = integer_range(tensor.dtype)
             if q is not None and example.is_positive:
-                low = max(low, int(q.zero_point[0]) + 1)
+                low = max(low, q.point + 1)
             found[name] = rng.integers(low, high, tensor.static_shape or (), np.int64, endpoint=True).astype(numpy_dtype(tensor.dtype))
     return found
 

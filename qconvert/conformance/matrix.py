@@ -227,8 +227,8 @@ def measure_excess(graph: Graph, op: Op, inputs: Sequence[Array | None], result:
         if result.shape != exact.stored.shape:
             return np.array([np.inf])
         return np.abs(result.astype(np.float64) - exact.stored.astype(np.float64))
-    steps = exact.real / float(tensor.quantization.scale[0])
+    steps = exact.real / tensor.quantization.step
     allowed, _ = rows.tolerance(graph, op, steps)
-    position = np.clip(steps + int(tensor.quantization.zero_point[0]), *tensor.quantization.limits(tensor.dtype))
+    position = np.clip(steps + tensor.quantization.point, *tensor.quantization.limits(tensor.dtype))
     open_in_c = ~(np.abs(steps) < 2.0**31)  # what becomes of NaN, and of what 32 bits do not hold
     return np.where(open_in_c, 0.0, np.maximum(np.abs(result - position) - 0.5 - allowed, 0.0))

@@ -44,7 +44,7 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     """
     assert tensor.quantization is not None
     low, high = tensor.quantization.limits(tensor.dtype)
-    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+    scale, zero_point = tensor.quantization.step, tensor.quantization.point
 
     def quantize_bound(bound: float) -> int:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # validation names a scale that is no positive number

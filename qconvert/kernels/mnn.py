@@ -68,7 +68,7 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     real = np.asarray(added, np.float32)
     if not is_depthwise:
         return Integers.clip_to_limits(graph, op, mnn_convolution(total, sums, real, given, scales, output))
-    real, _ = compensate_mnn_bias(real, float(given.scale[0]), scales, float(output.scale[0]), int(output.zero_point[0]))
+    real, _ = compensate_mnn_bias(real, given.step, scales, output.step, output.point)
     return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
 
 

@@ -42,7 +42,7 @@ def _softmax_fault(graph: Graph, op: Op) -> str:
     if not isinstance(size, int):
         return ""
     largest = math.exp(max(0.0, math.log(_FLOAT32 / size) - 5))
-    if largest * math.floor(1 / float(result.quantization.scale[0])) < _FLOAT32 * (1 - 1e-6):
+    if largest * math.floor(1 / result.quantization.step) < _FLOAT32 * (1 - 1e-6):
         return ""
     return f"QLinearSoftmax overflows float32 over an axis of {size} with results of so small a scale"
 
@@ -64,7 +64,7 @@ def _global_average_pool_fault(graph: Graph, op: Op) -> str:
     if data.shape is None or len(data.shape) < 3:
         return ""
     sizes = [size for size in data.shape[2:] if isinstance(size, int)]  # those known only at run time are 1 at least
-    factor = float(data.quantization.scale[0]) / float(result.quantization.scale[0]) / max(1, math.prod(sizes))
+    factor = data.quantization.step / result.quantization.step / max(1, math.prod(sizes))
     if 2.0**-32 <= factor < 2.0**8:
         return ""
     return f"QLinearGlobalAveragePool refuses to multiply by {factor:.3g}"
@@ -118,7 +118,7 @@ def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     quantizations, values = quantizations_of(graph, op), stored[0]
     if not quantizations or not values.size or data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
-    scale, output = float(quantizations[0].scale[0]), quantizations[1]
+    scale, output = quantizations[0].step, quantizations[1]
     found, overflows = onnxruntime_softmax(values, scale, output, result.dtype, int(op["axis"]))
     return Integers((found,), "overflows" if overflows else "")
 
@@ -152,12 +152,12 @@ def _global_average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Int
     if not quantizations or op.attributes.get("arithmetic"):
         return None
     data, result = quantizations
-    steps = np.asarray(stored[0], np.int64) - int(data.zero_point[0])
+    steps = np.asarray(stored[0], np.int64) - data.point
     axes = tuple(spatial_axes(op, steps.ndim))
     count = np.float32(math.prod(steps.shape[axis] for axis in axes))
     factor = np.float32(data.scale[0]) / (np.float32(result.scale[0]) * count)
     total = steps.sum(axis=axes, keepdims=True).astype(np.float32)
-    return Integers.clip_to_limits(graph, op, np.rint(total * factor) + int(result.zero_point[0]))
+    return Integers.clip_to_limits(graph, op, np.rint(total * factor) + result.point)
 
 
 def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -222,8 +222,8 @@ def _softmax(graph: Graph, op: Op, exact: Array) -> Found:
     result = graph[op.outputs[0]].quantization
     if result is None:
         return np.full(exact.shape, 0.01), False
-    steps = np.floor(1 / float(result.scale[0]))
-    found = 0.01 + np.abs(exact) * (1 - steps * float(result.scale[0]))
+    steps = np.floor(1 / result.step)
+    found = 0.01 + np.abs(exact) * (1 - steps * result.step)
     return found, bool((found > 0.1).any())
 
 

@@ -60,7 +60,7 @@ class Requantizer:
         steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
         quantization = graph[op.outputs[0]].quantization
         assert quantization is not None
-        return Integers.clip_to_limits(graph, op, steps + int(quantization.zero_point[0]))
+        return Integers.clip_to_limits(graph, op, steps + quantization.point)
 
     def takes(self, graph: Graph, op: Op) -> bool:
         """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has

@@ -95,8 +95,8 @@ def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:
     found = evaluate_op(graph, op, list(codes))[0] if codes is not None else None
     if found is None or found.real is None or quantization is None:
         return None
-    exact = found.real / float(quantization.scale[0])
-    position = np.clip(exact + int(quantization.zero_point[0]), *quantization.limits(graph[op.outputs[0]].dtype))
+    exact = found.real / quantization.step
+    position = np.clip(exact + quantization.point, *quantization.limits(graph[op.outputs[0]].dtype))
     off = 0.5 - np.abs(position - np.rint(position))
     return found.stored if bool((off > kernels.tolerance(graph, op, exact)[0]).all()) else None
 
@@ -148,7 +148,7 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
     if found is None or result is None:
         return None
     multipliers = [kernel.multiplier(graph, op).reshape(-1, 1) for kernel in (first, second)]
-    point = int(result.zero_point[0])
+    point = result.point
 
     def steps(kernel: Requantizer, multiplier: Array) -> Callable[[Array], Array]:
         return lambda acc: kernel.steps(np.asarray(acc, np.int64), multiplier) + point
@@ -169,7 +169,5 @@ def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
     real = evaluate_op(graph, op, list(codes))[0].real
     if real is None:
         return None
-    position = np.clip(
-        real / float(quantization.scale[0]) + int(quantization.zero_point[0]), *quantization.limits(graph[op.outputs[0]].dtype)
-    )
+    position = np.clip(real / quantization.step + quantization.point, *quantization.limits(graph[op.outputs[0]].dtype))
     return max(0.0, *(float(np.abs(way - position).max() - 0.5) for way in found.ways))

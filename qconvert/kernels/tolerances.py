@@ -45,7 +45,7 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
         product = np.outer(product, quantization.scale.astype(np.float64)).reshape(-1)
     if result is None:
         return None
-    return np.maximum(0, -np.frexp(product / float(result.scale[0]) / elements)[1])
+    return np.maximum(0, -np.frexp(product / result.step / elements)[1])
 
 
 def partial_sums(graph: Graph, op: Op, exact: Array, least: float = 0.0) -> float:

@@ -103,7 +103,7 @@ def _fixed_qparams(scale: float, point: int) -> Obstacle:
         if not _bytes(graph, op.inputs[0], result.name):
             return _BYTES
         quantization = result.quantization
-        fits = quantization is not None and (float(quantization.scale[0]), int(quantization.zero_point[0])) == (scale, point)
+        fits = quantization is not None and (quantization.step, quantization.point) == (scale, point)
         return "" if fits else f"a result whose scale is not 1/{1 / scale:g}"
 
     return obstacle

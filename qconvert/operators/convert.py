@@ -81,7 +81,7 @@ def evaluate_quantize(call: Call) -> Result:
     if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or not eight_bits:
         return call.values()
     low = integer_range(result.dtype)[0]
-    stored = torch_quantize(call.raw(), quantization.scale[0], int(quantization.zero_point[0]) - low) + low
+    stored = torch_quantize(call.raw(), quantization.scale[0], quantization.point - low) + low
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 

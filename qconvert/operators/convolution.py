@@ -203,7 +203,7 @@ def conv(call: Call) -> Array | ExactResult:
         return real
     sums = total + (call.raw(2).astype(np.int64) if call.has(2) else 0)
     factors = effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale)
-    stored = channels_first(call, requantize(sums, factors, int(quantizations[2].zero_point[0]), call.results[0].dtype, "tflite_16_bits"))
+    stored = channels_first(call, requantize(sums, factors, quantizations[2].point, call.results[0].dtype, "tflite_16_bits"))
     return ExactResult(real, clip_stored(call, stored))
 
 

@@ -59,7 +59,7 @@ def _square_root_by_tflite(call: Call, given: Quantization, output: Quantization
     """TFLite's kernel drops the fraction after a division in float32 (elementwise.cc)."""
     root = np.sqrt(dequantize(call.raw(), given).astype(np.float32))
     steps = np.nan_to_num(np.floor(root / np.float32(output.scale[0])))
-    return saturate(steps.astype(np.float64) + int(output.zero_point[0]), call.results[0].dtype)
+    return saturate(steps.astype(np.float64) + output.point, call.results[0].dtype)
 
 
 def _at_least_zero(operands: Operands) -> Interval:
@@ -113,7 +113,7 @@ def _clip_stored(call: Call) -> Any:
         if call.has(index):
             bound = call.raw(index).reshape(1)
             stored = quantize(bound, quantization, call.results[0].dtype)
-            steps = np.float32(int(stored[0]) - int(quantization.zero_point[0]))
+            steps = np.float32(int(stored[0]) - quantization.point)
             if bound.dtype != np.float32 or steps * quantization.scale[0] != bound[0]:
                 return None
             result = function(result, stored[0])

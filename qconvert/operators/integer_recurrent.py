@@ -157,12 +157,12 @@ def _shape_problem(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors
 
 def _scale(tensor: Tensor) -> float:
     assert tensor.quantization is not None
-    return float(tensor.quantization.scale[0])
+    return tensor.quantization.step
 
 
 def _quantization(tensor: Tensor) -> tuple[float, int]:
     assert tensor.quantization is not None
-    return _scale(tensor), int(tensor.quantization.zero_point[0])
+    return _scale(tensor), tensor.quantization.point
 
 
 def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerLstm:
@@ -201,7 +201,7 @@ def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
 def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> BasicLstm:
     """The layer that a BasicLSTM is."""
     assert tensors["weights"].quantization is not None
-    return BasicLstm(weights, int(tensors["weights"].quantization.zero_point[0]), bias, _scale(tensors["bias"]))
+    return BasicLstm(weights, tensors["weights"].quantization.point, bias, _scale(tensors["bias"]))
 
 
 def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -> dict[str, Tensor]:

@@ -122,7 +122,7 @@ def average_pool(call: Call) -> Result:
     real = apply_activation(channels_first(call, sums / count * scale), call["activation"])
     if quantization is None or not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
-    zero_point, total = int(quantization.zero_point[0]), sums.astype(np.int64)
+    zero_point, total = quantization.point, sums.astype(np.int64)
     if call["arithmetic"] in TORCH_AVERAGES:
         stored_sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
         sizes = call["kernel_shape"] if even and count.size else (channels_first(call, count),)

@@ -66,7 +66,7 @@ def resize(call: Call) -> Result:
     real, quantization, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
     if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or result.quantization != quantization:
         return real
-    stored = steps / float(whole) + int(quantization.zero_point[0])
+    stored = steps / float(whole) + quantization.point
     return ExactResult(real, saturate(np.floor(stored + 0.5) if call["arithmetic"] == "ties_up" else np.rint(stored), result.dtype))
 
 

@@ -26,7 +26,7 @@ def softmax(call: Call) -> Array:
 def _softmax_by_tflite(call: Call, given: Quantization, output: Quantization) -> Array:
     scale = given.scale[0] * np.float32(call["beta"])
     steps = softmax_steps(call.raw().astype(np.int64), scale, output.scale[0], call["axis"])
-    return saturate(steps + int(output.zero_point[0]), call.results[0].dtype)
+    return saturate(steps + output.point, call.results[0].dtype)
 
 
 def hardmax(call: Call) -> Array:

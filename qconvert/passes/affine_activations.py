@@ -44,10 +44,10 @@ def _choose_affine(tensor: Tensor, interval: Interval) -> Quantization | None:
     """Return a finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None
-    if not q.is_per_tensor or int(q.zero_point[0]) != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:
+    if not q.is_per_tensor or q.point != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:
         return None
     low, high = integer_range(tensor.dtype)
-    scale = float(q.scale[0])
+    scale = q.step
     lowest, highest = (min(round(interval[0] / scale), 0), max(round(interval[1] / scale), 0))
     finer = (high - low) / max(highest - lowest, 1)
     if finer < _WORTH:

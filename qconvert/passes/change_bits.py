@@ -92,13 +92,13 @@ def _activation(old: str, q: Quantization, bits: int) -> tuple[str, Quantization
     """Return the quantization of an activation in a type of other width than the old one; None where it has several scales."""
     if not q.is_per_tensor:
         return None
-    dtype, width, point = _integer_type(old, bits), _WIDTH[old], int(q.zero_point[0])
+    dtype, width, point = _integer_type(old, bits), _WIDTH[old], q.point
     is_symmetric = point == middle(old)
     if bits > width and is_symmetric:
-        return dtype, Quantization.per_tensor(float(q.scale[0]) / 2 ** (bits - width), middle(dtype))
+        return dtype, Quantization.per_tensor(q.step / 2 ** (bits - width), middle(dtype))
     if bits > width:  # 8 bits have 255 steps, 16 have 65,535, 257 times as many: both quantizations have the same range
         steps, least = (2**bits - 1) // (2**width - 1), integer_range(old)[0]
-        return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - least) * steps + integer_range(dtype)[0])
+        return dtype, Quantization.per_tensor(q.step / steps, (point - least) * steps + integer_range(dtype)[0])
     (lowest,), (highest,) = affine_range(q, old)
     return dtype, fitting_quantization(float(lowest), float(highest), dtype, symmetric=is_symmetric)
 

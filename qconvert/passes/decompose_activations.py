@@ -85,6 +85,6 @@ def _round_bounds(result: Tensor, bounds: Bounds) -> Bounds:
     q = result.quantization
     if q is None or not q.is_per_tensor:
         return bounds
-    scale, zero_point = float(q.scale[0]), int(q.zero_point[0])
+    scale, zero_point = q.step, q.point
     low, high = (np.float32((code - zero_point) * scale) for code in clip_range(result, bounds))
     return float(low), float(np.nextafter(high, np.float32(np.inf)) if high == 6 else high)

@@ -45,7 +45,7 @@ def _pads_smallest(graph: Graph, op: Op) -> bool:
     """Whether a Pad fills with the smallest value there is."""
     filler, result = graph.constant(op.inputs[2]) if op.has(2) else None, graph[op.outputs[0]]
     if filler is None:
-        zero = 0 if result.quantization is None else int(result.quantization.zero_point[0])
+        zero = 0 if result.quantization is None else result.quantization.point
         return "int" in result.dtype and zero == integer_range(result.dtype)[0]
     return bool(np.all(filler == (integer_range(result.dtype)[0] if "int" in result.dtype else -np.inf)))
 
@@ -54,7 +54,7 @@ def _pads_real_zero(graph: Graph, op: Op) -> bool:
     if not op.has(2):
         return True
     filler, quantization = graph.constant(op.inputs[2]), graph[op.outputs[0]].quantization
-    zero = 0 if quantization is None else int(quantization.zero_point[0])
+    zero = 0 if quantization is None else quantization.point
     return filler is not None and bool(np.all(np.asarray(filler) == zero))
 
 

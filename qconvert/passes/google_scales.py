@@ -49,7 +49,7 @@ def _activation(dtype: str, q: Quantization, scheme: str) -> tuple[str, Quantiza
     if not q.is_per_tensor:
         return None
     (lowest,), (highest,) = affine_range(q, dtype)
-    (low, high), point = integer_range(dtype), int(q.zero_point[0])
+    (low, high), point = integer_range(dtype), q.point
     bits = (high - low).bit_length()
     if scheme == "symmetric" or (scheme == "types" and low < 0):
         if point == middle(dtype):
@@ -58,7 +58,7 @@ def _activation(dtype: str, q: Quantization, scheme: str) -> tuple[str, Quantiza
         found = found.shift_zero_point(middle(dtype))
     else:
         found = choose_quantization("google_affine", lowest, highest, bits, dtype=dtype)[1]
-    if abs(float(found.scale[0]) / float(q.scale[0]) - 1) < _SAME and int(found.zero_point[0]) == point:
+    if abs(found.step / q.step - 1) < _SAME and found.point == point:
         return None
     return dtype, found
 

@@ -122,7 +122,7 @@ def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool
     own, others = affine_range(result.quantization, result.dtype), affine_range(fixed, result.dtype)
     low, high = kind_of(op).interval(graph, op, dict.fromkeys(op.inputs, ANY))
     lost = max(float(others[0].max()) - max(float(own[0].min()), low), min(float(own[1].max()), high) - float(others[1].min()))
-    return float(fixed.scale[0]) >= 2 * step or lost > step
+    return fixed.step >= 2 * step or lost > step
 
 
 class _Isolating(Rewriter):

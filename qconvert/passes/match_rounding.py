@@ -129,7 +129,7 @@ class TorchRounding(TorchForms):
         scale = self.constant(f"{name}/scale", np.asarray((products / last.scale).reshape(along), np.float32))
         # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
         scaled = self.compute("Mul", (scale, total), f"{name}/scaled", self[total], op.source, activation=str(op["activation"]))
-        whole = replace(result, quantization=Quantization.per_tensor(1.0, int(last.zero_point[0])))
+        whole = replace(result, quantization=Quantization.per_tensor(1.0, last.point))
         found = self.compute("Quantize", (scaled,), f"{name}/result_steps", whole, op.source)
         self.replace(op, Op("Reinterpret", (found,), op.outputs, {}, op.source))
         return True

@@ -110,7 +110,7 @@ class _Matching(Rewriter):
             ):
                 continue
             if q.is_per_tensor and not tensor.shares_quantization(other) and (tensor.data == q.zero_point).all():
-                zeros = np.full_like(tensor.data, int(quantization.zero_point[0]))
+                zeros = np.full_like(tensor.data, quantization.point)
                 quantization = replace(quantization, quant_min=None, quant_max=None)
                 names[index] = self.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
                 self.zeros += 1
@@ -216,10 +216,10 @@ def _common_quantization(tensors: Sequence[Tensor]) -> Quantization | None:
         if float(low.min()) <= lowest and float(high.max()) >= highest
     ]
     if holding:
-        return min(holding, key=lambda quantization: float(quantization.scale[0]))
+        return min(holding, key=lambda quantization: quantization.step)
     bottom, top = integer_range(dtype)
     if all(quantization.is_symmetric for quantization in quantizations):
-        return max(quantizations, key=lambda quantization: float(quantization.scale[0]))
+        return max(quantizations, key=lambda quantization: quantization.step)
     scale = np.float32((highest - lowest) / (top - bottom))
     point = int(np.clip(bottom - np.rint(lowest / scale), bottom, top))
     return Quantization.per_tensor(float(scale), point)

@@ -78,7 +78,7 @@ def _activation(dtype: str, q: Quantization, rounding: str) -> tuple[str, Quanti
         return None
     low, high = integer_range(dtype)
     point = low if float(affine_range(q, dtype)[0][0]) >= 0 and low == 0 else middle(dtype)
-    if is_power_of_two(float(q.scale[0])) and int(q.zero_point[0]) == point:
+    if is_power_of_two(q.step) and q.point == point:
         return None
     lowest, highest = q.limits(dtype)
     values = dequantize(np.arange(lowest, highest + 1), q)

@@ -108,8 +108,8 @@ def _narrow_constants(graph: Graph, op: Op) -> list[str]:
 def _widen_to_int16(rewriter: Rewriter, tensor: Tensor) -> str:
     """Add a constant as int16, less its zero point."""
     assert tensor.data is not None and tensor.quantization is not None
-    data = np.asarray(tensor.data.astype(np.int32) - int(tensor.quantization.zero_point[0]), np.int16)
-    return rewriter.constant(f"{tensor.name}/int16", data, quantization=Quantization.per_tensor(float(tensor.quantization.scale[0])))
+    data = np.asarray(tensor.data.astype(np.int32) - tensor.quantization.point, np.int16)
+    return rewriter.constant(f"{tensor.name}/int16", data, quantization=Quantization.per_tensor(tensor.quantization.step))
 
 
 def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:
@@ -133,7 +133,7 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
         if result.dtype in SIGNED:
             rewriter.define(shift_to_dtype(rewriter[renamed[name]], UNSIGNED[dtype]))
         error = dequantize(stored, quantization) - values
-        if np.abs(error).max(initial=0.0) > 1e-6 * float(quantization.scale[0]):  # else only the scale's own rounding to float32
+        if np.abs(error).max(initial=0.0) > 1e-6 * quantization.step:  # else only the scale's own rounding to float32
             found = cost(name, values, error, quantization.scale)
             costs += [found] if found is not None else []
     return _multiplied(op).with_names(renamed), costs

@@ -109,7 +109,7 @@ def _reduce_range(tensor: Tensor) -> Quantization:
     old = tensor.quantization
     assert old is not None
     low, (lowest, highest) = _lowest(tensor.dtype), (float(ends[0]) for ends in affine_range(old, tensor.dtype))
-    is_symmetric = int(old.zero_point[0]) == 0 and tensor.dtype == "int8"
+    is_symmetric = old.point == 0 and tensor.dtype == "int8"
     scale = max(highest / 63, lowest / -64) if is_symmetric else (max(highest, 0.0) - min(lowest, 0.0)) / 127
     while True:
         point = 0 if is_symmetric else int(np.clip(np.rint(low - min(lowest, 0.0) / scale), low, low + 127))

@@ -81,7 +81,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
     if op["arithmetic"]:
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
     limits = activated_limits(op, sides[2])
-    first, second, output = (float(quantization.scale[0]) for quantization in quantizations)
+    first, second, output = (quantization.step for quantization in quantizations)
     if rounding != "double":
         shift = _BITS - int(np.frexp(max(first, second) / output)[1])
         if not 1 <= shift <= 62:
@@ -103,7 +103,7 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     codes = [np.arange(low, high + 1) for low, high in (integer_range(tensor.dtype) for tensor in (a, b))]
     first, second = np.meshgrid(*codes, indexing="ij")
     quantizations = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
-    points = [int(quantization.zero_point[0]) for quantization in quantizations]
+    points = [quantization.point for quantization in quantizations]
     real = dequantize(first, quantizations[0]) + found.sign * dequantize(second, quantizations[1])
     unlimited = Quantization(quantizations[2].scale, quantizations[2].zero_point)  # whose own limits are among those of the sum
     exact = np.clip(quantize(real, unlimited, result.dtype).astype(np.int64), *found.limits)
@@ -178,7 +178,7 @@ class _Decomposition(Rewriter):
         result = self.graph[op.outputs[0]]
         quantization = result.quantization
         assert quantization is not None
-        output, zero_point = float(quantization.scale[0]), int(quantization.zero_point[0])
+        output, zero_point = quantization.step, quantization.point
         ratio = found.multiplier(output, self._rounding == "double")
         if not ((ratio > 0) & (ratio < 2.0**30)).all():
             raise UnfitError("its multiplier has no fixed point")
@@ -213,7 +213,7 @@ class _Decomposition(Rewriter):
     def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
         """Store steps with the zero point, limited, as the result in the place of the operator."""
         assert result.quantization is not None
-        zero_point = int(result.quantization.zero_point[0])
+        zero_point = result.quantization.point
         if zero_point:
             steps = self._emit_with_constant("Add", steps, np.array(zero_point), result, op)
         ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)

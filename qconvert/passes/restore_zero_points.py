@@ -175,7 +175,7 @@ class _Restoring(Rewriter):
     def _shift(self, name: str) -> float:
         """Return by how much the file's float values of a tensor are larger."""
         quantization = self.graph[name].quantization if name in self._points else None
-        return 0.0 if quantization is None else float(quantization.scale[0]) * self._points[name]
+        return 0.0 if quantization is None else quantization.step * self._points[name]
 
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Take the shifts out of a bias; return whether that could be done."""

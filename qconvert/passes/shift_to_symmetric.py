@@ -98,7 +98,7 @@ def _drop_roundings(graph: Graph) -> Graph:
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
     """Return the zero points to take away, by tensor: of activations, and of constants that are data."""
     weights = find_weights(graph)
-    return {tensor.name: int(tensor.quantization.zero_point[0]) for tensor in graph.tensors.values()
+    return {tensor.name: tensor.quantization.point for tensor in graph.tensors.values()
             if tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in dtypes
             and tensor.quantization.zero_point[0] and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
 

@@ -102,6 +102,6 @@ class _Removal(Rewriter):
         """Return a Clip of the float value to the ends of the quantization that it was rounded to."""
         result = self.graph[op.outputs[0]]
         assert result.quantization is not None
-        scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
+        scale, point = result.quantization.step, result.quantization.point
         ends = [(stored - point) * scale for stored in result.quantization.limits(result.dtype)]
         return replace(self.clip(value, ends, result.name, op.source), outputs=(self._define_float(result.name, "clipped"),))

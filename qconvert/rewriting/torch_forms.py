@@ -59,7 +59,7 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
     if quantization is None or not quantization.is_per_tensor or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
         return None
     low = integer_range(result.dtype)[0]
-    point, scale = int(quantization.zero_point[0]) - low, np.float32(quantization.scale[0])
+    point, scale = quantization.point - low, np.float32(quantization.scale[0])
     form = split_product(scale, point)
     if form is None:
         return None
@@ -221,7 +221,7 @@ class TorchForms(Rewriter):
             return
         least = ", but for the last bit of a few ties" if found[2] else ""
         self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
-        own = Quantization.per_tensor(float(quantization.scale[0]), found[0] + low)
+        own = Quantization.per_tensor(quantization.step, found[0] + low)
         name, pads = self._pad_data(op, data, window, own)
         name, back = self._on_quantization(op, name, own), own != quantization
         ones = saturate(np.ones((window.channels, 1, *window.kernel)), "int8")

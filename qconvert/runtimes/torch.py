@@ -221,7 +221,7 @@ def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
     for name, value in zip(graph.inputs, given, strict=True):
         quantization = graph[name].quantization
         if quantization is not None and name not in plain:  # integers to which the program itself gives a scale are plain
-            value = torch._make_per_tensor_quantized_tensor(value, float(quantization.scale[0]), int(quantization.zero_point[0]))
+            value = torch._make_per_tensor_quantized_tensor(value, quantization.step, quantization.point)
         values.append(value)
     left = dict(zip(graph.inputs, values, strict=True))
 

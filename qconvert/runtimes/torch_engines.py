@@ -82,7 +82,7 @@ def _is_quantized(tensor: Tensor) -> bool:
 
 def _scale_and_zero_point(tensor: Tensor) -> tuple[float, int]:
     assert tensor.quantization is not None
-    return float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+    return tensor.quantization.step, tensor.quantization.point
 
 
 def _as_quantized(tensor: Tensor) -> Callable[[Any], Any]:
@@ -96,7 +96,7 @@ def _weights(data: Array, quantization: Quantization, axis: int) -> Any:
     torch = torch_package()
     values = torch.from_numpy(np.array(data, order="C"))
     if quantization.is_per_tensor:
-        return torch._make_per_tensor_quantized_tensor(values, float(quantization.scale[0]), int(quantization.zero_point[0]))
+        return torch._make_per_tensor_quantized_tensor(values, quantization.step, quantization.point)
     scales, points = torch.from_numpy(quantization.scale.astype(np.float64)), torch.from_numpy(quantization.zero_point.astype(np.int64))
     return torch._make_per_channel_quantized_tensor(values, scales, points, axis)
 

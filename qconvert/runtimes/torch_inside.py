@@ -180,7 +180,7 @@ def _key(tensor: Tensor) -> Hashable:
     quantization = tensor.quantization
     if quantization is None:
         return tensor.dtype
-    return (tensor.dtype, float(quantization.scale[0]), int(quantization.zero_point[0])) if quantization.is_per_tensor else None
+    return (tensor.dtype, quantization.step, quantization.point) if quantization.is_per_tensor else None
 
 
 def _key_of(value: Any) -> Hashable:

@@ -57,7 +57,7 @@ def chosen(method: str, values: Array, dtype: str, symmetric: bool) -> QParams:
 def ends(quantization: QParams) -> tuple[float, float]:
     """The smallest and the largest value that a quantization has."""
     q = quantization.quantization
-    low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(quantization.dtype))
+    low, high = (float((limit - q.point) * q.step) for limit in q.limits(quantization.dtype))
     return low, high
 
 

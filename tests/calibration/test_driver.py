@@ -38,9 +38,7 @@ def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> No
     report = next(item for item in found.tensors if "logits" in item.names)
     assert found.samples == 40 and (report.lowest, report.highest) == pytest.approx((logits.min(), logits.max()), rel=1e-5)
     assert found.tensors[0].names == ("x",) and found.tensors[0].range == pytest.approx((0, 1), abs=1e-6)
-    assert all(
-        item.lowest >= 0 and int(item.qparams.quantization.zero_point[0]) == -128 for item in found.tensors if "Relu" in item.names[0]
-    )
+    assert all(item.lowest >= 0 and item.qparams.quantization.point == -128 for item in found.tensors if "Relu" in item.names[0])
     weights = [one for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
     assert len(weights) == 8 and all(one.qparams.quantization.quant_min == -127 for one in weights)
     assert all(item.sqnr_db is None or item.sqnr_db > 25 for item in found.tensors)

@@ -68,7 +68,7 @@ def quantizations(path: Path) -> set[tuple[float, int]]:
     """Scales of activations, with the distance of their zero points from the smallest stored value."""
     graph = qconvert.load(path)
     found = [tensor for tensor in graph.tensors.values() if not tensor.is_constant and tensor.is_quantized]
-    return {(float(t.quantization.scale[0]), int(t.quantization.zero_point[0]) + (128 if t.dtype == "int8" else 0)) for t in found}
+    return {(t.quantization.step, t.quantization.point + (128 if t.dtype == "int8" else 0)) for t in found}
 
 
 @pytest.mark.onnxruntime

@@ -60,7 +60,7 @@ def test_movements_pools_and_concat_share_what_flows_into_them() -> None:
 def test_a_quantization_that_a_target_demands_is_not_observed() -> None:
     graph = network(conv("a"), Op("Sigmoid", ("a",), ("b",)), outputs=("b",), constants={"w": W}, x=SHAPE, a=SHAPE, b=SHAPE)
     found = plan(graph)
-    assert found.groups[-1].fixed is not None and float(found.groups[-1].fixed.quantization.scale[0]) == 1 / 256
+    assert found.groups[-1].fixed is not None and found.groups[-1].fixed.quantization.step == 1 / 256
     assert [*found.observed_tensors] == ["x", "a"]
     assert plan(graph, target="ort-x86").groups[-1].fixed is None
 

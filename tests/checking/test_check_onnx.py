@@ -329,7 +329,7 @@ def test_float_inputs_cover_the_range_of_the_quantize_that_reads_them(tmp_path: 
     quantize = next(op for op in graph.ops if op.kind == "Quantize" and op.inputs[0] == graph.inputs[0])
     found = graph[quantize.outputs[0]].quantization
     assert found is not None
-    low, high = ((limit - int(found.zero_point[0])) * float(found.scale[0]) for limit in (-128, 127))
+    low, high = ((limit - found.point) * found.step for limit in (-128, 127))
     (feed,) = random_inputs(graph, 1, 0)
     values = feed[graph.inputs[0]]
     assert values.dtype == np.float32

@@ -165,7 +165,7 @@ def test_a_quantized_example_gives_its_scale_to_the_input(scripted: bool) -> Non
     x = torch.quantize_per_tensor(torch.linspace(-5, 5, 77), 0.05, 110, torch.quint8)
     graph = qconvert.from_torch(module, x)
     quantization = graph["x"].quantization
-    assert quantization is not None and (float(quantization.scale[0]), int(quantization.zero_point[0])) == (np.float32(0.05), 110)
+    assert quantization is not None and (quantization.step, quantization.point) == (np.float32(0.05), 110)
     assert np.array_equal(outputs(graph, [x.int_repr()]), module(x).int_repr().numpy())
 
 

@@ -35,7 +35,7 @@ def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], count
     assert (op.kind, op["group"], op["activation"], op["pads"], op["strides"]) == ("Conv", 3, "relu", pads, (2, 2))
     weights = changed[op.inputs[1]]
     assert weights.data is not None and weights.quantization is not None
-    assert (weights.dtype, weights.shape, float(weights.quantization.scale[0])) == (dtype, (3, 1, 2, 2), 0.25)
+    assert (weights.dtype, weights.shape, weights.quantization.step) == (dtype, (3, 1, 2, 2), 0.25)
     assert note.exact
     data = np.random.default_rng(0).integers(-100 if dtype == "int8" else 0, 100, (1, 4, 4, 3)).astype(dtype)
     before = evaluate_op(graph, graph.ops[0], [data])[0]

@@ -143,7 +143,7 @@ def test_conversions_equal_the_formula(given: str, result: str, scale: float, ro
     values = rng.integers(low, high + 1, (40, 3, 2)).astype(numpy_dtype(given))
     values[0] = low
     found = evaluate(changed, {"x": values})["y"]
-    ratio = scales.astype(np.float64) / float(output.scale[0])
+    ratio = scales.astype(np.float64) / output.step
     wanted = requantize(
         values.astype(np.int64) - point, ratio.reshape(-1, 1) if given == "int32" else ratio, -4, result, ROUNDINGS[rounding]
     )

@@ -32,7 +32,7 @@ def tied(dtype: str, largest: int, first: bool) -> Graph:
 def steps(graph: Graph, name: str, values: Array) -> Array:
     found = graph[name].quantization
     assert found is not None
-    return values.astype(int) - int(found.zero_point[0])
+    return values.astype(int) - found.point
 
 
 # these change quantizations

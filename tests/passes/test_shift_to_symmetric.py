@@ -149,7 +149,7 @@ def test_the_bias_is_worked_out_in_float64() -> None:
     assert weights.data is not None and bias.data is not None
     real = weights.data.astype(np.float64) * weights.quantization.scale.astype(np.float64)[:, None, None, None]  # type: ignore[union-attr]
     wanted = bias.data * bias.quantization.scale.astype(np.float64)  # type: ignore[union-attr]
-    wanted = wanted - float(data.quantization.scale[0]) * -3 * real.sum((1, 2, 3)) + float(np.float32(0.4)) * 5  # type: ignore[union-attr]
+    wanted = wanted - data.quantization.step * -3 * real.sum((1, 2, 3)) + float(np.float32(0.4)) * 5  # type: ignore[union-attr]
     assert np.array_equal(bias_of(shifted(graph)), wanted.astype(np.float32))
     assert json.loads(shifted(graph).metadata[SHIFTED])["y/shifted"] == 5
 

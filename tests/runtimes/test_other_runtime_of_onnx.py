@@ -91,7 +91,7 @@ def test_unsigned_data_of_8_and_16_bits(plugin: None) -> None:
     assert (inner["Tanh"].dtype, inner["Relu"].dtype) == ("uint16", "float32")  # Relu stands between Dequantize and Quantize
     assert fitted["x"].dtype == "int16" and fitted["w"].dtype == "int8"
     found = [tensor for tensor in fitted.tensors.values() if tensor.dtype == "uint16" and tensor.quantization is not None]
-    assert found and all(int(tensor.quantization.zero_point[0]) == 2**15 - 7 for tensor in found if tensor.quantization is not None)
+    assert found and all(tensor.quantization.point == 2**15 - 7 for tensor in found if tensor.quantization is not None)
 
 
 @pytest.mark.parametrize("plugin", [True], indirect=True)

@@ -80,7 +80,7 @@ def with_a_tie(graph: Graph, data: Array, rng: np.random.Generator) -> Graph:
     assert real is not None and result.quantization is not None
     value = float(np.abs(rng.choice(real.reshape(-1), 20)).max())
     scale = float(np.float32(value / (int(rng.integers(60, 120)) + 0.5))) or 1.0
-    quantization = Quantization.per_tensor(scale, int(result.quantization.zero_point[0]))
+    quantization = Quantization.per_tensor(scale, result.quantization.point)
     return graph.evolve(tensors=[replace(result, quantization=quantization)])
 
 

@@ -37,8 +37,8 @@ def wrong(edge: Edge, feed: dict[str, Array], found: Array | None) -> str:
     q = graph["y"].quantization
     if exact.real is None or q is None:
         return f"moved integers differ: {found.reshape(-1)[:4]} instead of {exact.stored.reshape(-1)[:4]}"
-    steps = exact.real / float(q.scale[0])
-    position = np.clip(steps + int(q.zero_point[0]), *integer_range(graph["y"].dtype))
+    steps = exact.real / q.step
+    position = np.clip(steps + q.point, *integer_range(graph["y"].dtype))
     beyond = np.abs(found - position) - 0.5 - ROWS.tolerance(graph, op, steps)[0]
     return f"{beyond.max():.3g} steps beyond the kernel's reach" if (beyond > 0).any() else ""
 

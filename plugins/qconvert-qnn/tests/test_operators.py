@@ -54,7 +54,7 @@ def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, 
     if kind == "Div":  # a divisor of zero gives either end
         point = fitted["i1"].quantization
         assert point is not None
-        feed["i1"] = np.maximum(feed["i1"], int(point.zero_point[0]) + 20).astype(np.uint8)
+        feed["i1"] = np.maximum(feed["i1"], point.point + 20).astype(np.uint8)
     found, exact = HtpModel(ModelFile(path, "sm8650")).run(feed), evaluate(fitted, feed)
     for name, value in exact.items():
         assert np.abs(found[name].astype(np.float64) - value.astype(np.float64)).max() <= FAR.get(kind, ONE)

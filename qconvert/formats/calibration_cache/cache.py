@@ -140,10 +140,10 @@ def _scale(name: str, found: Encoding) -> str:
             _TARGET,
             rule="not-per-tensor",
         )
-    if int(q.zero_point[0]) != middle:
+    if q.point != middle:
         _refuse(
             name,
-            f"the zero point is {int(q.zero_point[0])} of {quantization.dtype}; a calibration cache requires symmetric quantization",
+            f"the zero point is {q.point} of {quantization.dtype}; a calibration cache requires symmetric quantization",
             _SYMMETRIC,
             rule="zero-point-not-storable",
         )

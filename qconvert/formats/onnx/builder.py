@@ -401,7 +401,7 @@ class Builder(OperatorWriting):
             self.quantize(value, tensor, tensor.name)
             return
         if tensor.dtype in _NO_CLIP or not self.forms.guards:
-            scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+            scale, point = tensor.quantization.step, tensor.quantization.point
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
             low, high = (None if limit == end else (limit - point) * scale for limit, end in pairs)
             self.quantize(self._clip_to_bounds(value, tensor, (low, high)), tensor, tensor.name)

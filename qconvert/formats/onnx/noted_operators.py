@@ -146,7 +146,7 @@ class _Quantizations:
             return ""
         name = self._names.fresh(f"{result}/bound")
         self._made.add(name)
-        real = np.float32(stored - int(quantization.zero_point[0])) * quantization.scale[0]
+        real = np.float32(stored - quantization.point) * quantization.scale[0]
         self._added[name] = Tensor(name, "float32", (), np.array(real, np.float32))
         return name
 

@@ -126,7 +126,7 @@ def stated_quantization(quantization: Quantization) -> Stated:
         else ({"limits": (quantization.quant_min, quantization.quant_max)},)
     )
     if quantization.axis is None:
-        return float(quantization.scale[0]), int(quantization.zero_point[0]), *limits
+        return quantization.step, quantization.point, *limits
     return tuple(quantization.scale.tolist()), tuple(quantization.zero_point.tolist()), quantization.axis, *limits
 
 

@@ -135,7 +135,7 @@ def _refill(draft: Draft, op: Op, value: int, quantization: Quantization) -> Non
     """Gives the padding of integers the label that they got; none where it means 0.0. ONNX's default is the integer 0."""
     tensor = draft.tensors[op.outputs[0]]
     inputs = op.inputs[:2]
-    if value != int(quantization.zero_point[0]):
+    if value != quantization.point:
         data = np.array(value, numpy_dtype(tensor.dtype))
         inputs = (*inputs, draft.add(f"{tensor.name}/padding", tensor.dtype, (), data, quantization))
     draft.exchange(op, replace(op, inputs=inputs))

@@ -181,7 +181,7 @@ def _replace_operators(draft: Draft, op: Op, found: _FakeQuantization) -> list[O
         return []
     ops, name = [], found.data
     if limited != quantization:
-        bounds = [np.float32(limit - int(quantization.zero_point[0])) * quantization.scale[0] for limit in (low, high)]
+        bounds = [np.float32(limit - quantization.point) * quantization.scale[0] for limit in (low, high)]
         names = [draft.add(f"{result.name}/limit", "float32", (), np.asarray(bound, np.float32)) for bound in bounds]
         clipped = draft.add(f"{result.name}/limited", "float32", result.shape)
         ops.append(Op("Clip", (name, *names), (clipped,), {}, source))

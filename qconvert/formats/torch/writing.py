@@ -199,7 +199,7 @@ class Builder(OperatorWriting):
         low, high = self.limits(dtype, quantization)
         numbers: tuple[Any, ...]
         if quantization.axis is None and not quantization.block_size:
-            form, numbers = "per_tensor", (float(quantization.scale[0]), int(quantization.zero_point[0]))
+            form, numbers = "per_tensor", (quantization.step, quantization.point)
         else:
             form, numbers = "per_channel", (*self._parameters(quantization, name), quantization.axis)
         return self.call(f"quantized_decomposed.{what}_{form}", node, *numbers, low, high, self.dtype(dtype), **named)
@@ -255,7 +255,7 @@ class Builder(OperatorWriting):
         if tensor.quantization is None or is_exact(bounds, tensor):
             return bounds
         limits, ends = clip_range(tensor, bounds), tensor.quantization.limits(tensor.dtype)
-        scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+        scale, point = tensor.quantization.step, tensor.quantization.point
         low, high = (None if limit == end else (limit - point) * scale for limit, end in zip(limits, ends, strict=True))
         return low, high
 
@@ -324,8 +324,8 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     low, high = b.limits(tensor.dtype, quantization)
     b.note_operator()
     if quantization.axis is None:
-        steps = b.aten("round", node / float(quantization.scale[0]))
-        point: Any = int(quantization.zero_point[0])
+        steps = b.aten("round", node / quantization.step)
+        point: Any = quantization.point
     else:
         scales, point = (
             b.buffer(along_axis(values.astype(np.float64), quantization.axis, tensor.rank), f"{tensor.name}/exact")
@@ -343,7 +343,7 @@ def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor
     b.note_operator()
     real, shape, axis = b.cast(node, wide), tensor.static_shape, quantization.axis
     if axis is None:
-        return real * float(quantization.scale[0])
+        return real * quantization.step
     if not quantization.block_size:
         return real * b.buffer(along_axis(quantization.scale.astype(wide), axis, tensor.rank), f"{tensor.name}/scale")
     if shape is None or shape[axis] % quantization.block_size:

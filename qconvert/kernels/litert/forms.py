@@ -55,7 +55,7 @@ def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
     quantizations = quantizations_of(graph, op)
     if not quantizations or given.dtype not in _BYTES or given.dtype != result.dtype:
         return None
-    sides = [(float(quantization.scale[0]), int(quantization.zero_point[0])) for quantization in quantizations]
+    sides = [(quantization.step, quantization.point) for quantization in quantizations]
     return _search_form(sides[0], sides[1], given.dtype)
 
 
@@ -150,7 +150,7 @@ def reduction(graph: Graph, op: Op) -> str:
     if not count or data.dtype != result.dtype or not quantizations:
         return ""
     given, output = quantizations
-    if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
+    if not 2.0**-100 < given.step / output.step < 2.0**100:
         return ""  # float32 does not hold the factor
     if data.dtype in _XNNPACK.values():
         return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
@@ -167,7 +167,7 @@ def line_form(graph: Graph, op: Op) -> str:
         return ""
     scale, slope = found
     codes = codes_of(given.dtype)
-    real = dequantize(codes, Quantization.per_tensor(float(np.float32(scale)), int(given.quantization.zero_point[0])))
+    real = dequantize(codes, Quantization.per_tensor(float(np.float32(scale)), given.quantization.point))
     sloped = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
     alpha = float(op["alpha"]) if op.kind == "LeakyRelu" else 1.0
     own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, alpha)
@@ -227,4 +227,4 @@ def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     down = int(np.rint(256 * (ratio * np.float32(op["alpha"])))) if op.kind == "LeakyRelu" else up
     if not up:
         return None
-    return float(result.scale[0]) * up / 256 * (1 + TIES_UP), down / up * (1.0 if down < 0 else (1 - TIES_UP) / (1 + TIES_UP))
+    return result.step * up / 256 * (1 + TIES_UP), down / up * (1.0 if down < 0 else (1 - TIES_UP) / (1 + TIES_UP))

@@ -34,9 +34,9 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
             if not quantizations:
                 return None
             *given, output = quantizations
-            steps = [np.asarray(value, np.int64) - int(item.zero_point[0]) for value, item in zip(stored, given, strict=False)]
+            steps = [np.asarray(value, np.int64) - item.point for value, item in zip(stored, given, strict=False)]
             found = compute(op, steps, given, output, **options)
-            return None if found is None else Integers.clip_to_limits(graph, op, found + int(output.zero_point[0]))
+            return None if found is None else Integers.clip_to_limits(graph, op, found + output.point)
 
         return reference
 

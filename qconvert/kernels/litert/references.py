@@ -86,10 +86,10 @@ def subtract_by_xnnpack(op: Op, steps: Sequence[Array], given: Sequence[Quantiza
 def squared_difference(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization, bits: int = 7) -> Array | None:
     """SQUARED_DIFFERENCE: operands are brought to a quantization of twice the larger scale, with so many bits more
     (squared_difference.cc, which demands a last multiplier below 1)."""
-    scales = [float(item.scale[0]) for item in given]
+    scales = [item.step for item in given]
     common = 2 * max(scales)
     first, second = (rescale_twice(item << bits, scale / common) for item, scale in zip(steps, scales, strict=True))
-    factor = common**2 / (2.0 ** (2 * bits) * float(output.scale[0]))
+    factor = common**2 / (2.0 ** (2 * bits) * output.step)
     return rescale_twice((first - second) ** 2, factor) if factor < 1 else None
 
 
@@ -118,8 +118,8 @@ def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     parts = []
     for value, own in zip(stored, given, strict=True):
         factor = own.scale[0] * (np.float32(1) / output.scale[0])
-        scaled = np.asarray(value, np.float32) * factor + np.float32(-int(own.zero_point[0])) * factor
-        parts.append(value if own == output else round_half_away(scaled) + int(output.zero_point[0]))
+        scaled = np.asarray(value, np.float32) * factor + np.float32(-own.point) * factor
+        parts.append(value if own == output else round_half_away(scaled) + output.point)
     return Integers.clip_to_limits(graph, op, np.concatenate(parts, int(op["axis"])))
 
 
@@ -130,7 +130,7 @@ def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers
         return None
     with np.errstate(all="ignore"):
         steps = np.asarray(stored[0] * (np.float32(1) / found[0].scale[0]), np.float64)
-    return Integers.clip_to_limits(graph, op, np.rint(np.clip(steps, -(2.0**31), 2.0**31)) + int(found[0].zero_point[0]))
+    return Integers.clip_to_limits(graph, op, np.rint(np.clip(steps, -(2.0**31), 2.0**31)) + found[0].point)
 
 
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -152,8 +152,8 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
         return None
     if plain or {data.dtype, result.dtype} - {"int8", "uint8"}:
         return to_integers(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype))
-    steps = np.asarray(stored[0], np.int64) - int(quantizations[0].zero_point[0])
-    factor, zero_point = float(quantizations[0].scale[0]) / float(quantizations[1].scale[0]), int(quantizations[1].zero_point[0])
+    steps = np.asarray(stored[0], np.int64) - quantizations[0].point
+    factor, zero_point = quantizations[0].step / quantizations[1].step, quantizations[1].point
     return Integers((requantize_sums(steps, factor, zero_point, result.dtype, "tflite_ruy"),))
 
 

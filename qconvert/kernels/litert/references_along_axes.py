@@ -119,9 +119,9 @@ def total(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     found = _sum_stored(graph, op, stored)
     if found is None:
         return None
-    steps = found.sums - found.size * int(found.given.zero_point[0])
-    scaled = rescale_twice(steps, float(found.given.scale[0]) / float(found.output.scale[0]))
-    return Integers.clip_to_limits(graph, op, scaled + int(found.output.zero_point[0]))
+    steps = found.sums - found.size * found.given.point
+    scaled = rescale_twice(steps, found.given.step / found.output.step)
+    return Integers.clip_to_limits(graph, op, scaled + found.output.point)
 
 
 def total_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -130,9 +130,9 @@ def total_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     if found is None:
         return None
     scale = found.given.scale[0] / found.output.scale[0]
-    offset = np.float32(-int(found.given.zero_point[0])) * scale * np.float32(found.size)
+    offset = np.float32(-found.given.point) * scale * np.float32(found.size)
     steps = round_half_away((found.sums.astype(np.float32) * scale + offset).astype(np.float64))
-    return Integers((saturate(steps + int(found.output.zero_point[0]), graph[op.outputs[0]].dtype),))
+    return Integers((saturate(steps + found.output.point, graph[op.outputs[0]].dtype),))
 
 
 def softmax_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
@@ -140,7 +140,7 @@ def softmax_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], precision: s
     found = quantizations_of_16_bits(graph, op, stored)
     if found is None:
         return None
-    return to_integers(tflite_softmax(stored[0], float(found[0].scale[0]), float(op["beta"]), int(op["axis"]), precision))
+    return to_integers(tflite_softmax(stored[0], found[0].step, float(op["beta"]), int(op["axis"]), precision))
 
 
 def _below_largest(op: Op, steps: Array) -> Array:
@@ -160,7 +160,7 @@ def log_softmax_by_table(op: Op, steps: Sequence[Array], given: Sequence[Quantiz
     """LOG_SOFTMAX of bytes by TFLite's optimized kernel, in float32 (optimized_ops.h, LogSoftmax)."""
     below, scale = _below_largest(op, steps[0]), given[0].scale[0]
     _, sums = sum_exponentials(scale, below)
-    largest = np.moveaxis(steps[0], int(op["axis"]), -1).max(axis=-1, keepdims=True) + int(given[0].zero_point[0])
+    largest = np.moveaxis(steps[0], int(op["axis"]), -1).max(axis=-1, keepdims=True) + given[0].point
     offset = (scale * largest.astype(np.float32) + np.log(sums.astype(np.float64)).astype(np.float32)) / output.scale[0]
     found = (below + largest).astype(np.float32) * (scale / output.scale[0]) - offset
     return np.moveaxis(round_half_even(found), -1, int(op["axis"])).astype(np.int64)
@@ -205,7 +205,7 @@ class _Exponents(NamedTuple):
 @on_steps()
 def softmax(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization) -> Array:
     """SOFTMAX of bytes in fixed point (reference/softmax.h). Sums of 512 and more stop the process."""
-    found = _Exponents.of(op, steps[0], float(given[0].scale[0]), float(op["beta"]))
+    found = _Exponents.of(op, steps[0], given[0].step, float(op["beta"]))
     inverse, bits = gemmlowp_reciprocal(found.sums)
     product = high_product(inverse, found.exponentials())
     shares = rounding_divide_by_pot(product, np.maximum(bits - (31 - _SUM_BITS) + 31 - 8, 0))
@@ -215,7 +215,7 @@ def softmax(op: Op, steps: Sequence[Array], given: Sequence[Quantization], outpu
 @on_steps()
 def log_softmax(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization) -> Array:
     """LOG_SOFTMAX of int8 in fixed point (reference/integer_ops/log_softmax.h)."""
-    found = _Exponents.of(op, steps[0], float(given[0].scale[0]))
+    found = _Exponents.of(op, steps[0], given[0].step)
     multiplier, shift = found.factor
     logarithm = tflite_log(found.sums, _SUM_BITS, _INPUT_BITS)
     lowest = rescale_twice(logarithm - 2**31, 2.0 ** (31 - shift) / multiplier)

@@ -126,7 +126,7 @@ def square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantizat
 @on_steps()
 def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
     """RSQRT of bytes (RsqrtEvalQuantized, elementwise.cc): 20 bits of 1 / sqrt(steps), then the factor of the scales."""
-    multiplier, shift = quantize_multiplier(1 / (np.sqrt(float(given[0].scale[0])) * float(output.scale[0])))
+    multiplier, shift = quantize_multiplier(1 / (np.sqrt(given[0].step) * output.step))
     inverse, own = inverse_root(np.maximum(steps[0], 1))
     found = multiply_by_quantized_multiplier(multiply_by_quantized_multiplier(1, inverse, own + 20), multiplier, shift - 20)
     return np.where(steps[0] > 0, found, 2**31 - 1)
@@ -208,7 +208,7 @@ _CURVES = {"Sigmoid": (gemmlowp_logistic, 8), "Tanh": (gemmlowp_tanh, 7)}
 def curve_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
     """LOGISTIC and TANH of int8 by tflite-micro: gemmlowp's of 32 bits, with 4 integer bits (reference/integer_ops/logistic.h, tanh.h)."""
     function, bits = _CURVES[op.kind]
-    multiplier, shift = quantize_multiplier(float(given[0].scale[0]) * 2.0 ** (31 - _CURVE_BITS))
+    multiplier, shift = quantize_multiplier(given[0].step * 2.0 ** (31 - _CURVE_BITS))
     radius = int((2**_CURVE_BITS - 1) * 2.0 ** (31 - _CURVE_BITS - int(shift)))
     data = multiply_by_quantized_multiplier(np.clip(steps[0], -radius, radius), multiplier, shift)
     found = rounding_divide_by_pot(function(data, _CURVE_BITS, 31), 31 - bits)
@@ -220,7 +220,7 @@ def curve_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: 
 def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
     """A function of bytes by XNNPACK's table: the zero point joins before the rounding, whose ties are even
     (xnn_create_elu_nc_qs8 and its like, init_lut_op)."""
-    zero_point = int(output.zero_point[0])
+    zero_point = output.point
     function = _sigmoid if op.kind == "Sigmoid" else _function(op)
     stored = _to_float_steps(function, steps[0], given[0], output) + np.float32(zero_point)
     return np.asarray(round_half_even(stored).astype(np.int64) - zero_point)
@@ -234,7 +234,7 @@ def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers 
         plain: of the reference kernels, not of the optimized ones.
     """
     found = quantizations_of_16_bits(graph, op, stored)
-    return None if found is None else to_integers(tflite_curve(stored[0], float(found[0].scale[0]), op.kind, plain))
+    return None if found is None else to_integers(tflite_curve(stored[0], found[0].step, op.kind, plain))
 
 
 #: What the kernels take for the function of what is outside of its domain: the smallest or the largest result.

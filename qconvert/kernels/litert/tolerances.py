@@ -52,7 +52,7 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     quantizations = quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
         return table(graph, op, exact)
-    given, result = (float(quantization.scale[0]) for quantization in quantizations)
+    given, result = (quantization.step for quantization in quantizations)
     attributes: dict[str, Any] = dict(op.attributes)
 
     def steps(codes: Array) -> Array:
@@ -120,7 +120,7 @@ def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Fou
     quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
     if not quantizations:
         return table(graph, op, exact)
-    one, other, result = (float(quantization.scale[0]) for quantization in quantizations)
+    one, other, result = (quantization.step for quantization in quantizations)
     step = (2 * max(one, other) * 2.0**-bits) ** 2 / result
     halved = 0.0 if bits else 0.5
     off = halved + (halved if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other))))
@@ -168,7 +168,7 @@ def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     quantizations = quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
         return np.full(exact.shape, 255 * 2.0**-9), True
-    given, output = (float(quantization.scale[0]) for quantization in quantizations)
+    given, output = (quantization.step for quantization in quantizations)
     ratio = given * output**-1
     slope = min(1.0, abs(float(op["alpha"]))) if op.kind == "LeakyRelu" else 1.0
     steps = np.abs(exact) / ratio / np.where(exact < 0, slope or 1.0, 1.0)
@@ -204,7 +204,7 @@ def twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
 def _step(graph: Graph, op: Op) -> float:
     """Return the scale of the result: 2^-15 in the kernel, another after a QUANTIZE."""
     quantization = graph[op.outputs[0]].quantization
-    return 2.0**-15 if quantization is None else float(quantization.scale[0])
+    return 2.0**-15 if quantization is None else quantization.step
 
 
 def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
@@ -246,9 +246,9 @@ def reduce_prod(graph: Graph, op: Op, exact: Array) -> Found:
     count = int(np.prod([size for size in sizes if isinstance(size, int)]))
     if data.quantization is None or result.quantization is None or not count or not all(isinstance(size, int) for size in sizes):
         return table(graph, op, exact)
-    step = float(data.quantization.scale[0]) * float(result.quantization.scale[0]) ** (-1 / count)
+    step = data.quantization.step * result.quantization.step ** (-1 / count)
     low, high = integer_range(data.dtype)
-    zero = int(data.quantization.zero_point[0])
+    zero = data.quantization.point
     widest, most = max(high - zero, zero - low) * step, float(np.subtract(*integer_range(result.dtype)[::-1]))
     off = 0.0
     for _ in range(count - 1):
@@ -269,7 +269,7 @@ def log_softmax(graph: Graph, op: Op, exact: Array) -> Found:
     found, _ = table(graph, op, exact)
     if quantization is None:
         return found, False
-    fraction, _ = np.frexp(float(quantization.scale[0]))
+    fraction, _ = np.frexp(quantization.step)
     cut = np.where(exact <= -31 * fraction * _LOG_STEPS, exact + 255, 0.0)
     return np.maximum(found, cut), bool((cut > _COARSE).any())
 

@@ -347,5 +347,5 @@ def split_limits(quantization: QParams) -> tuple[Quantization, list[Array]]:
     if q.quant_min is None and q.quant_max is None:
         return q, []
     with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
-        bounds = [np.asarray(np.float32(limit - int(q.zero_point[0])) * q.scale[0], np.float32) for limit in q.limits(quantization.dtype)]
+        bounds = [np.asarray(np.float32(limit - q.point) * q.scale[0], np.float32) for limit in q.limits(quantization.dtype)]
     return replace(q, quant_min=None, quant_max=None), bounds

@@ -248,9 +248,9 @@ def _lost_bounds(old: Tensor, new: Tensor, interval: Interval, strictly: bool) -
         return None, None
     ends = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype).astype(np.int64)
     values = quantize(np.array(interval), after, new.dtype).astype(np.int64)
-    step = 0.0 if strictly else max(1.0, float(before.scale[0]) / float(after.scale[0]))
+    step = 0.0 if strictly else max(1.0, before.step / after.step)
     beyond = ends[0] - values[0] > step, values[1] - ends[1] > step
-    low, high = (np.float32(int(end) - int(after.zero_point[0])) * after.scale[0] for end in ends)
+    low, high = (np.float32(int(end) - after.point) * after.scale[0] for end in ends)
     return low if beyond[0] else None, high if beyond[1] else None
 
 

@@ -108,8 +108,8 @@ def shift_linear(s: Shifting, op: Op) -> None:
 def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
     """Clip float values so that they leave the stored integers between the limits."""
     quantization = s.quantization(name)
-    point = 0 if s.shift(name) else int(quantization.zero_point[0])
-    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(quantization.scale[0]))
+    point = 0 if s.shift(name) else quantization.point
+    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * quantization.step)
               for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
     s.counts["activations are Clips in float"] += 1
     return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)

@@ -57,7 +57,7 @@ class Shifting:
     def shift(self, name: str) -> float:
         """Return by how much the float values of a tensor are larger than they were; 0 where they are not."""
         quantization = self.graph[name].quantization
-        return float(quantization.scale[0]) * self._points[name] if name in self._points and quantization is not None else 0.0
+        return quantization.step * self._points[name] if name in self._points and quantization is not None else 0.0
 
     def quantization(self, name: str) -> Quantization:
         """Return the old quantization of a tensor."""

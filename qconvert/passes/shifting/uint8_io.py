@@ -56,12 +56,12 @@ def from_unsigned(s: Shifting, op: Op) -> None:
     quantization."""
     name, result = op.inputs[0], op.outputs[0]
     own, new = s.quantization(name), s.quantization(result)
-    point, same = int(own.zero_point[0]), own.scale[0] == new.scale[0]
+    point, same = own.point, own.scale[0] == new.scale[0]
     # The float values of the signed quantization are shifted already where both have one scale.
-    off = point - (round(s.shift(result) / float(new.scale[0])) if same else 0)
+    off = point - (round(s.shift(result) / new.step) if same else 0)
     value = s.compute("Cast", (name,), f"{name}/numbers", name, op.source, to="float32")
     value = s.plus(value, -float(off), op.source)
-    scale = s.rewriter.constant(f"{name}/scale", float(own.scale[0]))
+    scale = s.rewriter.constant(f"{name}/scale", own.step)
     value = s.compute("Mul", (value, scale), f"{name}/value", name, op.source)
     s.quantize(value if same else s.plus(value, s.shift(result), op.source), result, op.source)
 
@@ -72,9 +72,9 @@ def to_unsigned(s: Shifting, op: Op) -> None:
     own, new = s.quantization(name), s.quantization(result)
     value, moved = s.dequantize(name, op.source), s.shift(name)
     same = own.scale[0] == new.scale[0]
-    point = int(new.zero_point[0]) - (round(moved / float(own.scale[0])) if same else 0)
+    point = new.point - (round(moved / own.step) if same else 0)
     value = value if same else s.plus(value, -moved, op.source)
-    scale = s.rewriter.constant(f"{result}/scale", float(new.scale[0]))
+    scale = s.rewriter.constant(f"{result}/scale", new.step)
     value = s.compute("Div", (value, scale), f"{result}/steps", result, op.source)
     value = s.compute("Round", (s.plus(value, float(point), op.source),), f"{result}/rounded", result, op.source)
     limits = zip(("lowest", "highest"), integer_range("uint8"), strict=True)

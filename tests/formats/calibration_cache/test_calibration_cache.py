@@ -78,7 +78,7 @@ def test_a_cache_as_tensorrt_writes_it(tmp_path: Path) -> None:
     assert found.weights == "max-abs" and "EntropyCalibration2" in found.origin
     quantization = found["input_1:0"].qparams
     assert quantization == QParams("int8", Quantization.per_tensor(np.uint32(0x3C010A14).view(np.float32)))
-    assert float(quantization.quantization.scale[0]) == pytest.approx(1 / 127, rel=1e-3)
+    assert quantization.quantization.step == pytest.approx(1 / 127, rel=1e-3)
     assert found["data"].required and not found["(Unnamed Layer* 4) [Fully Connected]_output"].required
     assert found["tiny"].qparams.quantization.scale[0] == np.uint32(0x45).view(np.float32)  # hex() leaves zeros in front out
 

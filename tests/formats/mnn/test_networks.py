@@ -34,13 +34,13 @@ def constants(path: Path) -> dict[str, Array]:
 def scale(encodings: Encodings, place: Place | str) -> float:
     quantization = encodings[place].qparams
     assert quantization is not None and quantization.dtype == "int8" and quantization.quantization.is_per_tensor
-    return float(quantization.quantization.scale[0])
+    return quantization.quantization.step
 
 
 def zero_point(encodings: Encodings, place: Place | str) -> int:
     quantization = encodings[place].qparams
     assert quantization is not None
-    return int(quantization.quantization.zero_point[0])
+    return quantization.quantization.point
 
 
 def diagonal(measured: Array, channels: int) -> Array:

@@ -291,7 +291,7 @@ def test_absent_zero_points_are_0() -> None:
     node = OneNode("int8").data(IMAGE).const(np.float32(0.1)).absent().data(IMAGE).const(np.float32(0.2)).absent().const(np.float32(0.3))
     graph = onnx_graph(node.model("QLinearAdd", IMAGE), "one")
     quantizations = [graph[name].quantization for name in (*graph.ops[0].inputs, *graph.ops[0].outputs)]
-    assert [(float(q.scale[0]), int(q.zero_point[0])) for q in quantizations if q] == [(np.float32(v), 0) for v in (0.1, 0.2, 0.3)]
+    assert [(q.step, q.point) for q in quantizations if q] == [(np.float32(v), 0) for v in (0.1, 0.2, 0.3)]
     assert graph["y"].dtype == "int8"
 
 

@@ -99,7 +99,7 @@ def _step(graph: Graph, output: str) -> float:
     """One step of the quantization from which an output was made."""
     made = graph.producers().get(output)
     quantization = graph[output].quantization or (None if made is None else graph[made.inputs[0]].quantization)
-    return 1.0 if quantization is None else float(quantization.scale[0])
+    return 1.0 if quantization is None else quantization.step
 
 
 @pytest.mark.cross_section

@@ -236,7 +236,7 @@ def test_an_input_has_the_scale_that_the_user_states(tmp_path: Path, kind: str, 
     _compare(path, [x], stated)
     tensor = load(path, input_shape=stated)["x"]
     assert tensor.dtype == dtype and tensor.quantization is not None
-    assert (float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])) == (np.float32(0.05), zero_point)
+    assert (tensor.quantization.step, tensor.quantization.point) == (np.float32(0.05), zero_point)
 
 
 @pytest.mark.parametrize("kind", ["foo", "quint8(0,3)", "quint8(0.1,256)", "quint8(nan,3)", "qint8(0.1,-129)", "float32(1,0)", "quint8(1)"])

@@ -177,9 +177,7 @@ def test_a_scale_may_be_a_tensor_that_is_read_as_a_number(tmp_path: Path) -> Non
     )
     graph = graph_of(archive(tmp_path / "a.pt", net(body), attributes, traced=[("float32", (2, 2))]))
     quantizations = [
-        (float(quantization.scale[0]), int(quantization.zero_point[0]))
-        for name in ("q", *graph.outputs)
-        if (quantization := graph[name].quantization) is not None
+        (quantization.step, quantization.point) for name in ("q", *graph.outputs) if (quantization := graph[name].quantization) is not None
     ]
     assert quantizations == [(0.25, 7), (0.5, 1)]
 

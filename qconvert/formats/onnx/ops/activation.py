@@ -87,7 +87,7 @@ def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> N
     # Both sides are doubled, since onnxruntime makes x / y of x * (1 / y), which rounds once (DivMulFusion).
     shares = found * (2 / (total * (2 * result.quantization.scale[0])))
     below_half = np.nextafter(np.float32(0.5), np.float32(0))  # half takes 0.49999997 up too
-    steps, point = (shares + below_half).floor(), int(result.quantization.zero_point[0])
+    steps, point = (shares + below_half).floor(), result.quantization.point
     store_steps(op, steps + point if point else steps)
 
 
@@ -147,7 +147,7 @@ def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[
     elif not q.is_per_tensor:
         raise NotCoveredError("bounds of integers with several scales")
     else:
-        steps = [None if limit is None else np.float32(limit - int(q.zero_point[0])) for limit in limits]
+        steps = [None if limit is None else np.float32(limit - q.point) for limit in limits]
         bounds = [
             "" if n is None else r.const(np.float32(n * q.scale[0]), hint) for n, hint in zip(steps, ("lowest", "highest"), strict=True)
         ]

@@ -107,7 +107,7 @@ def _pad_data(op: Op, b: Builder, sizes: list[int | None], along: list[int]) -> 
         pads = at.node("Concat", front, starts, back, front, ends, back, axis=0)
         padded = [None if axis in along else size for axis, size in enumerate(sizes)]
     wide = value.cast("int32" if tensor.dtype in _NO_PAD else tensor.dtype)
-    zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
+    zero = 0 if tensor.quantization is None else tensor.quantization.point
     return wide.then("Pad", pads, zero).cast(tensor.dtype), padded
 
 

@@ -89,11 +89,11 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     at, result = Place(b, b, op.outputs[0]), b.tensor(op.outputs[0])
     low, _ = integer_range(result.dtype)
     multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](quantizations, output)
-    point, away = int(output.zero_point[0]) - low, op["arithmetic"] == "qnnpack"
+    point, away = output.point - low, op["arithmetic"] == "qnnpack"
     factors = [multiplier * 2.0**-shift for multiplier in multipliers]
     offset = 0.0 if away else 0.5 + point
     for factor, quantization in zip(factors, quantizations, strict=True):
-        offset -= factor * int(quantization.zero_point[0])
+        offset -= factor * quantization.point
     first, second = (at.stored(name, "float64") * factor for name, factor in zip(op.inputs, factors, strict=True))
     total = first + second + offset
     total = total.round_away() + point if away else total

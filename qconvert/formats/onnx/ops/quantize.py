@@ -44,14 +44,14 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     quantizations = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(quantization.is_per_tensor for quantization in quantizations):
         raise b.unsupported_error(op, "int32 with scales for each channel", rule="several-zero-points")
-    scale, point = float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0])
+    scale, point = quantizations[-1].step, quantizations[-1].point
     value = Place(b, b, result.name).stored(source.name, "float64")
     if len(quantizations) == 1:
         steps = (value / scale).round()
     else:
         low, high = integer_range(source.dtype)
-        own = int(quantizations[0].zero_point[0])
-        rescale = Rescale.of(float(quantizations[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
+        own = quantizations[0].point
+        rescale = Rescale.of(quantizations[0].step / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
             raise b.unsupported_error(op, "steps that may overflow in its kernel", rule="may-overflow")
         steps = rescale.emit(value - own)
@@ -75,7 +75,7 @@ def dequantize_with_scale(b: Builder, data: Tensor, scale: float, zero_point: in
     """
     assert data.quantization is not None
     plain = b.cast(b.stored_value(data.name), data.dtype, hint=f"{data.name}/plain")
-    point = int(data.quantization.zero_point[0]) if zero_point is None else zero_point
+    point = data.quantization.point if zero_point is None else zero_point
     return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), point))
 
 

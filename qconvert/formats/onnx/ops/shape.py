@@ -241,7 +241,7 @@ def write_pad(op: Op, b: Builder) -> None:
         if wide and not is_real:
             filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
     elif tensor.quantization is not None and not wide and tensor.quantization.zero_point.any():  # ONNX's own is the integer 0
-        filler = [b.const(np.array(int(tensor.quantization.zero_point[0]), tensor.dtype), f"{tensor.name}/padding")]
+        filler = [b.const(np.array(tensor.quantization.point, tensor.dtype), f"{tensor.name}/padding")]
     write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1]), *filler], mode="constant")
 
 

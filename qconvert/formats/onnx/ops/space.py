@@ -131,10 +131,10 @@ def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: s
     share that takes ties up and crosses no other value (kernels/litert/forms.py)."""
     data, name = b.tensor(op.inputs[0]), op.outputs[0]
     low = integer_range(data.dtype)[0]
-    value = dequantize_with_scale(b, data, float(quantization.scale[0]) * (1 + TIES_UP), low)
+    value = dequantize_with_scale(b, data, quantization.step * (1 + TIES_UP), low)
     attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
-    b.quantize(resized, replace(data, quantization=Quantization.per_tensor(float(quantization.scale[0]), low)), f"{name}/whole")
+    b.quantize(resized, replace(data, quantization=Quantization.per_tensor(quantization.step, low)), f"{name}/whole")
     b.cast(f"{name}/whole", data.dtype, name)
 
 

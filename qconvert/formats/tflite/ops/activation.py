@@ -54,7 +54,7 @@ def read_softmax(r: Reading) -> None:
     if result.dtype != "uint8" or q is None or not q.zero_point.any():
         r.emit("Softmax", axis=-1, beta=beta)
         return
-    counted = r.intermediate("from_zero", "uint8", result.shape, Quantization.per_tensor(float(q.scale[0]), 0))
+    counted = r.intermediate("from_zero", "uint8", result.shape, Quantization.per_tensor(q.step, 0))
     r.emit("Reinterpret", r.emit("Softmax", outputs=[counted], axis=-1, beta=beta))
 
 
@@ -159,7 +159,7 @@ def _clip_of_bytes(low: float, high: float, data: Tensor, result: Tensor) -> str
     wanted = [int(_stored_bound(value, result)) for value in (low, high)]
     for bounds, builtin in _CLIPS.items():
         if builtin in ("RELU", "RELU6") and [int(_stored_bound(value, result)) for value in bounds] == wanted:
-            steps = 6 / float(result.quantization.scale[0]) % 1
+            steps = 6 / result.quantization.step % 1
             if builtin == "RELU" or abs(steps - 0.5) > 1e-3:  # where the kernel rounds half up
                 return builtin
     return ""
@@ -170,7 +170,7 @@ def _bound(op: Op, w: Writing, position: int) -> float:
     if not op.has(position):
         return -np.inf if position == 1 else np.inf
     value, q = w.constant(op, position).reshape(-1)[0], w.tensor(op.inputs[position]).quantization
-    return float(value) if q is None else float(q.scale[0]) * (int(value) - int(q.zero_point[0]))
+    return float(value) if q is None else q.step * (int(value) - q.point)
 
 
 def _stored_bound(value: float, result: Tensor) -> Array:

@@ -61,7 +61,7 @@ def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
     q = tensor.quantization
     if q is None or not q.is_per_tensor:
         raise r.invalid(f"the intermediate tensor {tensor.name!r} has no scale", rule="scale-missing")
-    return float(q.scale[0]), int(q.zero_point[0])
+    return q.step, q.point
 
 
 def read_lstm(r: Reading) -> None:

@@ -123,7 +123,7 @@ def _scale_input(c: Reading, name: str, factor: float) -> str:
     tensor = c.lookup(name)
     if tensor.quantization is None:
         return scale_values(c, name, factor, "stretched")
-    quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
+    quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), tensor.quantization.point)
     return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
 
 

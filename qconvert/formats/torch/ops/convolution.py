@@ -76,7 +76,7 @@ def _repeat_group_scales(c: Reading, quantization: Quantization, groups: int) ->
     ):
         raise c.unsupported_error("scales along the inputs of a transposed convolution", rule="form-not-covered")
     if quantization.axis == 0:
-        return Quantization.per_tensor(float(quantization.scale[0]), int(quantization.zero_point[0]))
+        return Quantization.per_tensor(quantization.step, quantization.point)
     return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
 
 

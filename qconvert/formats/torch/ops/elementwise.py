@@ -24,7 +24,7 @@ def _data(c: Reading) -> tuple[str, str, float, int]:
     tensor = c.operand("qa")
     if tensor.quantization is None or not tensor.quantization.is_per_tensor:
         raise c.invalid("the data are not quantized with one scale", rule="not-per-tensor")
-    return tensor.name, tensor.dtype, float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+    return tensor.name, tensor.dtype, tensor.quantization.step, tensor.quantization.point
 
 
 def _quantization(c: Reading, scale: float, zero_point: int) -> Quantization:

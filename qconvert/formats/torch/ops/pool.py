@@ -73,7 +73,7 @@ def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[
         pooled = c.emit("AveragePool", [name], hint="average", **attributes)
         return c.emit("Mul", [pooled, c.real_constant(factor, name, "factor")], quantization=None)
     scale = float(np.float32(tensor.quantization.scale[0] * factor))
-    quantization = Quantization.per_tensor(scale, int(tensor.quantization.zero_point[0]))
+    quantization = Quantization.per_tensor(scale, tensor.quantization.point)
     larger = c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
     return c.emit("AveragePool", [larger], quantization=tensor.quantization, **attributes)
 

@@ -117,7 +117,7 @@ class ModuleBuilder(Builder):
                 where=f"tensor {name!r}",
                 rule="not-per-tensor",
             )
-        return self.aten("_make_per_tensor_quantized_tensor", node, float(quantization.scale[0]), int(quantization.zero_point[0]))
+        return self.aten("_make_per_tensor_quantized_tensor", node, quantization.step, quantization.point)
 
     def take_input(self, name: str) -> Node:
         """Adds an input; integers with a quantization become a quantized tensor."""
@@ -148,19 +148,19 @@ class ModuleBuilder(Builder):
         if quantization.axis is not None or quantization.block_size:
             scales, points = self._parameters(quantization, tensor.name)
             return self.aten("quantize_per_channel", node, scales, points, quantization.axis, kind)
-        node = self.aten("quantize_per_tensor", node, float(quantization.scale[0]), int(quantization.zero_point[0]), kind)
+        node = self.aten("quantize_per_tensor", node, quantization.step, quantization.point, kind)
         limits = self.limits(tensor.dtype, quantization)
         return node if limits == integer_range(tensor.dtype) else self._clamp_integers(node, quantization, *limits)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
         """Adds a pad; in a quantized tensor the filler is a float value."""
         quantization = tensor.quantization
-        real = value if quantization is None else float((value - int(quantization.zero_point[0])) * np.float64(quantization.scale[0]))
+        real = value if quantization is None else float((value - quantization.point) * np.float64(quantization.scale[0]))
         return super().pad(tensor, node, pads, real)
 
     def _clamp_integers(self, node: Node, quantization: Quantization, low: int, high: int) -> Node:
         """A quantized tensor clipped to a range of its integers; bounds are float values, which PyTorch rounds to them."""
-        scale, point = np.float64(quantization.scale[0]), int(quantization.zero_point[0])
+        scale, point = np.float64(quantization.scale[0]), quantization.point
         return self.clamp(node, float((low - point) * scale), float((high - point) * scale))
 
     def clamp(self, node: Node, low: float, high: float) -> Node:
@@ -171,7 +171,7 @@ class ModuleBuilder(Builder):
         """Scale and zero point of the result, which is a tensor of bytes."""
         quantization = self.output_tensor(op).quantization
         assert quantization is not None
-        return float(quantization.scale[0]), int(quantization.zero_point[0])
+        return quantization.step, quantization.point
 
     def has_relu(self, op: Op) -> bool:
         """Whether an operator has a relu that its quantization does not imply."""

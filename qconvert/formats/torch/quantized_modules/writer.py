@@ -91,7 +91,7 @@ def _make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
     """A quantized tensor. Scales along an axis are float64 there."""
     torch = torch_package()
     if quantization.axis is None:
-        return torch._make_per_tensor_quantized_tensor(tensor_of(data), float(quantization.scale[0]), int(quantization.zero_point[0]))
+        return torch._make_per_tensor_quantized_tensor(tensor_of(data), quantization.step, quantization.point)
     scales, points = tensor_of(quantization.scale.astype(np.float64)), tensor_of(quantization.zero_point.astype(np.int64))
     return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, quantization.axis)
 

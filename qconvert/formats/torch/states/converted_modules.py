@@ -73,7 +73,7 @@ def _common_type(quantizations: list[QParams]) -> str:
 
 
 def _set_type(item: QParams, dtype: str) -> QParams:
-    if dtype == "int8" and int(item.quantization.zero_point[0]) > 127:
+    if dtype == "int8" and item.quantization.point > 127:
         raise InvalidModelError(
             "some zero points are negative and others are above 127; one type cannot hold both", rule="contradicting-zero-points"
         )

@@ -55,7 +55,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
     begins, ends = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
-    zero = 0 if quantization is None else int(quantization.zero_point[0])
+    zero = 0 if quantization is None else quantization.point
     node = b.pad(b.input_tensor(op), b.stored_input(op), torch_pads(begins, ends), zero)
     cut, inner, outer = [-1], [], [0]
     for axis in range(1, rank):
@@ -194,7 +194,7 @@ def write_pad(op: Op, b: Builder) -> None:
     begins, ends = pads[:rank], pads[rank:]
     data = b.input_tensor(op)
     if op["mode"] == "constant":
-        value: Any = 0 if data.quantization is None else int(data.quantization.zero_point[0])
+        value: Any = 0 if data.quantization is None else data.quantization.point
         if op.has(2):
             filler = b.graph.constant(op.inputs[2])
             if filler is None:

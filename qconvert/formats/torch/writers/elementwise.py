@@ -46,7 +46,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
     def single(node: Any) -> Any:
         return b.widen(b.cast(node, "float32"))
 
-    scale = float(quantization.scale[0])
+    scale = quantization.step
     root = single(b.aten("sqrt", single(node)))
     b.finish(op, b.aten("floor", single(root / scale)) * scale)
 
@@ -78,7 +78,7 @@ def _bound(op: Op, b: Builder, name: str) -> Any:
         return b.float_value(name)
     value = tensor.data.reshape(-1)[0]
     if tensor.quantization is not None:
-        return float((float(value) - int(tensor.quantization.zero_point[0])) * tensor.quantization.scale[0])
+        return float((float(value) - tensor.quantization.point) * tensor.quantization.scale[0])
     real = b.input_tensor(op)
     if real.is_quantized or "float" in real.dtype:
         return None if np.isinf(float(value)) else float(value)

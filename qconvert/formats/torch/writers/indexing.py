@@ -66,7 +66,7 @@ def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
     if op["reduction"] == "mul":
         raise b.unsupported_error(op, "products of quantized values", rule="quantized-data")
     wide = [b.cast(node, "int64") for node in (data, updates)]
-    return wide[0], wide[1] - int(quantization.zero_point[0]), True
+    return wide[0], wide[1] - quantization.point, True
 
 
 def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:

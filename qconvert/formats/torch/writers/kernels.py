@@ -75,7 +75,7 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
 
 def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Writes an Add with the integers of its kernel; False if the kernel does not take these quantizations."""
-    name, point = op["arithmetic"], int(output.zero_point[0])
+    name, point = op["arithmetic"], output.point
     if not has_addition(name, quantizations, output):
         return False
     if name not in INTEGER_FACTORS:
@@ -99,7 +99,7 @@ def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node
     low = integer_range(tensor.dtype)[0]
     stored = b.cast(_add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -low), "float64")
     offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
-    real = stored * float(quantization.scale[0]) - float(offset)
+    real = stored * quantization.step - float(offset)
     return b.cast(real, "float32")
 
 
@@ -115,7 +115,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
     result, name, count = b.output_tensor(op), op["arithmetic"], np.float32(math.prod(sizes))
     quantization = result.quantization
     assert quantization is not None
-    low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])
+    low, stored = integer_range(result.dtype)[0], quantization.point
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
         plain = b.cast(_add_offset(b, total, int(count) * point), "float32")
@@ -146,7 +146,7 @@ def write_xnnpack_line(op: Op, b: Builder) -> bool:
     if op.kind == "LeakyRelu":
         below = steps * int(np.rint(256 * (ratio * np.float32(op["alpha"]))))
         scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
-    finish_stored(op, b, _add_offset(b, _shift_half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
+    finish_stored(op, b, _add_offset(b, _shift_half_up(b, scaled, 8), result.quantization.point))
     return True
 
 
@@ -176,9 +176,9 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
         return data.shares_quantization(result)
     total = b.aten("sum.dim_IntList", b.cast(b.stored_value(data.name), "int64"), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
-        steps = _add_offset(b, total, -count * int(given.zero_point[0]))
+        steps = _add_offset(b, total, -count * given.point)
         scaled = _multiply_quantized(b, steps, *tflite_mean_multiplier(given, output, count))
-        finish_stored(op, b, _add_offset(b, scaled, int(output.zero_point[0])))
+        finish_stored(op, b, _add_offset(b, scaled, output.point))
         return True
     low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
@@ -207,13 +207,13 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
     scaled = b.cast(total, "int64") * along(multipliers)
     half = np.left_shift(np.int64(1), bits) >> 1
     steps = b.aten("bitwise_right_shift.Tensor", scaled + along(half), along(bits))
-    finish_stored(op, b, _add_offset(b, steps, int(quantizations[2].zero_point[0])))
+    finish_stored(op, b, _add_offset(b, steps, quantizations[2].point))
 
 
 def _steps(b: Builder, tensor: Tensor) -> Node:
     """Stored integers less their zero point."""
     assert tensor.quantization is not None
-    return _add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -int(tensor.quantization.zero_point[0]))
+    return _add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -tensor.quantization.point)
 
 
 def _add_offset(b: Builder, node: Node, offset: int) -> Node:

@@ -95,7 +95,7 @@ def pad_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> N
     if quantization is not None:
         if not quantization.is_per_tensor:
             raise b.unsupported_error(op, "data with scales along an axis", rule="quantized-data")
-        value = int(quantization.zero_point[0]) if filler is None else integer_range(data.dtype)[0]
+        value = quantization.point if filler is None else integer_range(data.dtype)[0]
     node = b.pad(data, b.stored_value(data.name), torch_pads(pads[:spatial], pads[spatial:]), 0.0 if value is None else value)
     b.helpers.add(node)
     return node

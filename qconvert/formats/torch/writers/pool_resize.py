@@ -96,12 +96,12 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         total *= denominator
     node = node / float(total)
     if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.output_tensor(op)):
-        point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
+        point, ties_up = data.quantization.point, op["arithmetic"] == "ties_up"
         stored = node + (point + 0.5 * ties_up) if point or ties_up else node
         finish_stored(op, b, b.aten("floor" if ties_up else "round", stored))
         return
     if on_quantization and data.quantization is not None:
-        node = node * float(data.quantization.scale[0])
+        node = node * data.quantization.step
     b.finish(op, node)
 
 
@@ -192,7 +192,7 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
     def number(values: np.ndarray) -> Any:
         return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
 
-    offset, half, divisor = (number(values) for values in ((int(quantization.zero_point[0]) - zero) * count, count // 2, count))
+    offset, half, divisor = (number(values) for values in ((quantization.point - zero) * count, count // 2, count))
     total = total + offset
     away = op["arithmetic"] == "ties_away"
     part = (b.aten("abs", total) if away else total) + half
