@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.arithmetic.rounding import round_half_away, round_half_up
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, require_word
 
 __all__ = ["FORMULAS", "PYTORCH_EPS", "Formula", "batch_norm_factor", "bias_correction", "choose_quantization", "fold_batch_norm"]
 
@@ -130,8 +130,7 @@ def choose_quantization(
     Raises:
         OptionError: there is no such formula, or it takes no such range.
     """
-    if name not in FORMULAS:
-        raise OptionError(f"the formula is {name!r}, which is unknown", remedy=f"Use one of {', '.join(FORMULAS)}.", rule="unknown-formula")
+    require_word("the formula", name, FORMULAS, "unknown-formula")
     return FORMULAS[name](low, high, bits, dtype=dtype, axis=axis, narrow=narrow)
 
 

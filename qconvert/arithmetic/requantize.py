@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.arithmetic.rounding import round_half_away, round_half_even, saturate
 from qconvert.arithmetic.storage import Array
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, require_word
 
 __all__ = [
     "FIXED_POINT_ROUNDINGS",
@@ -186,10 +186,7 @@ def requantize(
     Raises:
         OptionError: there is no such kernel.
     """
-    if kernel not in REQUANTIZERS:
-        raise OptionError(
-            f"the requantizer is {kernel!r}, which is unknown", remedy=f"Use one of {', '.join(REQUANTIZERS)}.", rule="unknown-requantizer"
-        )
+    require_word("the requantizer", kernel, REQUANTIZERS, "unknown-requantizer")
     steps = REQUANTIZERS[kernel](np.asarray(acc, np.int64), np.asarray(scale, np.float64)) + zero_point
     return saturate(steps, dtype)
 

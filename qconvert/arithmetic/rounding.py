@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import Array, Quantization, integer_range, numpy_dtype
-from qconvert.errors import OptionError
+from qconvert.errors import require_word
 
 __all__ = [
     "DYNAMIC_ROUNDINGS",
@@ -157,10 +157,7 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
     Raises:
         OptionError: there is no such rounding.
     """
-    if rounding not in ROUNDINGS:
-        raise OptionError(
-            f"the rounding is {rounding!r}, which is unknown", remedy=f"Use one of {', '.join(ROUNDINGS)}.", rule="unknown-rounding"
-        )
+    require_word("the rounding", rounding, ROUNDINGS, "unknown-rounding")
     x = np.asarray(x)
     scale, zero_point = scale_and_zero_point(quantization, x.shape)
     on = dtype, None if dtype.startswith("float") else quantization.limits(dtype), ROUNDINGS[rounding], offset_first

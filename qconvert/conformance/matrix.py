@@ -15,7 +15,7 @@ from qconvert.conversion import load, normalize, save
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate, evaluate_op, stored_inputs
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.kernels import Kernels
 from qconvert.operators import KINDS
 from qconvert.plugins import ModelFile, Runtime, Target, format_named, kernels_named, target_named
@@ -100,7 +100,7 @@ def write_graph(graph: Graph, target: Target, folder: Path) -> tuple[Graph, Path
     return fitted, path
 
 
-def run_file(path: Path, graph: Graph, stored: Mapping[str, Array], runtime: Runtime, kernels: str) -> list[Array]:
+def run_file(path: Path, graph: Graph, stored: Arrays, runtime: Runtime, kernels: str) -> list[Array]:
     """Run a file in its runtime, and return its outputs as the graph stores them that it was written of.
 
     Args:
@@ -183,7 +183,7 @@ def _as_type(stored: Array, tensor: Tensor, other: Tensor) -> Array:
     return quantize(dequantize(stored, tensor.quantization), other.quantization, other.dtype)
 
 
-def _is_open(graph: Graph, stored: Mapping[str, Array]) -> Array:
+def _is_open(graph: Graph, stored: Arrays) -> Array:
     """Where the exact value is NaN, which no integer stands for."""
     if len(graph.ops) != 1:
         return np.array(False)

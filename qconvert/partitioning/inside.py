@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.conversion.canonical_pieces import canonical_pieces
 from qconvert.errors import QConvertError
-from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.partitioning.running import PartitionModel, choose_kernels, named_part, part_graph, values_of
@@ -52,7 +52,7 @@ class PartitionInside:
             if hasattr(one, "reset"):
                 one.reset()
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         found = self._model.all_values(dict(zip(self._model.inputs, feed.values(), strict=True)))
         for part in self._model.manifest.parts:
             if part.name in self._inside:
@@ -90,7 +90,7 @@ class PartitionInside:
             return inside.pieces((names & self._cuttable_tensors(part)) | wanted | {*part.inputs}, wanted)
         computed = frozenset(part.outputs) & wanted
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        def run(values: Arrays) -> dict[str, Array]:
             return {name: value for name, value in self._model.run_part(part.name, values).items() if name in computed}
 
         return self._make_pieces(part.inputs, computed, run)
@@ -106,7 +106,7 @@ class PartitionInside:
         if not before:
             return pieces
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        def run(values: Arrays) -> dict[str, Array]:
             found = dict(values)
             for one in before:
                 found = {**one.run({name: found[name] for name in one.fed}), **found}
@@ -117,9 +117,7 @@ class PartitionInside:
         shapes = {name: shape for one in before for name, shape in one.shapes.items()}
         return replace(outer, dtypes={**inner, **pieces.dtypes, **outer.dtypes}, shapes={**shapes, **pieces.shapes, **outer.shapes})
 
-    def _make_pieces(
-        self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]
-    ) -> Pieces:
+    def _make_pieces(self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Arrays], dict[str, Array]]) -> Pieces:
         """Return pieces with types and shapes of the tensors that go from part to part; those of other tensors are left out."""
         tensors = [self._values[name] for name in (*fed, *computed) if name in self._values]
         return Pieces(
@@ -179,7 +177,7 @@ class _Rewritten:
         if self._own is not None and hasattr(self._own, "reset"):
             self._own.reset()
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         """Return the inner tensors that the runtime gives of the file itself, and the inputs."""
         return dict(feed) if self._own is None else {**self._own.values(feed), **feed}
 

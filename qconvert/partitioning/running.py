@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.conversion import load
 from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, format_count
 from qconvert.formats.reading.quantizations import with_input_quantization, with_output_quantization
-from qconvert.graph import Array, Graph, Names, Op, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Names, Op, numpy_dtype
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.kernels import Kernels
 from qconvert.operators.shapes_and_functions import is_compatible, rename_functions, rename_state
@@ -232,12 +232,12 @@ class PartitionModel:
             if hasattr(model, "reset"):
                 model.reset()
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once, the next step if the network has states. Inputs and outputs are stored values by name."""
         found = self.all_values(inputs)
         return {name: found[name] for name in self.manifest.outputs}
 
-    def all_values(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def all_values(self, inputs: Arrays) -> dict[str, Array]:
         """Run once and return the values of all tensors that go from part to part."""
         found = {tensor.name: tensor.data for tensor in self._values.constants() if tensor.data is not None}
         found |= {name: np.asarray(inputs[name]) for name in self.manifest.inputs}
@@ -250,14 +250,14 @@ class PartitionModel:
                 self._states[state.name] = np.array(found[state.written])
         return found
 
-    def run_part(self, name: str, values: Mapping[str, Array]) -> dict[str, Array]:
+    def run_part(self, name: str, values: Arrays) -> dict[str, Array]:
         """Run one part from reset states; return its outputs for values of its inputs."""
         part, model = next(item for item in self._models if item[0].name == name)
         if hasattr(model, "reset"):
             model.reset()
         return self._run_model(part, model, values)
 
-    def _run_model(self, part: PartFile, model: LoadedModel, values: Mapping[str, Array]) -> dict[str, Array]:
+    def _run_model(self, part: PartFile, model: LoadedModel, values: Arrays) -> dict[str, Array]:
         with _name_part_in_errors(part):
             given = dict(zip(model.inputs, (values[name] for name in part.inputs), strict=True))
             results = list(model.run(given).values())

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Layer, ModelFile, Pieces, Timing
 from qconvert.runtimes.packages import Child, runtime_package
@@ -75,11 +75,11 @@ class LiteRT:
             raise RuntimeRefusedError(f"{failure}: {answer['refused']}", rule="model-refused")
         return answer
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once. Inputs are stored values by name; returns stored outputs by name."""
         return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=True))
 
-    def begin(self, values: Mapping[str, Array]) -> None:
+    def begin(self, values: Arrays) -> None:
         """Set the variables of stateful operators, by name, for the next run."""
         places = {item.name: item for item in self._tensors}
         given = [(places[name].number, _encode_array(value).reshape(places[name].shape)) for name, value in values.items()]
@@ -96,7 +96,7 @@ class LiteRT:
         given, described = self._encode_inputs(inputs)
         return [_split_complex(value) for value in self._child.arrays(self._request({"run": described}, given)["values"])]
 
-    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Arrays, times: int) -> Timing:
         """Runs so many times on the same stored values; the time of a run is that of LiteRT alone, without copies of inputs and outputs."""
         given, described = self._encode_inputs([inputs[name] for name in self.inputs])
         found = self._request({"time": described, "times": times}, given)
@@ -225,7 +225,7 @@ class LiteRTInside:
         """The next run is the first of a sequence."""
         self._probe.reset()
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         """Return all tensors by name, and the variables of stateful operators as the previous run left them."""
         kept = (
             self._probe.read_variables(self._kept) if self._kept else {}
@@ -246,7 +246,7 @@ class _Watched(LiteRT):
         model, self._order = with_outputs(_read_for_litert(file), names)
         super().__init__(model, file.kernels, file.threads)
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         found = self.run_in_order([inputs[name] for name in self.inputs])
         return {name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}
 

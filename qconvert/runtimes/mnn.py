@@ -7,7 +7,7 @@ other end.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.mnn.child import require_installed
-from qconvert.graph import Array
+from qconvert.graph import Array, Arrays
 from qconvert.plugins import ModelFile, Timing
 from qconvert.runtimes.packages import Child
 
@@ -68,7 +68,7 @@ class MNNModel:
             ) from error
         self.note = f"MNN {str(found.get('version', ''))[:20]} ran on this machine's CPU, in a process of its own"
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once. Inputs and outputs are float values by name."""
         values, described = self._encode_inputs(inputs)
         found = self._child.request({"run": self._model, "values": described}, values)
@@ -85,13 +85,13 @@ class MNNModel:
         """Ends the process, of whatever else it runs too."""
         self._child.close()
 
-    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Arrays, times: int) -> Timing:
         """Runs so many times on the same values; what the process holds is not known, since it may run other files."""
         values, described = self._encode_inputs(inputs)
         found = self._child.request({"time": self._model, "times": times, "values": described}, values)
         return Timing(tuple(found["wall"]), tuple(found["processor"]))
 
-    def _encode_inputs(self, inputs: Mapping[str, Array]) -> tuple[list[Array], list[list[Any]]]:
+    def _encode_inputs(self, inputs: Arrays) -> tuple[list[Array], list[list[Any]]]:
         """Return the arrays to send for inputs, and their descriptions."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
         packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.formats.mnn.network import Node, read_network
 from qconvert.formats.mnn.scales import find_misnamed, is_packing
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import MNNModel, new_child
 
@@ -65,7 +65,7 @@ class MNNInside:
         self._whole = MNNModel(self._path, outputs=sorted(self.names - set(inputs)))
         self._shapes: dict[str, tuple[int | None, ...]] = {}
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         given = {name: value for name, value in feed.items() if name in self.names}
         return {**given, **self._whole.run(feed)}
 
@@ -91,7 +91,7 @@ class MNNInside:
         known = (*fed_names, *parts)
         shapes = self._measure_shapes()
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        def run(values: Arrays) -> dict[str, Array]:
             given = {name: _match_rank(value, shapes.get(name)) for name, value in values.items()}
             found = {name: list(part.run(given).values()) for name, part in parts.items()}
             if empty := next((name for name, results in found.items() if not results), ""):

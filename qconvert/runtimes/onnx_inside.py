@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.system import release_memory, temporary_folder
-from qconvert.graph import DTYPES, Array, Graph, Tensor
+from qconvert.graph import DTYPES, Array, Arrays, Graph, Tensor
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.plugins import LoadedModel, ModelFile, Pieces
@@ -70,7 +70,7 @@ class OnnxInside:
         """The next run is the first of a sequence."""
         self._probe.reset()
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         states = self._probe.states
         return {name: value for name, value in {**self._probe.run(feed), **states, **feed}.items() if name in self.names}
 
@@ -79,7 +79,7 @@ class OnnxInside:
         model, fed, computed = _cut(self._model, known, wanted)
         runtime = self._open_piece(model)
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        def run(values: Arrays) -> dict[str, Array]:
             found = runtime.run({name: values[name] for name in fed})
             return {name: found[output] for name, output in computed.items()}
 
@@ -96,7 +96,7 @@ class OnnxInside:
 class _Watched(OnnxRuntime):
     """A model with many outputs: they are copied one after the other, and the memory of each is freed after its copy."""
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         from onnxruntime import OrtValue
 
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.files import map_file
-from qconvert.graph import Array, numpy_dtype
+from qconvert.graph import Array, Arrays, numpy_dtype
 from qconvert.graph.carried_states import Carried, parse_network_states
 from qconvert.graph.metadata import STATES
 from qconvert.plugins import ModelFile
@@ -51,7 +51,7 @@ class Bytes:
         plain = name.removesuffix(_SUFFIX)
         return plain if plain in self.types else name
 
-    def pack_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def pack_inputs(self, inputs: Arrays) -> dict[str, Array]:
         """Return the inputs of the copy for inputs of the model."""
         return {
             self.name_in_copy(name): value.astype(self._held or _byte_type(self.types[name])) if name in self.types else value
@@ -187,7 +187,7 @@ class CarriedStates:
         """What the inputs of states hold now."""
         return {name: np.array(value.numpy()) for name, value in self._buffers[self._side].items()}
 
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+    def run(self, feeds: Arrays) -> list[Array]:
         """Run one step: stored values of the inputs that are no states -> values of the outputs."""
         binding = self._bindings[self._side]
         for name, value in feeds.items():
@@ -288,7 +288,7 @@ class OnnxRuntime:
         if self._carried is not None:
             self._carried.reset()
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once, the next step if the model has states. Inputs and outputs are stored values by name."""
         feeds = self.bytes.pack_inputs({name: np.asarray(value, order="C") for name, value in inputs.items()})
         try:

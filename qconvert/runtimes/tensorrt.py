@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.conversion import load
 from qconvert.data.input_limits import Bounds
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
-from qconvert.graph import Array
+from qconvert.graph import Array, Arrays
 from qconvert.plugins import Engine, Layer, ModelFile, Timing
 from qconvert.runtimes.onnx_rewrites import PRODUCTS
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -153,7 +153,7 @@ class Builder:
             self._child = _start_child()
         return done
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Run the engine that was built last."""
         values = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in inputs.values()]
         described = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
@@ -231,14 +231,14 @@ class TensorRTModel:
         ran = f"which was not run ({self._not_run}): everything ran" if self._not_run else "and ran it; single operators ran"
         self.note = f"{_describe_build(found)}{sizes}, {ran} in onnxruntime, node by node"
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
         if self._not_run:
             return self._simulated.run(inputs)
         found = self._builder.run(inputs)
         return {name: found[name] for name in self.outputs}
 
-    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Arrays, times: int) -> Timing:
         """Runs so many times on the same stored values, copies to the GPU and back included.
 
         Raises:

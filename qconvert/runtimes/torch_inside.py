@@ -5,7 +5,7 @@ which runs code in it, is watched while it runs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.conversion.loading import read_literal_graph
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.torch.program import torch_package
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
 from qconvert.rewriting.parts import cut
 from qconvert.runtimes.packages import capture_stderr
@@ -70,7 +70,7 @@ class TrustedInside:
         own = self._graph.tensors
         self.names = frozenset(name for name in graph.tensors if name in own and not own[name].is_constant)
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         torch = torch_package()
         try:
             with torch.no_grad(), warnings.catch_warnings(), use_engine(self._engine), capture_stderr():
@@ -233,7 +233,7 @@ class TorchInside:
         if self._again is not None:
             self._probe = self._again()
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         found = dict(zip(self._order, self._probe(list(feed.values())), strict=True))
         return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
 

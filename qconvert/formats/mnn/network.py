@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError, name_file_in_errors
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import Schema, damaged_error, verify_tables
 from qconvert.formats.mnn.weights import (
@@ -185,13 +185,9 @@ def read_network(path: Path) -> Network:
             of MNN 1 that is not read.
     """
     data = map_file(path)
-    try:
+    with name_file_in_errors(path):
         _verify_data(data)
-        net = NET.root(data)
-        return _network(net)
-    except (InvalidModelError, UnsupportedError) as error:
-        error.file = error.file or str(path)
-        raise
+        return _network(NET.root(data))
 
 
 def _verify_data(data: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import integer_range
 from qconvert.encodings import Encoding, Encodings, Place, QParams
-from qconvert.errors import InvalidModelError, OptionError, QConvertError, UnsupportedError
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, name_file_in_errors
 from qconvert.files import map_file
 from qconvert.files.documents import fail, json_of, number
 from qconvert.formats.mnn.dump import is_dump, read_dump
@@ -51,11 +51,8 @@ def network_encodings(path: Path, named: Network | None = None) -> Encodings:
         UnsupportedError: see read_network().
     """
     network = read_network(path)
-    try:
+    with name_file_in_errors(path):
         return _encodings(network if named is None else copy_names(network, named))
-    except InvalidModelError as error:
-        error.file = error.file or str(path)
-        raise
 
 
 def _encodings(network: Network) -> Encodings:
@@ -218,7 +215,7 @@ def read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
         OptionError: a .mnn file is given next to a document that needs none.
     """
     names_file = str(options.get("mnn") or "")
-    try:
+    with name_file_in_errors(path):
         data = map_file(path)
         if _is_binary_pipeline(data):
             _require_alone(names_file)
@@ -227,9 +224,6 @@ def read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
         if not _is_text(data):
             return network_encodings(path, named)
         return _read_document(json_of(_text(data), "the file"), named)
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
 
 
 def _read_document(document: Any, named: Network | None) -> Encodings:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import InvalidModelError, QConvertError
+from qconvert.errors import InvalidModelError, name_file_in_errors
 from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
@@ -88,12 +88,9 @@ def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
 def load_proto(path: Path) -> Any:
     """The onnx.ModelProto in a file, verified, with all constants loaded into it; raises InvalidModelError if it is none."""
     data = map_file(path)
-    try:
+    with name_file_in_errors(path):
         model = _parse_bytes(data)
         verify(model, path.parent, len(data))
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
     files = Files(path.parent, data)
     for tensor in _constants(model):
         files.embed_data(tensor)
