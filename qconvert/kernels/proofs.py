@@ -66,7 +66,7 @@ def pair_codes(graph: Graph, op: Op) -> Array | None:
     if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
         return None
     sides = graph[op.inputs[0]], graph[op.outputs[0]]
-    if any(tensor.dtype not in _BYTES or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in sides):
+    if any(tensor.dtype not in _BYTES or tensor.per_tensor is None for tensor in sides):
         return None
     shape = sides[0].shape
     if shape is None or shape != sides[1].shape or shape[int(op["axis"])] != 2:

@@ -152,7 +152,7 @@ def is_product_of_activations(graph: Graph, op: Op) -> bool:
     if op.kind != "MatMul" or op.attributes.get("activation"):
         return False
     sides = [graph[name] for name in op.inputs[:2]]
-    if any(side.is_constant or side.dtype != "int8" or side.quantization is None or not side.quantization.is_per_tensor for side in sides):
+    if any(side.is_constant or side.dtype != "int8" or side.per_tensor is None for side in sides):
         return False
     if any(side.shape is None or len(side.shape) < 2 for side in sides) or not graph[op.outputs[0]].shape:
         return False

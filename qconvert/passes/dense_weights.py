@@ -6,7 +6,6 @@ no groups (conv3d.cc).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from qconvert.graph import Graph, Op
@@ -37,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             data = spread_weights(weights, int(op["group"]), holes)
             made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
         dense = op.with_attributes(group=1, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
-        rewriter.replace(op, replace(dense, inputs=(op.inputs[0], made[key], *op.inputs[2:])))
+        rewriter.replace(op, dense.with_input(1, made[key]))
         count += 1
     if not count:
         return graph, ()

@@ -162,7 +162,7 @@ class TorchRounding(TorchForms):
     def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
         sides = [self.graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
-        return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
+        return all(t.dtype in ("int8", "uint8") and t.per_tensor is not None for t in sides)
 
     def _run_coarse_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""

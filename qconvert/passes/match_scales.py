@@ -204,7 +204,7 @@ def _limit_to_kernel(result: Tensor, kernel: Quantization) -> Quantization:
 def _common_quantization(tensors: Sequence[Tensor]) -> Quantization | None:
     """Return the finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or
     scales."""
-    quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    quantizations = [found for tensor in tensors if (found := tensor.per_tensor) is not None]
     dtype = tensors[0].dtype if tensors else ""
     if len(quantizations) != len(tensors) or len(quantizations) < 2 or any(tensor.dtype != dtype for tensor in tensors):
         return None

@@ -75,7 +75,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
     """
     sign = kind_of(op).sum_sign
     sides = [graph[name] for name in (*op.inputs, *op.outputs)] if sign else []
-    quantizations = [tensor.quantization for tensor in sides if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    quantizations = [found for tensor in sides if (found := tensor.per_tensor) is not None]
     if len(quantizations) != 3 or any(tensor.dtype not in _BYTES for tensor in sides):
         return None
     if op["arithmetic"]:

@@ -54,7 +54,7 @@ def _find_removable(rewriter: Rewriter) -> set[str]:
 
 
 def _is_plain_quantization(tensor: Tensor) -> bool:
-    return tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in ("int8", "uint8", "int16", "uint16")
+    return tensor.per_tensor is not None and tensor.dtype in ("int8", "uint8", "int16", "uint16")
 
 
 def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:

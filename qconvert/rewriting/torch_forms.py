@@ -139,7 +139,7 @@ def adds_as_litert(graph: Graph, op: Op, arithmetic: str) -> bool:
 def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     """Whether an addition or an average gives the integers of another of ADDITIONS or TORCH_AVERAGES for all data."""
     own, tensors = str(op["arithmetic"]), [graph[name] for name in (*op.inputs, *op.outputs) if not graph[name].is_constant]
-    quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
+    quantizations = [found for tensor in tensors if (found := tensor.per_tensor) is not None]
     if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(quantizations) != len(tensors):
         return False
     if not kind_of(op).averages:

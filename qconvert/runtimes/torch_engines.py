@@ -77,7 +77,7 @@ def _with_fallback(packed: Callable[[Op, Builder], Any], otherwise: WriteFunctio
 
 
 def _is_quantized(tensor: Tensor) -> bool:
-    return tensor.dtype == "uint8" and tensor.quantization is not None and tensor.quantization.is_per_tensor
+    return tensor.dtype == "uint8" and tensor.per_tensor is not None
 
 
 def _scale_and_zero_point(tensor: Tensor) -> tuple[float, int]:

@@ -189,8 +189,8 @@ class Writing:
         if name in self._rounded_later:
             read = self.values[name]
             self.notes.names[data_name(self.inside.get(read, read))] = name
-        if tensor.quantization is not None and tensor.quantization.is_per_tensor and not tensor.is_constant:
-            self.notes.quantizations[blob] = Noted(name, tensor.dtype, tensor.quantization)
+        if tensor.per_tensor is not None and not tensor.is_constant:
+            self.notes.quantizations[blob] = Noted(name, tensor.dtype, tensor.per_tensor)
 
     def alias(self, op: Op) -> None:
         """Give the result the blob of the first input."""

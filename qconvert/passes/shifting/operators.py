@@ -69,7 +69,7 @@ def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
 
 def _on_quantization(tensor: Tensor) -> bool:
     """Whether saturation stands for an activation."""
-    return tensor.quantization is not None and tensor.quantization.is_per_tensor and "int" in tensor.dtype
+    return tensor.per_tensor is not None and "int" in tensor.dtype
 
 
 def is_touched(s: Shifting, op: Op) -> bool:

@@ -40,7 +40,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
         return None
     operands = [b.tensor(name) for name in product.inputs]
     refused = b.opset >= 21 and (other.rank or 0) > 2 and any(item.dtype == "int8" and not item.is_constant for item in operands)
-    scales = [item.quantization.scale for item in operands if item.quantization is not None and item.quantization.is_per_tensor]
+    scales = [item.per_tensor.scale for item in operands if item.per_tensor is not None]
     own = (
         quantization is not None
         and vector.dtype == "int32"

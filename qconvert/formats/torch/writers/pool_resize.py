@@ -83,7 +83,7 @@ def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
     """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
     data, total = b.input_tensor(op), 1
-    on_quantization = b.wide and data.quantization is not None and data.quantization.is_per_tensor
+    on_quantization = b.wide and data.per_tensor is not None
     b.note_operator()
     node = (
         subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
