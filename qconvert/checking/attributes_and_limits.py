@@ -240,7 +240,7 @@ class _Ends:
 
     @classmethod
     def of(cls, graph: Graph, writers: Mapping[str, Op], name: str, *, closest: bool = False) -> _Ends:
-        """Follow a tensor back; `closest` says that limits which differ by channel are those of the channel where they are closest."""
+        """Follow a tensor back; With `closest`, limits that differ by channel are those of the channel that has the closest ones."""
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)
