@@ -20,9 +20,10 @@ from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import Integers, Kernel, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
+from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
-from qconvert.operators.call import Call, channels_first, channels_last, spatial_axes
+from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
 __all__ = ["IN_FLOAT", "ROWS", "UNOPTIMIZED", "covers_all"]
@@ -131,7 +132,7 @@ def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | 
 def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
     if covers_all(graph, op):
-        return _global_average_integers(graph, op, stored)
+        return _GLOBAL_AVERAGE(graph, op, stored)
     quantizations = quantizations_of(graph, op)
     if not quantizations or op["arithmetic"] or _average_pool_fault(graph, op):
         return None
@@ -146,18 +147,16 @@ def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     return Integers.clip_to_limits(graph, op, channels_first(call, steps))
 
 
-def _global_average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def _global_average_integers(graph: Graph, op: Op, found: Sums) -> Integers | None:
     """QLinearGlobalAveragePool multiplies the sum of the steps by a float32 (MlasQLinearGlobalAveragePoolNchw, qgavgpool.cpp)."""
-    quantizations = quantizations_of(graph, op)
-    if not quantizations or op.attributes.get("arithmetic"):
+    if op.attributes.get("arithmetic"):
         return None
-    data, result = quantizations
-    steps = np.asarray(stored[0], np.int64) - data.point
-    axes = tuple(spatial_axes(op, steps.ndim))
-    count = np.float32(math.prod(steps.shape[axis] for axis in axes))
-    factor = np.float32(data.scale[0]) / (np.float32(result.scale[0]) * count)
-    total = steps.sum(axis=axes, keepdims=True).astype(np.float32)
-    return Integers.clip_to_limits(graph, op, np.rint(total * factor) + result.point)
+    factor = np.float32(found.given.scale[0]) / (np.float32(found.output.scale[0]) * np.float32(found.size))
+    total = (found.sums - found.size * found.given.point).astype(np.float32)
+    return Integers.clip_to_limits(graph, op, np.rint(total * factor) + found.output.point)
+
+
+_GLOBAL_AVERAGE = SumReference(_global_average_integers)
 
 
 def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -241,7 +240,7 @@ _OF_BYTES = (
     Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_mul_integers),
     Kernel(("LeakyRelu",), _BYTES, tolerance=_sum, reference=compute_in_float32),  # tables (qlinear_lookup_table.h)
     Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_average_integers),
-    Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_global_average_integers),
+    Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),
     Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float, reference=compute_in_float32),
     Kernel(("MaxPool",), _BYTES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,10 +11,11 @@ import numpy as np
 from qconvert.arithmetic import Difference, compare_requantizations
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
-from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range
+from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
+from qconvert.kernels.sums import SumReference, Sums
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 
@@ -25,6 +27,7 @@ __all__ = [
     "find_float_limits",
     "floats_in_order",
     "integers_for_all",
+    "integers_for_sums",
     "pair_codes",
     "tried_tolerance",
 ]
@@ -155,6 +158,24 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
 
     functions = [steps(kernel, multiplier) for kernel, multiplier in zip((first, second), multipliers, strict=True)]
     return compare_requantizations(functions[0], functions[1], activated_range(graph, op), found.low, found.high, multipliers[0])
+
+
+#: Sums of one reduction that are tried.
+_MOST_SUMS = 2**24
+
+
+def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | None:
+    """Compute a kernel's integers for all sums of a reduction of bytes, from the lowest; None if unknown, or where there are too many."""
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    shapes = data.static_shape, result.static_shape
+    if shapes[0] is None or shapes[1] is None or data.dtype not in _BYTES or data.dtype != result.dtype:
+        return None
+    quantizations, counts = quantizations_of(graph, op), [math.prod(shape) for shape in shapes if shape is not None]
+    if not quantizations or not counts[1] or (size := counts[0] // counts[1]) * 255 > _MOST_SUMS:
+        return None
+    low, high = integer_range(data.dtype)
+    found = reference.integers(graph, op, Sums(np.arange(size * low, size * high + 1, dtype=np.int64), size, *quantizations))
+    return found.ways[0] if found is not None and len(found.ways) == 1 and not found.fault else None
 
 
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:

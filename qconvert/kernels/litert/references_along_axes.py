@@ -29,8 +29,9 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_reciprocal, inverse_root, tflite_log
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
-from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.kernels.kernel import Integers
 from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
+from qconvert.kernels.sums import Sums
 from qconvert.operators.call import spatial_axes
 
 __all__ = [
@@ -73,62 +74,30 @@ def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None
     return Integers.clip_to_limits(graph, op, (average_up if data.dtype == "uint8" else average_away)(sums, counts))
 
 
-class _Sums(NamedTuple):
-    """What a reduction adds: sums of stored integers, how many each is of, and the quantizations of data and result."""
-
-    sums: Array
-    size: int
-    given: Quantization
-    output: Quantization
-
-
-def _sum_stored(graph: Graph, op: Op, stored: Sequence[Any]) -> _Sums | None:
-    """Return the sums of a reduction, or of GlobalAveragePool; None if they are not known."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations = quantizations_of(graph, op)
-    if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
-        return None
-    if op.kind == "GlobalAveragePool":
-        axes, keepdims = tuple(spatial_axes(op, stored[0].ndim)), True
-    else:
-        listed = stored[1] if len(stored) > 1 else None
-        axes, keepdims = () if listed is None else tuple(int(axis) for axis in np.asarray(listed).reshape(-1)), bool(op["keepdims"])
-    sums = np.asarray(np.asarray(stored[0], np.int64).sum(axis=axes or None, keepdims=keepdims))
-    return _Sums(sums, stored[0].size // max(sums.size, 1), *quantizations)
-
-
-def reduce_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def reduce_by_xnnpack(graph: Graph, op: Op, found: Sums) -> Integers | None:
     """MEAN and SUM of bytes by XNNPACK; see arithmetic.xnnpack_reduce()."""
-    found, dtype = _sum_stored(graph, op, stored), graph[op.outputs[0]].dtype
-    if found is None:
-        return None
+    dtype = graph[op.outputs[0]].dtype
     return Integers((xnnpack_reduce(found.sums, found.size, op.kind != "ReduceSum", found.given, found.output, dtype),))
 
 
-def mean(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+def mean(graph: Graph, op: Op, found: Sums, plain: bool) -> Integers | None:
     """MEAN by TFLite's own kernels, but for the optimized one of bytes in images, which XNNPACK takes. The result's scale may be far below
     that of the data if calibration saw only means of 0."""
-    found, dtype = _sum_stored(graph, op, stored), graph[op.outputs[0]].dtype
-    if found is None or (dtype in _BYTES and not plain):
+    dtype = graph[op.outputs[0]].dtype
+    if dtype in _BYTES and not plain:
         return None
     return to_integers(tflite_wrapped_mean(found.sums, found.size, found.given, found.output, dtype))
 
 
-def total(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def total(graph: Graph, op: Op, found: Sums) -> Integers | None:
     """SUM of tflite-micro (QuantizedMeanOrSum, reference/reduce.h)."""
-    found = _sum_stored(graph, op, stored)
-    if found is None:
-        return None
     steps = found.sums - found.size * found.given.point
     scaled = rescale_twice(steps, found.given.step / found.output.step)
     return Integers.clip_to_limits(graph, op, scaled + found.output.point)
 
 
-def total_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def total_in_float(graph: Graph, op: Op, found: Sums) -> Integers | None:
     """SUM by TFLite's optimized kernel, in float32 (QuantizedMeanOrSum, reference/reduce.h)."""
-    found = _sum_stored(graph, op, stored)
-    if found is None:
-        return None
     scale = found.given.scale[0] / found.output.scale[0]
     offset = np.float32(-found.given.point) * scale * np.float32(found.size)
     steps = round_half_away((found.sums.astype(np.float32) * scale + offset).astype(np.float64))

@@ -22,6 +22,7 @@ from qconvert.kernels.litert import references_of_functions as functions
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.limits import factor_fault
 from qconvert.kernels.products import Requantizer
+from qconvert.kernels.sums import SumReference
 from qconvert.kernels.tolerances import Found
 from qconvert.operators import KINDS
 
@@ -59,15 +60,14 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     precision = "float64" if micro else "float32"
     products = [Requantizer("tflite_double_rounding", precision, bits) for bits in (8, 16)]
     matrices = [replace(item, precision="float64" if micro else "product") for item in (twice, short)]
-    pair, requantize, mean, curve = (
-        partial(function, plain=plain) for function in (references.pair, references.requantize, axes.mean, functions.curve)
-    )
+    pair, requantize, curve = (partial(function, plain=plain) for function in (references.pair, references.requantize, functions.curve))
+    mean = SumReference(partial(axes.mean, plain=plain))
     curve_of_bytes = functions.curve_in_fixed_point if micro else functions.lookup_table
     curve_fault = limits.curve_in_fixed_point if micro else _TABLES
     total_fault, total = {
-        "optimized": (factor_fault(limits.total), axes.total_in_float),
+        "optimized": (factor_fault(limits.total), SumReference(axes.total_in_float)),
         "reference": (limits.reduce_sum, None),
-        "micro": (factor_fault(limits.total), axes.total),
+        "micro": (factor_fault(limits.total), SumReference(axes.total)),
     }[of]
     relu, absolute, leaky_relu, parametric_relu, softmax_of_16_bits = (
         partial(function, precision=precision)
@@ -281,6 +281,7 @@ def _tflite_activations(graph: Graph, op: Op) -> str:
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Return the rows of XNNPACK's kernels; they require the same of scales as TFLite's own kernels of these kinds."""
     requantized, products = references.requantize_by_xnnpack, Requantizer("single_float32", "float32")
+    reduced = SumReference(axes.reduce_by_xnnpack)
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
         return tuple(replace(row, **{"reference": None, **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
@@ -288,7 +289,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
         *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
-        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once, reference=axes.reduce_by_xnnpack),
+        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once, reference=reduced),
         *xnnpack(("Add",), tolerance=None, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=None, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations, reference=functions.clip_by_xnnpack),

@@ -1,0 +1,49 @@
+"""The integers of kernels that reduce bytes: functions of the sum of stored integers, which is exact in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.operators.call import spatial_axes
+
+__all__ = ["SumReference", "Sums"]
+
+
+class Sums(NamedTuple):
+    """What a reduction adds: sums of stored integers, how many each is of, and the quantizations of data and result."""
+
+    sums: Array
+    size: int
+    given: Quantization
+    output: Quantization
+
+
+@dataclass(frozen=True, slots=True)
+class SumReference:
+    """The reference of a reduction, or an average over all positions, whose integers follow from the sums of stored integers alone.
+
+    Attributes:
+        integers: computes these of (graph, operator, sums); with the file of the runtime as source in its docstring.
+    """
+
+    integers: Callable[[Graph, Op, Sums], Integers | None]
+
+    def __call__(self, graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+        """Compute the integers for stored inputs; None if the sums are not known."""
+        data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+        quantizations = quantizations_of(graph, op)
+        if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
+            return None
+        if op.kind in ("GlobalAveragePool", "AveragePool"):
+            axes, keepdims = tuple(spatial_axes(op, stored[0].ndim)), True
+        else:
+            listed = stored[1] if len(stored) > 1 else None
+            axes, keepdims = () if listed is None else tuple(int(axis) for axis in np.asarray(listed).reshape(-1)), bool(op["keepdims"])
+        sums = np.asarray(np.asarray(stored[0], np.int64).sum(axis=axes or None, keepdims=keepdims))
+        return self.integers(graph, op, Sums(sums, stored[0].size // max(sums.size, 1), *quantizations))
