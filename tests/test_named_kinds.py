@@ -35,7 +35,9 @@ _ABOUT = {
         "transposed convolutions hold their weights by groups; DynamicQuantizeLinear rounds, unlike other plain operators"
     ),
     "checking/operator_finding.py": "how near functions of runtimes' libraries are to zero, casts, free choices of boxes",
-    "checking/comparison_forms.py": "a Reshape that only states a shape; a Clip is the Max and the Min that TFLite has",
+    "checking/comparison_forms.py": (
+        "a Reshape that only states a shape; a Clip is the Max and the Min that TFLite has, whose Gather knows no index below 0"
+    ),
     "checking/recurrent.py": "an LSTM in float against one on integers",
     "conversion/adapting/batch_propagation.py": (
         "a Reshape and a Slice state sizes, a Transpose brings the samples to the front; blocks of an image stand along the batch"

@@ -36,7 +36,7 @@ _NO_TARGET = Target("", "", "no target")
 def to_comparison_form(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
     forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
-    graph = _remove_identities(_drop_size_names(graph))
+    graph = _read_indices_directly(_remove_identities(_drop_size_names(graph)))
     graph, _ = matmul_to_gemm.run(graph, None)
     graph, _ = absorb_quantization.run(graph, None)
     graph, _ = fuse_pad.run(_remove_identities(graph), _NO_TARGET)
@@ -44,6 +44,21 @@ def to_comparison_form(graph: Graph) -> Graph:
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     ops = [_dequantize_bounds(graph, part, tensors) for op in ops for part in _split_op(graph, op, tensors)]
     return graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _read_indices_directly(graph: Graph) -> Graph:
+    """Without those that count indices of a Gather from the front, for runtimes that know no others."""
+    writers = graph.producers()
+
+    def read_directly(op: Op) -> Op:
+        writer, rows = (writers.get(op.inputs[1]), graph[op.inputs[0]].static_shape) if op.kind == "Gather" else (None, None)
+        size = graph.constant(writer.inputs[1]) if writer is not None and writer.kind == "FloorMod" else None
+        is_wrap = writer is not None and rows is not None and size is not None and size.tolist() == rows[int(op["axis"])]
+        return op.with_input(1, writer.inputs[0]) if writer is not None and is_wrap else op
+
+    ops = [read_directly(op) for op in graph.ops]
+    changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    return remove_dead_code.run(graph.evolve(ops=ops), None)[0] if changed else graph
 
 
 def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
