@@ -104,6 +104,63 @@ def test_a_softmax_of_many_classes_adds_as_its_kernel_does(tmp_path: Path) -> No
     assert np.array_equal(*(run(place, {"x": data})["y"] for place in (source, result)))
 
 
+def _function(path: Path, kind: str, **attributes: float) -> Path:
+    """One function of bytes."""
+    sides = [("x", 0.03, 5), ("y", 0.0078125, -10)]
+    tensors = {name: Tensor(name, "int8", (256,), None, Quantization.per_tensor(scale, point)) for name, scale, point in sides}
+    save(Graph(kind, tensors, (Op(kind, ("x",), ("y",), attributes),), ("x",), ("y",)), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["Mish", "Softsign", "Erf"])
+def test_a_function_that_is_written_with_others_is_compared_on_all_codes(kind: str, tmp_path: Path) -> None:
+    """Mish and Softsign are float arithmetic in TFLite, Erf is a table."""
+    source, result = _function(tmp_path / "x.onnx", kind), tmp_path / "y.tflite"
+    convert(source, result)
+    assert len(load(result).ops) > 3
+    (item,) = (proof := prove(source, result)).operators
+    assert (item.class_, item.method) == ("E1", "256 codes") and proof.equal_for_all_inputs and not proof.lost
+    codes = {"x": np.arange(-128, 128, dtype=np.int8)}
+    assert np.array_equal(*(run(place, codes)["y"] for place in (source, result)))
+
+
+def test_a_function_with_another_constant_is_another_one(tmp_path: Path) -> None:
+    source, other = (_function(tmp_path / f"{alpha}.onnx", "HardSigmoid", alpha=alpha, beta=0.5) for alpha in (0.2, 0.21))
+    convert(other, tmp_path / "y.tflite")
+    (item,) = (proof := prove(source, tmp_path / "y.tflite")).operators
+    codes = {"x": np.arange(-128, 128, dtype=np.int8)}
+    here, there = (run(place, codes)["y"].astype(int) for place in (source, tmp_path / "y.tflite"))
+    assert item.class_ == "R1" and item.why.startswith(f"{(here != there).sum()} of 256 codes differ") and not proof.equal_for_all_inputs
+
+
+@pytest.mark.parametrize(("scale", "other"), [(0.1, 0.07), (0.1, 0.1), (0.03, 0.017)])
+def test_averages_are_compared_on_all_sums(scale: float, other: float, tmp_path: Path) -> None:
+    """Of 4 bytes there are 1021 sums; a run of them shows as many differences."""
+    sides = [("x", (1021, 1, 2, 2), scale, 3), ("y", (1021, 1, 1, 1), other, 7)]
+    tensors = {name: Tensor(name, "uint8", shape, None, Quantization.per_tensor(each, point)) for name, shape, each, point in sides}
+    average = Op("GlobalAveragePool", ("x",), ("y",), {"data_format": "channels_first"})
+    save(Graph("average", tensors, (average,), ("x",), ("y",)), tmp_path / "x.onnx")
+    convert(tmp_path / "x.onnx", tmp_path / "y.tflite")
+    (item,) = prove(tmp_path / "x.onnx", tmp_path / "y.tflite").operators
+    sums = np.arange(1021)[:, None]
+    data = {"x": (sums // 4 + (np.arange(4) < sums % 4)).astype(np.uint8).reshape(1021, 1, 2, 2)}
+    here, there = (run(tmp_path / name, data)["y"] for name in ("x.onnx", "y.tflite"))
+    differing = int((here != there).sum())
+    assert (item.class_, item.method) == ("R1" if differing else "E1", "1021 sums")
+    assert not differing or item.why == f"{differing} of 1021 sums differ, by at most 1"
+
+
+def test_indices_may_be_counted_from_the_front_before_a_gather(tmp_path: Path) -> None:
+    table = Tensor("table", "int8", (5, 3), np.arange(15, dtype=np.int8).reshape(5, 3), Quantization.per_tensor(0.5, 0))
+    tensors = [table, Tensor("x", "int64", (4,)), Tensor("y", "int8", (4, 3), None, table.quantization)]
+    op = Op("Gather", ("table", "x"), ("y",), {"axis": 0})
+    save(Graph("rows", {item.name: item for item in tensors}, (op,), ("x",), ("y",)), tmp_path / "x.onnx")
+    convert(tmp_path / "x.onnx", tmp_path / "y.tflite")
+    assert "FloorMod" in [op.kind for op in load(tmp_path / "y.tflite").ops]
+    found = prove(tmp_path / "x.onnx", tmp_path / "y.tflite")
+    assert found.equal_for_all_inputs and classes(found) == {"E0": 1}
+
+
 def test_what_is_not_equal_is_named_with_the_codes(tmp_path: Path) -> None:
     """A QUANTIZE of XNNPACK's 8 fractional bits: the plain form of "fast" is another function of some codes."""
     source, fast = FIXTURES / "coral_deeplabv3_mnv2_dm05_uint8.tflite", tmp_path / "fast.onnx"

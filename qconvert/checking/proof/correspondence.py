@@ -4,6 +4,9 @@ Every tensor of the result is traced to elements of a tensor that the source com
 source's if both are of one kind, take the same elements, have the same attributes and constants, and store results with the same
 quantization; integers may be stored as the other type of as many bits, and axes in another order.
 
+Where operators of the result are none of the source's and yet compute a tensor of its name, all of them together are compared with what
+computes it in the source (Group).
+
 Operators that only clip codes need no partner. Their mapping of codes is kept, so that a Clip or an activation may stand elsewhere; a lost
 or superfluous one is found at the next operator that computes with the codes.
 """
@@ -21,21 +24,23 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.proof.stored_values import (
     Elements,
     apply_activation,
+    collect_operators,
     compare_constants,
     describe_other_codes,
     follow_clip,
     follow_elements,
+    has_byte_codes,
     is_clipped_sum,
     is_rounded_bias,
     stored_offset,
 )
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 from qconvert.rules.differences import attribute_differences
 
-__all__ = ["NOT_TRACED", "Pair", "Trace"]
+__all__ = ["NOT_TRACED", "Group", "Pair", "Trace"]
 
 #: Attributes that say how operators compute, or the order of their axes, but not what they compute.
 _HOW = ("arithmetic", "data_format", "activation", "axis")
@@ -67,6 +72,27 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Operators of the result that are none of the source's one by one, and that compute a tensor of its name.
+
+    Attributes:
+        name: the tensor's, on both sides.
+        source, result: the operators of each side, from what both read to the tensor.
+        inputs: the tensors that they read, of source and result; constants are none.
+        is_aligned: whether each of these and the tensor have their elements in the same order of axes, with integers that mean the same.
+        is_rewritten: whether the result has other kinds of operators than the source, as a formula of the source's operator does, or
+            dequantizes constants that the source's operator takes as they are stored.
+    """
+
+    name: str
+    source: tuple[Op, ...]
+    result: tuple[Op, ...]
+    inputs: tuple[tuple[str, str], ...]
+    is_aligned: bool
+    is_rewritten: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Reader:
     """An operator of the source, and of what its tensors are elements."""
 
@@ -82,6 +108,7 @@ class Trace:
         source, result: the graphs.
         pairs: what was found, in the result's order.
         strange: operators of the result that none of the source accounts for, and why.
+        groups: of these, what computes a tensor of the source's.
         elements: the result's tensors as elements of the source's.
         clips: operators of source and result that only clip codes, are paired with none, and are after what is paired.
         ends: outputs that are not the source's, and how, in words: NOT_TRACED, or which codes are other ones.
@@ -91,6 +118,7 @@ class Trace:
     result: Graph
     pairs: list[Pair] = field(default_factory=list)
     strange: list[tuple[Op, str]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     elements: dict[str, Elements] = field(default_factory=dict)
     clips: tuple[list[Op], list[Op]] = field(default_factory=lambda: ([], []))
     ends: dict[str, str] = field(default_factory=dict)
@@ -100,6 +128,7 @@ class Trace:
     _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
     _readers: dict[tuple[Any, ...], list[_Reader]] = field(default_factory=dict)
     _writers: Mapping[str, Op] = field(default_factory=dict)
+    _result_writers: Mapping[str, Op] = field(default_factory=dict)
 
     @classmethod
     def of(cls, border: Border, forms: tuple[Form, Form]) -> Trace:
@@ -107,6 +136,7 @@ class Trace:
         source, result = fix_sizes(border)
         trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
+        trace._result_writers = trace.result.producers()
         for name, other in border.inputs.items():
             trace._trace_input(name, other, name in border.turned)
         for op in trace.result.ops:
@@ -291,7 +321,45 @@ class Trace:
             orders = [likely, tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and _transpose_shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
+                if (group := self._find_group(name, perm)) is not None:
+                    self.groups.append(group)
                 self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
+
+    def _find_group(self, name: str, perm: tuple[int, ...]) -> Group | None:
+        """The operators of both sides that compute a tensor of what is traced; None where these do not read the same tensors.
+
+        Args:
+            name: the tensor's.
+            perm: the transposition of the source's that gives the result's.
+        """
+        found = collect_operators(self._result_writers, self.result, name, self.elements)
+        if found is None or not found[1]:
+            return None
+        roots = {self.elements[given].root: given for given in found[1]}
+        own = collect_operators(self._writers, self.source, name, [key for key, known in self._own.items() if known.root in roots])
+        if own is None or {self._own[given].root for given in own[1]} != set(roots):
+            return None
+        inputs = tuple((given, roots[self._own[given].root]) for given in own[1])
+        is_aligned = len(own[1]) == len(found[1]) == len(roots) and all(self._is_aligned(*pair, name, perm) for pair in inputs)
+        for before, after in inputs if is_aligned else ():
+            self._collect_clips(self._own[before], self.elements[after])
+        kinds = [{op.kind for op in ops if kind_of(op).rule != "convert"} for ops in (own[0], found[0])]
+        unpacks = [op for op in found[0] if kind_of(op).dequantizes and self.result[op.inputs[0]].data is not None]
+        is_rewritten = kinds[0].isdisjoint(kinds[1]) or len(found[0]) - len(unpacks) == len(own[0]) == 1 <= len(unpacks)
+        return Group(name, own[0], found[0], inputs, is_aligned, is_rewritten)
+
+    def _is_aligned(self, before: str, after: str, name: str, perm: tuple[int, ...]) -> bool:
+        """Whether a tensor of the result has the bytes of the source's, whatever their scale, in the order of axes of another one."""
+        own, given, shape = self._own[before], self.elements[after], self.source[before].shape
+        if not (has_byte_codes(self.source[before]) and has_byte_codes(self.result[after])):
+            return False
+        if shape is None or (shape != self.source[name].shape and perm != tuple(range(len(perm)))):
+            return False  # what is broadcast has other axes
+        ranges = [integer_range(graph[item].dtype) for graph, item in ((self.source, before), (self.result, after))]
+        if own.root in self._doubtful or given.offset - own.offset != ranges[1][0] - ranges[0][0]:
+            return False
+        is_turned = own.is_transposed(given, perm if len(perm) == len(shape) else range(len(shape)))
+        return is_turned and not describe_other_codes(self.source, self._writers, own, given)
 
     def _add_pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "", is_sure: bool = True) -> None:
         source = reader.op

@@ -4,7 +4,7 @@ with all codes of its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,10 +14,10 @@ import numpy as np
 from qconvert.arithmetic import split_product
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.proof.classes import Proved
-from qconvert.checking.proof.correspondence import Pair, Trace
+from qconvert.checking.proof.correspondence import Group, Pair, Trace
 from qconvert.checking.proof.stored_values import has_byte_codes
 from qconvert.conversion.saving import save
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, format_count
 from qconvert.evaluate.curves import codes_of
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range
@@ -31,11 +31,14 @@ from qconvert.kernels.proofs import (
     find_float_limits,
     floats_in_order,
     integers_for_all,
+    integers_for_sums,
     pair_codes,
 )
+from qconvert.kernels.sums import SumReference
 from qconvert.operators import kind_of
+from qconvert.operators.properties import ELEMENTWISE
 
-__all__ = ["Computed", "decide", "decide_clip", "rounds_floats", "run_all_codes"]
+__all__ = ["Computed", "decide", "decide_clip", "decide_group", "rounds_floats", "run_all_codes", "run_group"]
 
 #: Codes of one operand of 8 bits, and of two.
 _CODES, _PAIRS = 2**8, 2**16
@@ -48,6 +51,8 @@ _REALS = "it computes float values, which runtimes round otherwise"
 _ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.
 Run = Callable[[Graph, Op], "Array | None"]
+#: (names of what a group reads, its tensor) -> the stored results for all codes of these, or None.
+RunGroup = Callable[[Sequence[str], str], "Array | None"]
 #: Makes what is found of an operator: (class, method, why).
 Found = Callable[..., Proved]
 
@@ -92,6 +97,11 @@ class Computed:
         """How it rounds a sum of products; None if that is not known."""
         found = self.row.reference if self.row is not None and not self.form else None
         return found if isinstance(found, Requantizer) else None
+
+    def for_all_sums(self) -> Array | None:
+        """Its integers for all sums of what it reduces, from the lowest; None if these do not say them all, or are not known."""
+        found = self.row.reference if self.row is not None and not self.form else None
+        return integers_for_sums(self.graph, self.op, found) if isinstance(found, SumReference) else None
 
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
@@ -161,6 +171,26 @@ def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
     return _decide_by_codes(found, codes, values.reshape(codes.shape), [side.graph[side.op.outputs[0]].dtype] * 2)
 
 
+def decide_group(group: Group, trace: Trace, runs: tuple[RunGroup, RunGroup]) -> Proved:
+    """The class of operators of the result that together compute a tensor of the source.
+
+    Args:
+        group: both sides' operators.
+        trace: whose graphs have them.
+        runs: what runs the operators of source and result for all codes of what they read.
+    """
+    output = group.source[-1]
+    found = partial(Proved, output.label, group.name)
+    if group.is_aligned:
+        values = [run(names, group.name) for run, names in zip(runs, zip(*group.inputs, strict=True), strict=True)]
+        if values[0] is not None and values[1] is not None:
+            return _decide_by_codes(found, values[0], values[1], [graph[group.name].dtype for graph in (trace.source, trace.result)])
+    written = f"it is written as {format_count(len(group.result), 'operator')}"
+    names = {name for ops in (group.source, group.result) for op in ops for name in op.outputs if name}
+    is_float = any("float" in graph[name].dtype for graph in (trace.source, trace.result) for name in names if name in graph.tensors)
+    return found("?", why=f"{written} of float values, which runtimes round otherwise" if is_float else written)
+
+
 def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
     """The class of an operator with a quantized result, by what its kernels give; `lost` is Pair.lost."""
     if own.row is None or other.row is None:
@@ -173,6 +203,9 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
         return _decide_products(found, (own.requantizer, other.requantizer), other)
+    sums = own.for_all_sums(), other.for_all_sums()
+    if sums[0] is not None and sums[1] is not None:
+        return _decide_by_codes(found, sums[0], sums[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)], "sums")
     values = own.for_all_codes(), other.for_all_codes()
     if values[0] is not None and values[1] is not None:
         return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
@@ -241,9 +274,10 @@ def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], sid
     return found("R1", "thresholds", f"{share}, such as {acc} in channel {channel}: {one} in the source, {other} in the result")
 
 
-def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
+def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str], of: str = "") -> Proved:
+    """The class of an operator by its results for all that it can read: codes, pairs of them, or what `of` says."""
     count = len(first) if first.shape == (_PAIRS, 2) else first.size  # of results of two elements, or of one
-    method = f"{count} {'codes' if count <= _CODES or first.ndim == 1 else 'pairs'}"
+    method = f"{count} {of or ('codes' if count <= _CODES or first.ndim == 1 else 'pairs')}"
     a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))
     if a.shape != b.shape:
         return found("?", why="its constants have other values")
@@ -279,21 +313,65 @@ def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
         tensors[name] = Tensor(name, graph[old].dtype, (times * (size + _MOVED), *rest), None, graph[old].quantization)
     attributes = {**op.attributes, "axis": axis} if axis is not None else op.attributes
     alone = Graph(op.kind, tensors, (Op(op.kind, tuple(names), ("y",), attributes),), tuple(codes), ("y",))
+    found = _run_twice(side, alone, list(codes.values()), count)
+    return None if found is None else found.reshape(shape)
+
+
+def run_group(side: Side, graph: Graph, ops: Sequence[Op], inputs: Sequence[str], output: str) -> Array | None:
+    """The stored results of operators for all codes of the one or two tensors of bytes that they read: 256, or a row for each code of the
+    first; None where they are not elementwise, or not run alone.
+
+    Args:
+        side: whose format and runtime are taken.
+        graph, ops: the operators, in order.
+        inputs, output: what they read, without constants, and compute.
+    """
+    if not 1 <= len(inputs) <= 2 or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
+        return None
+    named = {name: graph[name] for op in ops for name in (*op.inputs, *op.outputs) if name}
+    tables = {op.inputs[0] for op in ops if _reads_table(graph, op)}
+    if any(tensor.data is not None and tensor.data.size > 1 for name, tensor in named.items() if name not in tables):
+        return None
+    if any(len(op.outputs) != 1 or not (kind_of(op).layout is ELEMENTWISE or _reads_table(graph, op)) for op in ops):
+        return None
+    if any(tensor.quantization is not None and not tensor.quantization.is_per_tensor for tensor in named.values()):
+        return None
+    codes = [item.reshape(-1) for item in np.meshgrid(*(codes_of(graph[name].dtype) for name in inputs), indexing="ij")]
+    room = (codes[0].size + _MOVED,)
+    tensors = {name: tensor for name, tensor in named.items() if name in tables}
+    for name in named.keys() - tables:
+        tensor = named[name]
+        tensors[name] = replace(tensor, shape=room) if tensor.data is None else replace(tensor, shape=(), data=tensor.data.reshape(()))
+    found = _run_twice(side, Graph("group", tensors, tuple(ops), tuple(inputs), (output,)), codes)
+    return None if found is None else found.reshape((_CODES,) * len(inputs))
+
+
+def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int = 1) -> Array | None:
+    """The result of a graph for codes of its inputs, computed twice, at different places of vectors; None where the two differ, or nothing
+    runs it.
+
+    Args:
+        side: whose format and runtime are taken.
+        alone: a graph whose tensors have room for further codes along their first axis.
+        codes: of each input.
+        count: how many results of so many codes the graph puts one after the other.
+    """
+    size = len(codes[0])
     try:
         with temporary_folder() as folder:
             path = Path(folder) / f"one{side.format.suffixes[0]}"
             save(alone, path, side.format.name)
             model = side.runtime.open(replace(side.file, path=path, options={}))
             runs = [
-                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in codes.values()], strict=True))).values()))
+                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in codes], strict=True))).values()))
                 for first in (0, _MOVED)
             ]
     except (QConvertError, ValueError):
         return None
     found = [run.reshape(count, size + _MOVED, -1)[:, first : first + size] for run, first in zip(runs, (0, _MOVED), strict=True)]
-    if found[0].dtype.name != graph[op.outputs[0]].dtype or not np.array_equal(found[0], found[1]):
+    if found[0].dtype.name != alone[alone.outputs[0]].dtype or not np.array_equal(found[0], found[1]):
         return None
-    return found[0].reshape(shape)
+    return found[0]
 
 
 def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None, tuple[int, ...]] | None:
@@ -317,6 +395,13 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None,
     shape = np.broadcast_shapes(*(item.shape for item in codes if item is not None))
     spread = (None if item is None or stay else np.broadcast_to(item, shape).reshape(-1) for item, stay in zip(codes, stays, strict=True))
     return list(spread), None, shape
+
+
+def _reads_table(graph: Graph, op: Op) -> bool:
+    """Whether each element of an operator's result is the element of a constant list that its one computed input names, as of a Gather."""
+    kind = kind_of(op)
+    data = graph[op.inputs[0]].data if kind.rule == "move" and len(op.inputs) == 2 and kind.role(1) == "index" else None
+    return data is not None and data.ndim == 1 and graph[op.inputs[1]].data is None
 
 
 def _is_concat(graph: Graph, op: Op) -> bool:

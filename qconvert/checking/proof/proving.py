@@ -13,10 +13,10 @@ from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import Computed, decide, decide_clip, rounds_floats, run_all_codes
-from qconvert.checking.proof.stored_values import Elements, clip_elements
+from qconvert.checking.proof.deciding import Computed, decide, decide_clip, decide_group, rounds_floats, run_all_codes, run_group
+from qconvert.checking.proof.stored_values import Elements, clip_elements, collect_operators
 from qconvert.conversion.in_memory import Model, as_files
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
@@ -69,7 +69,13 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if rounds_floats(trace, pair) and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
-    found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange]
+    grouped: set[int] = set()
+    for group in trace.groups:
+        item = decide_group(group, trace, (own.run_group, other.run_group))
+        if item.class_ in EQUAL_CLASSES or group.is_rewritten or (item.method and len(group.result) == 1):
+            found.append(item)
+            grouped.update(id(op) for op in (*group.source, *group.result))
+    found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange if id(op) not in grouped]
     for ops, side in zip(trace.clips, (own, other), strict=True):
         clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
@@ -82,7 +88,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
-    lost = tuple(op.label for op in trace.lost_operators)
+    lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
@@ -134,6 +140,12 @@ class _Read:
         exact = clip_elements(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
         return decide_clip(op.label, self.resolve_operator(op), exact.codes)
+
+    def run_group(self, inputs: Sequence[str], output: str) -> Array | None:
+        """The results of this side's operators from tensors to another one, for all codes of these."""
+        graph = self._side.graph
+        found = collect_operators(self._producers, graph, output, set(inputs)) if output in self._producers else None
+        return None if found is None or set(found[1]) != set(inputs) else run_group(self._side, graph, found[0], inputs, output)
 
     def output(self, op: Op) -> str:
         """The first result of an operator, by its name in the file."""

@@ -4,7 +4,7 @@ the codes that it can have. Nothing is run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
@@ -24,6 +24,7 @@ __all__ = [
     "Elements",
     "apply_activation",
     "clip_elements",
+    "collect_operators",
     "compare_constants",
     "describe_other_codes",
     "follow_clip",
@@ -184,6 +185,29 @@ def follow_elements(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list
     if (offset := _find_offset(graph, op)) is not None:
         return [replace(given, offset=given.offset + offset)]
     return _move_elements(graph, op, given)
+
+
+def collect_operators(
+    writers: Mapping[str, Op], graph: Graph, name: str, known: Container[str]
+) -> tuple[tuple[Op, ...], tuple[str, ...]] | None:
+    """Return the operators that compute a tensor of known ones, in the graph's order, and those that they read; None if what they read is
+    not known.
+
+    Args:
+        writers: what computes each tensor of the graph.
+        graph, name: of the tensor.
+        known: the names of tensors that are known; constants need not be.
+    """
+    found, read, wanted = set[int](), dict[str, None](), [name]
+    while wanted:
+        op = writers.get(wanted.pop())
+        if op is None:
+            return None
+        found.add(id(op))
+        given = [item for item in op.inputs if item and graph[item].data is None]
+        read.update((item, None) for item in given if item in known)
+        wanted += [item for item in given if item not in known and not (item in writers and id(writers[item]) in found)]
+    return tuple(op for op in graph.ops if id(op) in found), tuple(read)
 
 
 def follow_clip(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
