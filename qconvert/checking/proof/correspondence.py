@@ -340,7 +340,8 @@ class Trace:
         if own is None or {self._own[given].root for given in own[1]} != set(roots):
             return None
         inputs = tuple((given, roots[self._own[given].root]) for given in own[1])
-        is_aligned = len(own[1]) == len(found[1]) == len(roots) and all(self._is_aligned(*pair, name, perm) for pair in inputs)
+        is_aligned = len(own[1]) == len(found[1]) == len(roots) and all(self._is_aligned(*pair, perm) for pair in inputs)
+        is_aligned &= not _compare_axes(own[0][-1], found[0][-1], perm)
         for before, after in inputs if is_aligned else ():
             self._collect_clips(self._own[before], self.elements[after])
         kinds = [{op.kind for op in ops if kind_of(op).rule != "convert"} for ops in (own[0], found[0])]
@@ -348,13 +349,13 @@ class Trace:
         is_rewritten = kinds[0].isdisjoint(kinds[1]) or len(found[0]) - len(unpacks) == len(own[0]) == 1 <= len(unpacks)
         return Group(name, own[0], found[0], inputs, is_aligned, is_rewritten)
 
-    def _is_aligned(self, before: str, after: str, name: str, perm: tuple[int, ...]) -> bool:
-        """Whether a tensor of the result has the bytes of the source's, whatever their scale, in the order of axes of another one."""
+    def _is_aligned(self, before: str, after: str, perm: tuple[int, ...]) -> bool:
+        """Whether a tensor of the result has the bytes of the source's, whatever their scale, with the axes in an order."""
         own, given, shape = self._own[before], self.elements[after], self.source[before].shape
         if not (has_byte_codes(self.source[before]) and has_byte_codes(self.result[after])):
             return False
-        if shape is None or (shape != self.source[name].shape and perm != tuple(range(len(perm)))):
-            return False  # what is broadcast has other axes
+        if shape is None or (len(shape) != len(perm) and perm != tuple(range(len(perm)))):
+            return False  # it is broadcast along axes that are in another order
         ranges = [integer_range(graph[item].dtype) for graph, item in ((self.source, before), (self.result, after))]
         if own.root in self._doubtful or given.offset - own.offset != ranges[1][0] - ranges[0][0]:
             return False
@@ -445,10 +446,8 @@ class Trace:
         own, other = (replace(op, attributes={k: v for k, v in op.attributes.items() if k not in _HOW}) for op in (source, result))
         if words := next(attribute_differences(own, other), ""):
             return words
-        if "axis" in kind_of(source).attributes and perm:
-            axes = [int(op["axis"]) % len(perm) for op in (source, result)]
-            if perm.index(axes[0]) != axes[1]:
-                return f"axis {axes[0]} -> {axes[1]}"
+        if words := _compare_axes(source, result, perm):
+            return words
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if before and after and stored_offset(self.source[before], self.result[after]) is None:
                 return "its result has another quantization"
@@ -518,6 +517,14 @@ def _reader_key(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[An
             return ()
         roots.append("" if constant else known[name].root)
     return op.kind, tuple(roots)
+
+
+def _compare_axes(source: Op, result: Op, perm: tuple[int, ...]) -> str:
+    """In words, along which other axis an operator computes whose data are transposed; "" if it is the source's."""
+    if not perm or any("axis" not in kind_of(op).attributes for op in (source, result)):
+        return ""
+    axes = [int(op["axis"]) % len(perm) for op in (source, result)]
+    return "" if perm.index(axes[0]) == axes[1] else f"axis {axes[0]} -> {axes[1]}"
 
 
 def _transpose_shape(tensor: Tensor, perm: Sequence[int]) -> Any:

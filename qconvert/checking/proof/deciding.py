@@ -319,31 +319,51 @@ def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
 
 def run_group(side: Side, graph: Graph, ops: Sequence[Op], inputs: Sequence[str], output: str) -> Array | None:
     """The stored results of operators for all codes of the one or two tensors of bytes that they read: 256, or a row for each code of the
-    first; None where they are not elementwise, or not run alone.
+    first; of operators that put several tensors one after the other those of each. None where they do something else, or are not run alone.
 
     Args:
         side: whose format and runtime are taken.
         graph, ops: the operators, in order.
         inputs, output: what they read, without constants, and compute.
     """
-    if not 1 <= len(inputs) <= 2 or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
+    *before, last = ops
+    joins = _is_concat(graph, last)
+    if joins and [_find_read_tensor(graph, before, name, inputs) for name in last.inputs] != list(inputs):
+        return None
+    if (not joins and len(inputs) > 2) or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
         return None
     named = {name: graph[name] for op in ops for name in (*op.inputs, *op.outputs) if name}
     tables = {op.inputs[0] for op in ops if _reads_table(graph, op)}
     if any(tensor.data is not None and tensor.data.size > 1 for name, tensor in named.items() if name not in tables):
         return None
-    if any(len(op.outputs) != 1 or not (kind_of(op).layout is ELEMENTWISE or _reads_table(graph, op)) for op in ops):
+    elementwise = before if joins else ops
+    if any(len(op.outputs) != 1 or not (kind_of(op).layout is ELEMENTWISE or _reads_table(graph, op)) for op in elementwise):
         return None
     if any(tensor.quantization is not None and not tensor.quantization.is_per_tensor for tensor in named.values()):
         return None
-    codes = [item.reshape(-1) for item in np.meshgrid(*(codes_of(graph[name].dtype) for name in inputs), indexing="ij")]
+    each = [codes_of(graph[name].dtype) for name in inputs]
+    codes = each if joins else [item.reshape(-1) for item in np.meshgrid(*each, indexing="ij")]
     room = (codes[0].size + _MOVED,)
     tensors = {name: tensor for name, tensor in named.items() if name in tables}
     for name in named.keys() - tables:
         tensor = named[name]
         tensors[name] = replace(tensor, shape=room) if tensor.data is None else replace(tensor, shape=(), data=tensor.data.reshape(()))
-    found = _run_twice(side, Graph("group", tensors, tuple(ops), tuple(inputs), (output,)), codes)
-    return None if found is None else found.reshape((_CODES,) * len(inputs))
+    count = len(inputs) if joins else 1
+    tensors[output] = replace(tensors[output], shape=(count * room[0],))
+    last = last.with_attributes(axis=0) if joins else last
+    found = _run_twice(side, Graph("group", tensors, (*before, last), tuple(inputs), (output,)), codes, count)
+    return None if found is None else found.reshape(-1 if joins else (_CODES,) * len(inputs))
+
+
+def _find_read_tensor(graph: Graph, ops: Sequence[Op], name: str, inputs: Sequence[str]) -> str:
+    """Which of the tensors that operators read one of theirs is computed from; "" if from several or none."""
+    writers = {op.outputs[0]: op for op in ops}
+    while name not in inputs:
+        given = [item for item in writers[name].inputs if item and graph[item].data is None]
+        if len(given) != 1:
+            return ""
+        name = given[0]
+    return name
 
 
 def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int = 1) -> Array | None:
