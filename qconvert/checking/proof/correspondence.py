@@ -398,12 +398,15 @@ class Trace:
         return [self.result[name].quantization for name in op.inputs[:2]]
 
     def _is_movement(self, op: Op) -> bool:
-        """Return whether an operator of the source is data movement, or a choice of stored integers of one quantization."""
+        """Return whether an operator of the source is data movement, or a choice of stored integers of one quantization, or a Concat of
+        plain values."""
         kind = kind_of(op)
         if kind.rule in ("move", "state"):
             return True
         result = self.source[op.outputs[0]] if op.outputs else None
-        if result is None or not kind.chooses or op.attributes.get("activation", "") or not result.is_quantized:
+        if result is None or not kind.chooses or op.attributes.get("activation", ""):
+            return False
+        if not result.is_quantized and "axis" not in kind.attributes:  # of two float values each runtime chooses another one if one is NaN
             return False
         return all(self.source[name].shares_quantization(result) for name in kind.data(op))
 

@@ -225,8 +225,9 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     """Whether an operator without a quantized result gives the same bits everywhere: it computes on integers, or makes real numbers of
     few bits, whose product with the scale is rounded once."""
     given, results = ([graph[name] for name in names if name] for names in (op.inputs, op.outputs))
-    if kind_of(op).rule == "convert":
-        return given[0].dtype in ("int8", "uint8", "int16", "uint16") and results[0].dtype == "float32"
+    converts = kind_of(op).rule == "convert" or "to" in kind_of(op).attributes
+    if converts and given[0].dtype in ("bool", "int8", "uint8", "int16", "uint16") and results[0].dtype == "float32":
+        return True
     return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
 
 
