@@ -133,6 +133,19 @@ def test_a_function_with_another_constant_is_another_one(tmp_path: Path) -> None
     assert item.class_ == "R1" and item.why.startswith(f"{(here != there).sum()} of 256 codes differ") and not proof.equal_for_all_inputs
 
 
+def test_tensors_that_are_requantized_before_they_are_joined_are_compared_on_their_codes(tmp_path: Path) -> None:
+    """TFLite's CONCATENATION takes one quantization, so that a QUANTIZE comes before it. Operands in another order are others."""
+    for path, order in ((tmp_path / "x.onnx", "abc"), (tmp_path / "other.onnx", "bac")):
+        sides = [("a", 8, 0.0625), ("b", 8, 0.125), ("c", 8, 0.0625), ("y", 24, 0.03125)]
+        tensors = {name: Tensor(name, "int8", (4, size), None, Quantization.per_tensor(scale, 3)) for name, size, scale in sides}
+        save(Graph("joined", tensors, (Op("Concat", tuple(order), ("y",), {"axis": 1}),), tuple("abc"), ("y",)), path)
+        convert(path, path.with_suffix(".tflite"))
+    assert [op.kind for op in load(tmp_path / "x.tflite").ops].count("Requantize") == 3
+    (item,) = (proof := prove(tmp_path / "x.onnx", tmp_path / "x.tflite")).operators
+    assert (item.class_, item.method) == ("E1", "768 codes") and proof.equal_for_all_inputs
+    assert not {"E0", "E1"} & set(classes(prove(tmp_path / "x.onnx", tmp_path / "other.tflite")))
+
+
 @pytest.mark.parametrize(("scale", "other"), [(0.1, 0.07), (0.1, 0.1), (0.03, 0.017)])
 def test_averages_are_compared_on_all_sums(scale: float, other: float, tmp_path: Path) -> None:
     """Of 4 bytes there are 1021 sums; a run of them shows as many differences."""
