@@ -41,8 +41,8 @@ def prove(
     The result is followed from its inputs, operator by operator: what each reads, its attributes, constants and quantizations have to be
     those of an operator of the source, but for the order of axes and the type that stores the same integers. Then the kernels of both
     runtimes are compared, as their rows state them: of one or two operands of 8 bits for all 256 codes or 65,536 pairs, of sums of products
-    by the thresholds between integers, over every accumulator that the weights allow. A kernel without a reference is run alone, on all
-    codes.
+    by the thresholds between integers, over every accumulator that the weights allow, of averages for all sums. A kernel without a
+    reference is run alone, on all codes, and so are operators that compute one of the source's together.
 
     Args:
         source, result: as of check().
