@@ -59,17 +59,19 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
         source: the tensor of the pixels that it reads, N,H,W,C.
         result: likewise of those that it computes.
     """
-    weights, shapes = graph[op.inputs[1]], [(graph[name].shape or ())[1:] for name in (source, result)]
+    weights, data, found = graph[op.inputs[1]], *(_find_sizes(graph[name], "channels_last") for name in (source, result))
     is_plain = op["auto_pad"] == "NOTSET" and op["group"] == 1 and set(op["dilations"]) == {1} and not op["arithmetic"]
-    sizes = [size for shape in shapes for size in shape if isinstance(size, int) and size]
-    if not is_plain or weights.data is None or weights.data.ndim != 4 or len(sizes) != 6 or op["strides"][1] != 1:
+    if not is_plain or weights.data is None or weights.data.ndim != 4 or not data or not found or op["strides"][1] != 1:
         return None
     zero = _find_zero_point(weights)
     if zero is None or (op.has(2) and not graph[op.inputs[2]].is_constant):
         return None
-    (rows, depth, height, taps), (_, width, channels, _, positions, results) = weights.data.shape, sizes
+    (rows, depth, height, taps), (_, width, channels), (_, positions, results) = weights.data.shape, data, found
     block, pixels = depth // channels, rows // results
     if (block * channels, pixels * results) != (depth, rows) or block < 2 or block % pixels or width % block or positions % pixels:
+        return None
+    in_blocks = [(data[0], width // block, depth), (found[0], positions // pixels, rows)]
+    if [_find_sizes(graph[name], op["data_format"]) for name in (op.inputs[0], op.outputs[0])] != in_blocks:  # rows may be joined
         return None
     stride = block // pixels
     spread = weights.data.reshape(pixels, results, block, channels, height, taps).transpose(0, 1, 3, 4, 5, 2)
@@ -91,9 +93,18 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     return window, stride, (int(op["pads"][0]), before, int(op["pads"][2]), after)
 
 
+def _find_sizes(tensor: Tensor, data_format: str) -> tuple[int, ...]:
+    """Return height, width and channels of a tensor of 4 dimensions; nothing if one is not known, or 0."""
+    sizes = [size for size in (tensor.shape or ())[1:] if isinstance(size, int) and size]
+    if tensor.rank != 4 or len(sizes) != 3:
+        return ()
+    return tuple(sizes[axis] for axis in ((0, 1, 2) if data_format == "channels_last" else (1, 2, 0)))
+
+
 def _find_zero_point(weights: Tensor) -> int | None:
-    """Return the zero point of all weights; None if they have several, or are not quantized."""
-    found = set() if weights.quantization is None else {int(point) for point in weights.quantization.zero_point}
+    """Return the zero point of all weights; None if they have several, scales for blocks, or are not quantized."""
+    q = weights.quantization
+    found = set() if q is None or q.block_size else {int(point) for point in q.zero_point}
     return found.pop() if len(found) == 1 else None
 
 

@@ -101,6 +101,17 @@ def test_other_weights_between_reshapes_are_no_blocks() -> None:
         assert BUILTIN["split_pixels"].run(other, None) == (other, ())
 
 
+def test_reshapes_that_join_rows_and_scales_of_blocks_make_no_blocks_of_pixels() -> None:
+    merged, _ = BUILTIN["merge_pixels"].run(_graph(*FITTING["the first layer"][:-1]), None)
+    first, conv, _ = merged.ops
+    joined = merged.evolve(
+        tensors=[replace(merged[name], shape=("batch", 3, 4, merged[name].shape[3])) for name in (*first.outputs, *conv.outputs)]
+    )  # type: ignore[index]
+    scales = Quantization(np.full((64, 3, 3, 3), 0.01, np.float32), np.zeros((64, 3, 3, 3), np.int64), 1, 4)
+    for other in (joined, merged.evolve(tensors=[replace(merged[conv.inputs[1]], quantization=scales)])):
+        assert BUILTIN["split_pixels"].run(other, None) == (other, ())
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.end_to_end
