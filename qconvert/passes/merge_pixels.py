@@ -62,23 +62,28 @@ def _has_few_channels(graph: Graph, op: Op) -> bool:
     sizes = [size for tensor in (data, result) for size in (tensor.shape or ())[1:]]
     if weights.rank != 4 or len(sizes) != 6 or not all(isinstance(size, int) and size for size in sizes) or set(op["dilations"]) != {1}:
         return False
-    q = as_signed(weights).quantization
-    if {data.dtype, weights.dtype, result.dtype} - {"int8", "uint8"} or not weights.is_constant or q is None or not q.is_symmetric:
+    signed = as_signed(weights)
+    q = signed.quantization
+    if {data.dtype, weights.dtype, result.dtype} - {"int8", "uint8"} or signed.data is None or q is None or not q.is_symmetric:
         return False
     if q.block_size or q.axis not in (None, 0) or (op.has(2) and not graph[op.inputs[2]].is_constant):
         return False
+    if not signed.data.any(axis=(0, 1, 2))[[0, -1]].all():
+        return False  # split_pixels finds the width of the window by weights that are not 0
     channels, group = int(sizes[2]), int(op["group"])
     return channels <= _MOST_CHANNELS and channels % 4 != 0 if group == 1 else group == channels <= _MOST_DEPTHWISE
 
 
 def _find_block(graph: Graph, op: Op) -> int:
     """Return the number of pixels in a block of the data; 0 if no number fits."""
-    (width, channels), (positions, results) = ((graph[name].shape or ())[2:] for name in (op.inputs[0], op.outputs[0]))
-    assert isinstance(width, int) and isinstance(channels, int) and isinstance(positions, int) and isinstance(results, int)
+    sizes = ([int(size) for size in (graph[name].shape or ())[1:]] for name in (op.inputs[0], op.outputs[0]))
+    (height, width, channels), (lines, positions, results) = sizes
     stride, fitting = int(op["strides"][1]), []
     for block in _BLOCKS:
         if block % stride or width % block or positions % (block // stride) or block * channels % 4:
             continue
+        if min(height * width // block, lines * positions * stride // block) == 1:
+            continue  # the Transpose of one pixel is a Reshape, which is joined to the one next to it
         if block // stride * results >= _LEAST_RESULTS and min(_window(graph, op, block)[1:]) >= 0:
             fitting.append(block)
     return next((block for block in fitting if block // stride * results >= _ENOUGH_RESULTS), max(fitting, default=0))

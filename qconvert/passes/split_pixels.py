@@ -81,8 +81,10 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
         return None
     first, last = min(int(item[0]) for item in used), max(int(item[-1]) for item in used)
     before = int(op["pads"][1]) * block - first
-    after = max((positions - 1) * stride + last - first + 1 - width - before, 0)
-    if min(first, before) < 0 or (width + before + after - (last - first + 1)) // stride + 1 != positions:
+    least = (positions - 1) * stride + last - first + 1 - width - before
+    alike = before + int(op["pads"][2]) - int(op["pads"][0])  # as along the height: no window reads what is more than the least
+    after = min(max(alike, least, 0), least + stride - 1)
+    if min(first, before, after) < 0 or (width + before + after - (last - first + 1)) // stride + 1 != positions:
         return None
     window = rows_of_pixels[0][..., first : last + 1]
     for pixel, item in enumerate(rows_of_pixels):

@@ -24,6 +24,7 @@ FITTING = {
     "the first layer": ((6, 8, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1), 4),
     "with strides": ((6, 16, 3), 8, 1, (3, 3), (2, 2), (0, 0, 1, 1), 8),
     "strides and padding before": ((6, 16, 1), 16, 1, (3, 3), (2, 2), (1, 1, 0, 0), 4),
+    "strides and padding that no window reads": ((6, 16, 3), 8, 1, (3, 3), (2, 2), (1, 1, 1, 1), 8),
     "a wide window": ((7, 8, 3), 16, 1, (7, 7), (1, 1), (3, 3, 3, 3), 4),
     "without padding": ((5, 16, 6), 16, 1, (3, 3), (1, 1), (0, 0, 0, 0), 2),
     "one tap": ((2, 4, 5), 16, 1, (1, 1), (1, 1), (0, 0, 0, 0), 4),
@@ -37,6 +38,7 @@ STAYING = {
     "no whole blocks of results": ((4, 8, 3), 16, 1, (3, 3), (1, 1), (1, 0, 1, 1)),
     "many groups": ((4, 8, 16), 16, 16, (3, 3), (1, 1), (1, 1, 1, 1)),
     "some groups": ((4, 8, 6), 8, 2, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "a single block": ((1, 4, 3), 4, 1, (1, 3), (1, 1), (0, 1, 0, 1)),
     "few results": ((4, 8, 3), 1, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
 }
 
@@ -85,10 +87,15 @@ def test_others_stay(name: str) -> None:
     assert BUILTIN["merge_pixels"].run(graph, None) == (graph, ())
 
 
-def test_weights_with_zero_points_and_operators_that_round_otherwise_stay() -> None:
+def test_weights_with_zero_points_or_zeros_at_an_edge_and_operators_that_round_otherwise_stay() -> None:
     graph = _graph(*FITTING["the first layer"][:-1])
     shifted = replace(graph["w"], quantization=Quantization.per_tensor(0.01, 3))
-    for other in (graph.evolve(tensors=[shifted]), graph.evolve(ops=[graph.ops[0].with_attributes(arithmetic="tflite")])):
+    narrower = replace(graph["w"], data=graph["w"].data * np.array([1, 1, 0], np.int8))  # type: ignore[operator]
+    for other in (
+        graph.evolve(tensors=[shifted]),
+        graph.evolve(tensors=[narrower]),
+        graph.evolve(ops=[graph.ops[0].with_attributes(arithmetic="tflite")]),
+    ):
         assert BUILTIN["merge_pixels"].run(other, None) == (other, ())
 
 

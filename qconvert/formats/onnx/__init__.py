@@ -57,10 +57,10 @@ def qconvert_formats() -> Iterable[Format]:
             normal_form=(
                 "io_to_states",
                 "absorb_quantization",
-                "split_pixels",
                 "restore_zero_points",
                 "fuse_dynamic",
                 "restate_attributes",
+                "split_pixels",
             ),
             write_options=_WRITE_OPTIONS,
         )
