@@ -292,9 +292,9 @@ def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | No
     """Return a tensor of the type that an operator keeps, which moves elements, or chooses some of one quantization; None of others."""
     if kind.rule == "move":
         return tensors[kind.moved_inputs(op)[0]]
-    first, *others = (tensors[name] for name in kind.data(op) if tensors[name].dtype != "bool") if kind.chooses else [None]
-    is_shared = first is not None and first.is_quantized and all(first.shares_quantization(other) for other in others if other is not None)
-    return first if is_shared else None
+    chosen = [tensors[name] for name in kind.data(op) if tensors[name].dtype != "bool"] if kind.chooses else []
+    is_shared = bool(chosen) and chosen[0].is_quantized and all(chosen[0].shares_quantization(other) for other in chosen[1:])
+    return chosen[0] if is_shared else None
 
 
 def _is_whole(data: Array, dtype: str) -> bool:
@@ -355,11 +355,18 @@ def lower(
 
 
 def lower_op(
-    tensors: Mapping[str, Tensor], op: Op, legal: Legal, real: str = "float32", prefers: Sequence[Formula] = (), within: Sequence[str] = ()
+    tensors: Mapping[str, Tensor],
+    op: Op,
+    legal: Legal,
+    real: str = "float32",
+    prefers: Sequence[Formula] = (),
+    within: tuple[Formula, ...] = (),
 ) -> Emission | None:
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
+    if any(item.kind == op.kind for item in within[:-1]):  # a way around, such as Erf by a Gelu that is computed by an Erf, loses digits
+        return None
     for formula in dict.fromkeys((*prefers, *FORMULAS.get(op.kind, ()))):
-        if formula.kind != op.kind or not formula.is_emitted or formula.name in within:
+        if formula.kind != op.kind or not formula.is_emitted or formula in within:
             continue
         found = emit_formula(tensors, op, formula, real)
         if found is None:
@@ -370,7 +377,7 @@ def lower_op(
             if not legal(around, part):
                 ops.append(part)
                 continue
-            inner = lower_op(around, part, legal, real, prefers, (*within, formula.name))
+            inner = lower_op(around, part, legal, real, prefers, (*within, formula))
             if inner is None:
                 break
             ops += inner.ops

@@ -56,6 +56,8 @@ _MICRO_RECURRENT = {
 }
 #: Operators of tflite-micro whose results are indices of int32 alone (arg_min_max.cc, shape.cc; measured).
 _GIVES_INT32 = ("ARG_MAX", "ARG_MIN", "SHAPE")
+#: Tensors that tflite-micro joins at once (concatenation.cc, kMaxInputNum).
+_MOST_JOINED = 10
 #: Where the first weights and the first state of these are; and inputs of an LSTM that tflite-micro wants (the input gate), or has none of
 #: (peepholes, projection, layer normalization).
 _WEIGHTS_AND_STATE = {"SVDF": (1, 4), "UNIDIRECTIONAL_SEQUENCE_LSTM": (2, 18)}
@@ -87,6 +89,8 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
         result = w.tensor(operator.outputs[0])
         if operator.builtin in _GIVES_INT32 and result.dtype != "int32":
             yield result.name, f"{operator.builtin} giving {result.dtype}"
+        if operator.builtin == "CONCATENATION" and len(operator.inputs) > _MOST_JOINED:
+            yield result.name, f"CONCATENATION of {len(operator.inputs)} tensors"
         weights = w.tensor(operator.inputs[1]) if operator.builtin in _WITH_WEIGHTS else None
         if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
             yield weights.name, f"{operator.builtin} of float data with weights of {weights.dtype}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,9 @@ CHOICE = (Tensor("c", "bool", (2, 3)), *(Tensor(name, "int32", (2, 3)) for name 
     ("graph", "kinds"),
     [
         (graph_of("Tile", BYTES, REPEATS, dtype="int8"), ["Concat", "Concat"]),
+        (graph_of("Tile", NUMBERS, Tensor("r", "int64", (2,), np.array([25, 1])), dtype="float32"), ["Concat"] * 3),
+        (graph_of("Tile", Tensor("x", "bool", (2, 3)), REPEATS, dtype="bool"), ["Concat", "Concat"]),
+        (graph_of("Concat", *(replace(NUMBERS, name=f"x{place}") for place in range(11)), dtype="float32", axis=0), ["Concat"] * 2),
         (graph_of("Sinh", NUMBERS, dtype="float32"),
          ["Abs", "Greater", "Cast", "Less", "Cast", "Sub", "Mul", "Elu", "Exp", "Mul", "Mul", "Mul"]),
         (graph_of("Where", *CHOICE, dtype="int32"), ["Cast", "Mul", "Sub", "Mul", "Add"]),
@@ -62,9 +67,15 @@ def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> N
     assert lower_missing.run(found, MICRO)[0] is found
 
 
-def test_what_has_no_formula_for_its_operands_stays() -> None:
-    computed = graph_of("Tile", BYTES, Tensor("r", "int64", (2,)), dtype="int8")
-    assert lower_missing.run(computed, MICRO)[0].ops == computed.ops
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_of("Tile", BYTES, Tensor("r", "int64", (2,)), dtype="int8"),
+        graph_of("Pow", NUMBERS, Tensor("e", "float32", (1, 1, 1), np.full((1, 1, 1), 3, np.float32)), dtype="float32"),
+    ],
+)
+def test_what_has_no_formula_for_its_operands_stays(graph: Graph) -> None:
+    assert lower_missing.run(graph, MICRO)[0].ops == graph.ops
 
 
 def test_an_accelerator_keeps_what_it_runs() -> None:

@@ -22,6 +22,7 @@ from qconvert.operators.values import (
     exp,
     log,
     minimum,
+    rank_of,
     relu,
     shape_of,
     sigmoid,
@@ -183,7 +184,7 @@ def square_by_product(x: Value) -> Value:
 def power_by_products(x: Value, exponent: Value) -> Value:
     """x * x * ... for a known whole exponent."""
     known = constant_of(exponent)
-    if known is None or known.size != 1 or known.reshape(-1)[0] not in range(2, 9):
+    if known is None or known.size != 1 or known.ndim > (rank_of(x) or 0) or known.reshape(-1)[0] not in range(2, 9):
         return None
     value = x
     for _ in range(int(known.reshape(-1)[0]) - 1):
@@ -200,7 +201,7 @@ def sign_by_comparisons(x: Value) -> Value:
 
 @lowers("Sign", is_near=True)
 def sign_by_bounds(x: Value) -> Value:
-    """A multiple of x between -1 and 1, which is neither where x is no normal number, for runtimes that do not compare."""
+    """A multiple of x between -1 and 1, which is neither where x is nearer to 0 than 3.4e-39, for runtimes that do not compare."""
     return clip(x * 3e38, -1.0, 1.0) if dtype_of(x) in ("float32", "float64") else None
 
 

@@ -38,19 +38,37 @@ __all__: list[str] = []
 
 #: Types that are added up as they are; others wrap around in, or are exact in, one of them.
 _ADDED = ("float32", "float64", "int32", "int64")
+#: Tensors that every runtime joins at once (tflite-micro, concatenation.cc: kMaxInputNum).
+_MOST_JOINED = 10
 
 
 @lowers("Tile")
 def copies_side_by_side(x: Value, repeats: Value) -> Value:
     """The data as often as is known, side by side along one axis after the other."""
     known = constant_of(repeats)
-    if known is None:
+    if known is None or (known < 1).any():
         return None
     for axis, count in enumerate(known.reshape(-1).tolist()):
-        if count == 0:
-            return None
-        x = x if count == 1 else apply("Concat", *[x] * count, axis=axis)
+        x = _repeat_along(x, count, axis)
     return x
+
+
+def _repeat_along(x: Value, count: int, axis: int) -> Value:
+    """Return so many copies side by side; of many, halves are."""
+    if count <= _MOST_JOINED:
+        return x if count == 1 else apply("Concat", *[x] * count, axis=axis)
+    half = _repeat_along(x, count // 2, axis)
+    return apply("Concat", half, half, *[x] * (count % 2), axis=axis)
+
+
+@lowers("Concat")
+def join_by_tens(*items: Value, axis: int) -> Value:
+    """At most ten side by side, and these in their turn."""
+    if len(items) <= _MOST_JOINED:
+        return None
+    groups = [items[first : first + _MOST_JOINED] for first in range(0, len(items), _MOST_JOINED)]
+    parts = [apply("Concat", *group, axis=axis) if len(group) > 1 else group[0] for group in groups]
+    return apply("Concat", *parts, axis=axis)
 
 
 @lowers("SegmentSum")
