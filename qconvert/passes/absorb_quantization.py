@@ -27,6 +27,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype, drop_keys
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range, is_exact
 from qconvert.operators import kind_of
+from qconvert.operators.properties import ANY
 from qconvert.passes.absorb.absorber import Absorber
 from qconvert.passes.decompose_weights import dequantized_casts
 from qconvert.plugins import PassResult, Target
@@ -92,7 +93,8 @@ def fuse_clips(graph: Graph) -> Graph:
     """Fuse a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
 
     An activation that the operator has already, and the next one with the same quantization, are one if an activation leaves what both
-    leave. A Concat gets none, since no kernel clips what it joins.
+    leave. A Concat gets none, since no kernel clips what it joins. A Clip to what the results of a kind lie between changes nothing:
+    clip_softmax puts one after a Softmax.
     """
     rewriter = Rewriter(graph)
     fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
@@ -114,14 +116,19 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
     source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
     q = source.quantization
-    if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not kind_of(writer).fuses_activation:
+    if q is None or not q.is_per_tensor or not source.shares_quantization(result):
         return None
     if len(writer.outputs) != 1 or writer.attributes.get("arithmetic"):
         return None
     bounds = kind_of(clip).limits(clip, graph.constant)
     if bounds is None or not is_exact(bounds, source):
         return None
-    first, second = (clip_range(source, limits) for limits in (activation_bounds(writer), bounds))
+    own = kind_of(writer).interval(graph, writer, dict.fromkeys(writer.inputs, ANY))
+    inner, first, second = (clip_range(source, limits) for limits in (own, activation_bounds(writer), bounds))
+    if own != ANY and second[0] <= inner[0] and inner[1] <= second[1]:
+        return replace(writer, outputs=clip.outputs)
+    if not kind_of(writer).fuses_activation:
+        return None
     lowest, highest = max(first[0], second[0]), min(first[1], second[1])
     found = _activation(source, (lowest, highest)) if lowest <= highest else None
     if found is None:

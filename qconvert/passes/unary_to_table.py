@@ -64,7 +64,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> Pass
         else:
             rewriter.remove(op)
     notes = (
-        (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are lookup tables"),
+        (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the target lacks, are lookup tables"),
         (sizes[True], "chains of operators on one tensor are lookup tables"),
     )
     changes = tuple(Change(f"{text}: {_list_sizes(found)}", exact=True) for found, text in notes if found)

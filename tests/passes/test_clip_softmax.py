@@ -7,7 +7,7 @@ import pytest
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.passes import clip_softmax
+from qconvert.passes import absorb_quantization, clip_softmax
 from qconvert.plugins import Accelerator, target_named
 from qconvert.rules.validation import validate
 
@@ -36,6 +36,8 @@ def test_the_clip_changes_nothing(kind: str, zero_point: int, attributes: dict[s
     feed = {"x": np.random.default_rng(3).integers(-128, 128, (3, 10)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
     assert clip_softmax.run(found, target_named("portable"))[0].ops == found.ops
+    validate(found)
+    assert absorb_quantization.run(found, None)[0].ops == graph.ops
 
 
 def test_an_accelerator_keeps_the_operator_that_it_knows() -> None:

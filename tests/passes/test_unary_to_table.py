@@ -59,7 +59,7 @@ def test_a_function_of_one_tensor_is_one_table(dtype: str) -> None:
     changed, notes = tabled(graph)
     assert [op.kind for op in changed.ops] == ["Cast", "Add", "Gather"] if dtype != "uint8" else ["Cast", "Gather"]
     low, high = integer_range(dtype)
-    words = "functions of one tensor with Erf, which the format lacks, are lookup tables"
+    words = "functions of one tensor with Erf, which the target lacks, are lookup tables"
     assert notes == (f"{words}: 1 of {high - low + 1} values (exact)",)
     codes = np.arange(low, high + 1).astype(numpy_dtype(dtype)).reshape(2, -1)
     assert_same(graph, changed, codes)
