@@ -68,7 +68,7 @@ def _has_few_channels(graph: Graph, op: Op) -> bool:
         return False
     if q.block_size or q.axis not in (None, 0) or (op.has(2) and not graph[op.inputs[2]].is_constant):
         return False
-    if not signed.data.any(axis=(0, 1, 2))[[0, -1]].all():
+    if not signed.data[..., [0, -1]].any(axis=(0, 1, 2)).all():
         return False  # split_pixels finds the width of the window by weights that are not 0
     channels, group = int(sizes[2]), int(op["group"])
     return channels <= _MOST_CHANNELS and channels % 4 != 0 if group == 1 else group == channels <= _MOST_DEPTHWISE

@@ -78,6 +78,20 @@ def test_what_has_no_formula_for_its_operands_stays(graph: Graph) -> None:
     assert lower_missing.run(graph, MICRO)[0].ops == graph.ops
 
 
+def test_functions_are_lowered_and_keep_the_choices_in_them() -> None:
+    tile = graph_of("Tile", NUMBERS, REPEATS, dtype="float32")
+    tensors = {"c": Tensor("c", "bool", ()), "x": NUMBERS, "y": tile["y"]}
+
+    def choose(name: str, **functions: Graph) -> Graph:
+        op = Op("If", ("c", "x"), ("y",), {"then_branch": name, "else_branch": "tile"})
+        return Graph("one", tensors, (op,), ("c", "x"), ("y",), functions=functions)
+
+    graph = choose("inner", tile=tile, inner=choose("tile"))
+    found, notes = lower_missing.run(graph, MICRO)
+    assert {name: [op.kind for op in item.ops] for name, item in found.functions.items()} == {"tile": ["Concat"] * 2, "inner": ["If"]}
+    assert found.ops == graph.ops and notes == ("composed of operators that tflite-micro has: 1 Tile",)
+
+
 def test_an_accelerator_keeps_what_it_runs() -> None:
     graph = graph_of("Tile", BYTES, REPEATS, dtype="int8")
     npu = MICRO.derive(name="npu", accelerator=Accelerator("NPU", lambda graph: lambda op: ""))
