@@ -91,6 +91,9 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
             yield result.name, f"{operator.builtin} giving {result.dtype}"
         if operator.builtin == "CONCATENATION" and len(operator.inputs) > _MOST_JOINED:
             yield result.name, f"CONCATENATION of {len(operator.inputs)} tensors"
+        data = w.tensor(operator.inputs[0]) if operator.builtin == "DEQUANTIZE" else None
+        if data is not None and data.quantization is not None and data.quantization.scale.size > 1:  # dequantize.cc reads the first alone
+            yield data.name, "DEQUANTIZE by more scales than one"
         weights = w.tensor(operator.inputs[1]) if operator.builtin in _WITH_WEIGHTS else None
         if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
             yield weights.name, f"{operator.builtin} of float data with weights of {weights.dtype}"

@@ -78,6 +78,18 @@ def test_what_has_no_formula_for_its_operands_stays(graph: Graph) -> None:
     assert lower_missing.run(graph, MICRO)[0].ops == graph.ops
 
 
+def test_constants_that_the_runtime_cannot_dequantize_are_float() -> None:
+    weights = Tensor("w", "int8", (2, 3), np.arange(6, dtype=np.int8).reshape(2, 3), Quantization.per_axis([0.5, 2.0], 0))
+    tensors = (weights, replace(NUMBERS, name="real"), NUMBERS, replace(NUMBERS, name="y"))
+    ops = (Op("Dequantize", ("w",), ("real",)), Op("Mul", ("x", "real"), ("y",)))
+    graph = Graph("one", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    found, notes = lower_missing.run(graph, MICRO)
+    assert [op.kind for op in found.ops] == ["Mul"] and notes
+    assert found["real"].data.tolist() == [[0, 0.5, 1], [6, 8, 10]]  # type: ignore[union-attr]
+    single = graph.evolve(tensors=[replace(weights, quantization=Quantization.per_tensor(0.5))])
+    assert lower_missing.run(single, MICRO)[0].ops == ops
+
+
 def test_functions_are_lowered_and_keep_the_choices_in_them() -> None:
     tile = graph_of("Tile", NUMBERS, REPEATS, dtype="float32")
     tensors = {"c": Tensor("c", "bool", ()), "x": NUMBERS, "y": tile["y"]}
