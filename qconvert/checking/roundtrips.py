@@ -19,12 +19,11 @@ from qconvert.checking.verdicts import to_lsb
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.judging import Declared
-from qconvert.conversion.loading import source_format
+from qconvert.conversion.loading import normal_form, source_format
 from qconvert.conversion.normalizing import Observer, chosen_target
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph, equal_data
-from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, list_kernels, name_changes, runtimes, target_named
 from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.rules.differences import diff, pair_tensors
@@ -238,8 +237,8 @@ def _fit_graph(graph: Graph, station: _Form, *observers: Observer) -> tuple[Grap
 
 
 def _predict_graph(graph: Graph, station: _Form) -> Graph:
-    """The graph as a file of a form should be read; what the file has as inputs and outputs may be states."""
-    return io_to_states.run(_fit_graph(graph, station)[0], None)[0]
+    """The graph as a file of a form should be read."""
+    return normal_form(_fit_graph(graph, station)[0], station.format)
 
 
 def _to_common_form(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:

@@ -42,6 +42,13 @@ def test_exported_models(name: str, via: str) -> None:
     assert all(item.equal == 1 for item in back.outputs)
 
 
+@pytest.mark.parametrize("target", ["ort-x86-vnni", "portable"])
+def test_forms_that_the_reader_takes_back_are_no_differences(target: str) -> None:
+    """Blocks of pixels, and data movement and a Softmax in float."""
+    report = roundtrip(FIXTURES / "tiny_vww_mobilenet_int8.tflite", "onnx:qdq", target=target, samples=1)
+    assert report.passed and not any(leg.differences for leg in report.legs)
+
+
 @pytest.mark.parametrize("name", ["mobile-U8U8-qoperator", "mobile-S8S8-pc-qdq", "encoder-U8S8-qoperator", "gemm-U8S8-pc-qoperator"])
 def test_quantized_by_onnxruntime(name: str, tmp_path: Path) -> None:
     own = "onnx:" + name.rpartition("-")[2]
