@@ -82,7 +82,8 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     first, last = min(int(item[0]) for item in used), max(int(item[-1]) for item in used)
     before = int(op["pads"][1]) * block - first
     least = (positions - 1) * stride + last - first + 1 - width - before
-    alike = before + int(op["pads"][2]) - int(op["pads"][0])  # as along the height: no window reads what is more than the least
+    # No window reads what is more than the least: it is that of SAME, or pads as along the height.
+    alike = least if before == (before + least) // 2 else before + int(op["pads"][2]) - int(op["pads"][0])
     after = min(max(alike, least, 0), least + stride - 1)
     if min(first, before, after) < 0 or (width + before + after - (last - first + 1)) // stride + 1 != positions:
         return None
