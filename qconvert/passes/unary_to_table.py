@@ -30,7 +30,6 @@ from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values,
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, PassResult, Target, operators
-from qconvert.plugins.abilities import IN_THE_FILE
 from qconvert.rewriting import Rewriter
 
 __all__ = ["Tables", "run"]
@@ -88,7 +87,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
     def lacks(op: Op) -> bool:
         if op.kind not in known:
             return True
-        return op.kind in FORMULAS and _is_of_bytes(graph, op) and _has_no_kernel(graph.tensors, op, target)
+        return op.kind in FORMULAS and _is_of_bytes(graph, op) and target.has_no_kernel(graph.tensors, op)
 
     for op in graph.ops:
         name = op.outputs[0] if op.outputs else ""
@@ -117,12 +116,7 @@ def _has_lookup(codes: Tensor, target: Target) -> bool:
         "index": Tensor("index", "int32", (1,), np.zeros(1, np.int32)),
         "codes": replace(codes, name="codes", shape=(1,), data=None),
     }
-    return not _has_no_kernel(tensors, Op("Gather", ("table", "index"), ("codes",), {"axis": 0}), target)
-
-
-def _has_no_kernel(tensors: Mapping[str, Tensor], op: Op, target: Target) -> bool:
-    """Whether the target's rules find fault with the operator in the file that would be written."""
-    return any(broken.order == IN_THE_FILE for broken in target.violations_alone(tensors, op))
+    return not target.has_no_kernel(tensors, Op("Gather", ("table", "index"), ("codes",), {"axis": 0}))
 
 
 def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:

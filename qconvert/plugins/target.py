@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from qconvert.errors import OptionError
-from qconvert.plugins.abilities import Abilities, OwnRules, Verdict, Violation
+from qconvert.plugins.abilities import IN_THE_FILE, Abilities, OwnRules, Verdict, Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op, Tensor
@@ -85,6 +85,10 @@ class Target(Abilities):
         if self.accelerator is not None and not self.accelerator.lacks(alone)(op):
             return ()
         return tuple(self.own_rules(alone)(op))
+
+    def has_no_kernel(self, tensors: Mapping[str, Tensor], op: Op) -> bool:
+        """Return whether the rules object to the file of the operator alone. A file that cannot be written holds nothing to object to."""
+        return any(broken.order == IN_THE_FILE for broken in self.violations_alone(tensors, op))
 
     def placements(self, graph: Graph) -> Iterator[tuple[Op, Verdict]]:
         """Every operator of a normalized graph with what judge() says of it; of a target with an accelerator, which of both runs it."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from qconvert.conversion import normalize
+from qconvert.conversion import load, normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.passes import lower_missing
 from qconvert.plugins import Accelerator, target_named
 from qconvert.rules.validation import validate
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 MICRO = target_named("tflite-micro")
 
 
@@ -115,3 +117,9 @@ def test_an_accelerator_keeps_what_it_runs() -> None:
 def test_a_gelu_of_bytes_is_a_table_on_a_microcontroller() -> None:
     graph, _ = normalize(graph_of("Gelu", BYTES, dtype="int8", approximate="none"), MICRO)
     assert [op.kind for op in graph.ops] == ["Cast", "Add", "Gather"]
+
+
+@pytest.mark.formats
+def test_an_lstm_whose_states_only_its_graph_holds_keeps_its_kernel() -> None:
+    graph, _ = normalize(load(FIXTURES / "recurrent" / "lstm_float16.tflite"), MICRO)
+    assert [op.kind for op in graph.ops].count("LSTM") == 2
