@@ -201,6 +201,15 @@ class Kernels:
         return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
 
     @cached_property
+    def _rows_by_kind_and_runs(self) -> dict[tuple[str, str], tuple[Kernel, ...]]:
+        """What is asked of every operator again and again."""
+        return {
+            (kind, runs): tuple(row for row in rows if row.runs == runs)
+            for kind, rows in self._rows_by_kind.items()
+            for runs in {row.runs for row in rows}
+        }
+
+    @cached_property
     def _ordered_rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
         """By kind, "" standing for those that no row names: the rows that name it or all kinds, in their order."""
         return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in (*self._rows_by_kind, "")}
@@ -224,7 +233,7 @@ class Kernels:
 
     def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
         """The rows that name a kind."""
-        return tuple(row for row in self._rows_by_kind.get(kind, ()) if row.runs == runs)
+        return self._rows_by_kind_and_runs.get((kind, runs), ())
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
         """Return the kinds of the integer kernels for which `which` is true."""

@@ -79,6 +79,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
     writers = operators(target.format, "write") if target is not None and target.format else {}
     formulas = {kind for kind, items in FORMULAS.items() if any(item.is_emitted and not item.is_near for item in items)}
     known = {*writers, *formulas}
+    has_writer_alone = known - FORMULAS.keys()
     missing: dict[str, str] = {}
     lacked: set[str] = set()
     if target is None or not writers:
@@ -91,7 +92,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
 
     for op in graph.ops:
         name = op.outputs[0] if op.outputs else ""
-        if name not in roots():
+        if (op.kind in has_writer_alone and missing.keys().isdisjoint(op.inputs)) or name not in roots():
             continue
         if (is_lacked := lacks(op)) or not missing.keys().isdisjoint(op.inputs):
             if has_codes(graph[name]) and not _has_lookup(graph[name], target):
