@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
@@ -22,8 +24,9 @@ SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}
 def shift_to_dtype(tensor: Tensor, dtype: str) -> Tensor:
     """Return the tensor with its stored integers in `dtype`, of the same width."""
     assert tensor.quantization is not None
-    offset = integer_range(dtype)[0] - integer_range(tensor.dtype)[0]
-    data = None if tensor.data is None else (tensor.data.astype("int32") + offset).astype(numpy_dtype(dtype))
+    offset, stored = integer_range(dtype)[0] - integer_range(tensor.dtype)[0], numpy_dtype(dtype)
+    wider = np.int16 if stored.itemsize == 1 else np.int32
+    data = None if tensor.data is None else (tensor.data.astype(wider) + offset).astype(stored)
     return replace(tensor, dtype=dtype, data=data, quantization=tensor.quantization.shift_zero_point(offset))
 
 
