@@ -36,7 +36,9 @@ def _lower_operators(graph: Graph, target: Target) -> PassResult:
     if not any(op.kind in FORMULAS for op in all_ops(graph)):
         return graph, ()
     known, writable = {id(op) for op in all_ops(graph)}, legality(operators(target.format, "write"))
-    lacking = {id(op) for _, inner in all_graphs(graph) for op in inner.ops if op.kind in FORMULAS and target.has_no_kernel(inner.tensors, op)}
+    lacking = {
+        id(op) for _, inner in all_graphs(graph) for op in inner.ops if op.kind in FORMULAS and target.has_no_kernel(inner.tensors, op)
+    }
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
         if id(op) in known:
