@@ -14,11 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "CONVERTERS", "TO_TFLITE", "Converter", "ProcessCost", "build_environments", "convert", "machine", "one_line", "start_up_seconds",
-    "versions",
-]  # fmt: skip
-
 ROOT = Path(__file__).resolve().parent.parent
 #: Environment -> what pip installs into it. Later TensorFlow and numpy no longer fit tf2onnx 1.17; onnx2tf asks for Python 3.12 and runs
 #: on 3.11.

@@ -15,11 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "SAME_STEP", "Array", "Fidelity", "OnnxModel", "Port", "SourceModel", "compare", "count_transposes", "in_layout", "interleaved_latency",
-    "matching", "profile_nodes", "random_inputs", "stored",
-]  # fmt: skip
-
 Array = NDArray[Any]
 #: Two values of different types are one if they differ by no more than this share of a step, for float32 rounding.
 SAME_STEP = 1e-3

@@ -45,8 +45,6 @@ from qconvert.operators import KINDS
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 
-__all__ = ["MODELS", "Mutant", "Score", "mutants", "places_in_source", "score"]
-
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 #: Model -> suffix of the result, and options of the conversion.
 MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

@@ -14,8 +14,6 @@ from typing import Any
 
 from measures import Fidelity
 
-__all__ = ["LITERT", "Row", "Section", "machine", "publish", "sections", "show", "update", "write"]
-
 LITERT = "LiteRT"
 #: Of a page that is not there yet.
 TITLE = "# Benchmarks\n"

@@ -13,8 +13,6 @@ from measures import SAME_STEP, Array, Fidelity, Port, SourceModel, in_layout, m
 from qconvert import Graph, QConvertError, Tensor, load
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["COUNTED", "Census", "OnnxReference", "TfliteResult", "census", "compare", "difference"]
-
 #: The operators that carry a quantized network, whose integer kernels are the point of it. A GlobalAveragePool becomes a MEAN.
 COUNTED = (
     "CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL", "ADD", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D",

@@ -10,8 +10,6 @@ from measures import Fidelity
 from page import Section
 from tflite_measures import COUNTED, Census
 
-__all__ = ["ORIGINAL", "RUNTIME", "TORCH", "TfliteRow", "sections"]
-
 #: Names of rows that stand for no converter: the .tflite file that a model came from, and onnxruntime.
 ORIGINAL, RUNTIME = "original", "onnxruntime"
 #: Further ones for the accuracy: name -> key of the answers in fixtures/digits/predictions.npz, with the export's name.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["drawn"]
-
 _WIDTH, _HEIGHT, _GAP, _ROW, _MARGIN = 102, 30, 8, 62, 8
 _STYLE = (
     "text{font:14px ui-sans-serif,system-ui,sans-serif;text-anchor:middle;fill:#123}"

@@ -25,8 +25,6 @@ from qconvert.conformance.examples import WITHOUT_EXAMPLE  # noqa: E402
 from qconvert.conformance.matrix import TARGETS, Cell, conformance  # noqa: E402
 from qconvert.operators import KINDS  # noqa: E402
 
-__all__ = ["JSON", "PAGE", "page", "stored"]
-
 JSON, PAGE = DOCS / "conformance.json", DOCS / "conformance.md"
 MADE = "<!-- made by docs/make_conformance.py; change the code, not this page -->"
 #: How the page says what became of an operator.

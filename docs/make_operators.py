@@ -34,8 +34,6 @@ from qconvert.operators.attributes import ARITHMETIC, REQUIRED, AttributeSpec  #
 from qconvert.operators.formulas import FORMULAS  # noqa: E402
 from qconvert.operators.kind import ROLES, RULES  # noqa: E402
 
-__all__ = ["cell", "documented", "pages", "table", "written"]
-
 MADE = "<!-- made by docs/make_operators.py; change the code, not this page -->"
 INTRODUCTION = """\
 The graph that every model is read into has {count} kinds of operators. Names and attributes are ONNX's where ONNX has the operator; weights

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import signal
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Imports the command line and runs it. Where the signal is ignored, as in a background job of a shell, it stays so."""

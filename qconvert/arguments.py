@@ -13,8 +13,6 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 
 from qconvert.errors import OptionError
 
-__all__ = ["Progress", "no_progress", "require_fitting", "with_checked_arguments"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 #: Is called with (what, done, total) as work goes on.

@@ -12,27 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-__all__ = [
-    "FileAccessError",
-    "InternalError",
-    "InvalidGraphError",
-    "InvalidModelError",
-    "LossError",
-    "MissingFileError",
-    "MissingPackageError",
-    "OptionError",
-    "QConvertError",
-    "RuntimeRefusedError",
-    "UnsupportedError",
-    "WrongFormatError",
-    "format_count",
-    "format_counts",
-    "format_some",
-    "name_file_in_errors",
-    "printable",
-    "require_word",
-]
-
 #: A word or a line longer than this is cut in the middle where people read it; two thirds of what is kept stand in front.
 _LONGEST_WORD, _LONGEST_LINE = 400, 4000
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["defer_imports", "lazy_getattr"]
-
 
 def lazy_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a module.

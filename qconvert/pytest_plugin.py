@@ -9,8 +9,6 @@ import pytest
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["sample_graph"]
-
 
 @pytest.fixture(params=["convolutions", "convolutions_uint8", "dense", "moves", "pairs", "real"])
 def sample_graph(request: pytest.FixtureRequest) -> Graph:

@@ -17,8 +17,6 @@ from qconvert.graph import Array
 from qconvert.plugins import LoadedModel, ModelFile, runtime_of
 from qconvert.plugins.options import fill_defaults
 
-__all__ = ["Session"]
-
 
 class Session:
     """A model in its runtime, which carries its states from one run to the next.

@@ -12,19 +12,6 @@ from typing import Any
 
 from qconvert.errors import printable
 
-__all__ = [
-    "Rows",
-    "Shown",
-    "format_sentence",
-    "format_share",
-    "format_text",
-    "line_width",
-    "narrow_columns",
-    "numbers",
-    "shorten_text",
-    "show",
-]
-
 #: Of lines where nothing limits them.
 _WIDEST = 100_000
 #: So many characters of a name stay in the narrowest terminal, and longer words are broken.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-__all__ = ["Choices", "NamedChoices"]
-
 
 class Choices:
     """Decisions by chance."""

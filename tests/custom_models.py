@@ -9,8 +9,6 @@ import onnx
 from onnx import TensorProto, helper
 from tflite_models import OpSpec, TensorSpec, model
 
-__all__ = ["CONV", "OPTIONS", "altered", "custom_model", "foreign_model"]
-
 OPTIONS: dict[str, Any] = {"alpha": 0.3, "n": 5, "name": "hé", "list": [1, 2, 3], "on": True, "deep": {"x": [[1.5]]}, "op_type": "x"}
 CONV = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
 

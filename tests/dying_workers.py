@@ -6,8 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["always_ended", "ended"]
-
 
 def ended(item: int) -> int:
     """Ends its process the first time that the file named by the environment is not there."""

@@ -18,8 +18,6 @@ from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import infer
 
-__all__ = ["FORMS", "GRIDS", "Edge", "Form", "edges", "feeds", "joined", "one_edge"]
-
 #: Real functions of one operand, with what they need next to it.
 UNARY: dict[str, dict[str, Any]] = {
     "Sigmoid": {}, "Tanh": {}, "HardSwish": {}, "Relu": {}, "LeakyRelu": {"alpha": 0.1}, "Elu": {}, "Gelu": {}, "Abs": {},

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 from lstm_files import File
 
-__all__ = ["NONE", "RELU", "RELU6", "RELU_N1_TO_1", "SIGN_BIT", "TANH", "Cells", "basic_lstm_file", "integer_basic_lstm_file",
-           "lstm_file", "operators_of", "rnn_file"]  # fmt: skip
-
 Array = np.ndarray
 NONE, RELU, RELU_N1_TO_1, RELU6, TANH, SIGN_BIT = range(6)
 _CODES = {"LSTM": 16, "RNN": 24, "UNIDIRECTIONAL_SEQUENCE_RNN": 35, "UNIDIRECTIONAL_SEQUENCE_LSTM": 44,

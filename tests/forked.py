@@ -16,8 +16,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["run"]
-
 #: What most commands import.
 _IMPORTED = (
     "numpy", "onnx", "typer", "rich.console", "flatbuffers", "safetensors", "qconvert.cli.app", "qconvert.conversion",

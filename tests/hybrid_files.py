@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from lstm_files import File
 
-__all__ = ["real_svdf_file"]
-
 _SVDF = 27  # the builtin code
 
 

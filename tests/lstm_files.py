@@ -8,8 +8,6 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-__all__ = ["File", "Lstm", "real_lstm_file", "svdf_file"]
-
 Array = np.ndarray
 _TYPES = {"int8": 9, "uint8": 3, "int16": 7, "int32": 2, "float32": 0}
 #: Builtin codes of the schema.

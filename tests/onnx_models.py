@@ -26,8 +26,6 @@ from onnx_networks import BLOCKS, DYNAMIC, NETWORKS, Network, build
 
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["CASES", "WIDE", "dynamic", "operators", "path_of", "quantized", "random_inputs", "run", "weight_only"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Case = Callable[[], bytes]
 

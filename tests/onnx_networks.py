@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BLOCKS", "DYNAMIC", "NETWORKS", "Network", "build"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Shape = tuple[int, ...]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["equal", "feeds", "node_model", "session"]
-
 
 def session(data: bytes) -> Any:
     """An onnxruntime session that runs every node as it stands, on one thread."""

@@ -18,8 +18,6 @@ from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.rules.validation import validate
 
-__all__ = ["RECIPES", "random_graph"]
-
 _ACTIVATIONS = ("", "", "relu", "relu6", "relu_n1_to_1")
 _LARGEST = 600  # elements of a tensor
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "fx_traced", "pt2e_program", "random_network"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: A step on images: from a generator, the number of channels, to a module and the channels that it gives.

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["BLOCKS", "FORMS", "LINES", "Array", "NotWrittenError", "Program", "Written", "namespace", "random_program"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 FORMS = ("script", "trace", "export", "dynamic")

@@ -11,8 +11,6 @@ from qconvert.arithmetic import GATES
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators.integer_recurrent import LSTM_INPUTS
 
-__all__ = ["lstm_graph", "svdf_graph"]
-
 
 def quantization(scale: float, zero_point: int = 0) -> Quantization:
     return Quantization(np.array([scale], np.float32), np.array([zero_point], np.int64))

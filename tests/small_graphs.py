@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert import Graph, Op, Quantization, Tensor
 
-__all__ = ["graph"]
-
 
 def graph(name: str = "net", first: str = "x") -> Graph:
     tensors = [

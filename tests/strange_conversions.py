@@ -31,8 +31,6 @@ from qconvert.operators import is_dynamic
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["WAYS", "Way", "attempt", "attempt_apart", "make", "refused"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

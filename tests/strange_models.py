@@ -18,8 +18,6 @@ import numpy as np
 from choices import NamedChoices
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-__all__ = ["feed", "strange_model"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8,

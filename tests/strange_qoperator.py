@@ -14,8 +14,6 @@ import numpy as np
 from choices import NamedChoices
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-__all__ = ["strange_qoperator"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _TYPES = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32}

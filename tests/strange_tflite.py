@@ -17,8 +17,6 @@ import numpy as np
 from choices import Choices
 from tflite_models import OpSpec, TensorSpec, model
 
-__all__ = ["Grown", "strange_tflite"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Recipe = Callable[["Grown", TensorSpec], "TensorSpec | None"]
 

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tensorrt_case import Case, verdict_of
+from tensorrt_case import Case
 from tensorrt_few_bits import float4, float8, four_bits, matmul_nbits, weights_of_products
 from tensorrt_network import INT8, Network
 from tensorrt_placement import PLACEMENT
-
-__all__ = ["CASES", "Case", "verdict_of"]
 
 _SHIFTED = "Non-zero zero point is not supported"
 _FEW = 8

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from tensorrt_network import Network
 
-__all__ = ["float4", "float8", "four_bits", "matmul_nbits", "weights_of_products"]
-
 
 def float8(kind: str, *, both: bool = True, data: bool = True) -> Callable[[], Any]:
     """A Conv with fp8 weights, or data, or both."""

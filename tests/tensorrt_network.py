@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INT8", "Network"]
-
 #: The zero point that TensorRT wants.
 INT8 = np.zeros((), np.int8)
 _RNG = np.random.default_rng(0)

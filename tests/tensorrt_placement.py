@@ -12,8 +12,6 @@ import numpy as np
 from tensorrt_case import Case
 from tensorrt_network import INT8, Network
 
-__all__ = ["FLOATING", "LOST", "MOVING", "PASSING", "PLACEMENT"]
-
 _Step = Callable[[Network, str], str]
 
 

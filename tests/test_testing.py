@@ -29,8 +29,6 @@ from qconvert.testing import (
 
 pytestmark = pytest.mark.formats
 
-__all__ = ["sample_graph"]
-
 
 def test_the_fixture_gives_every_graph(request: pytest.FixtureRequest) -> None:
     marker: Any = sample_graph

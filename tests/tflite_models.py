@@ -19,8 +19,6 @@ import numpy as np
 
 from qconvert.runtimes.litert import LiteRT
 
-__all__ = ["OpSpec", "TensorSpec", "model", "run_litert", "single_op"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Builtins whose options table is not called as they are.

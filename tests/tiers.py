@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["MARKERS", "guard", "install", "names_of", "select", "summary_of"]
-
 #: Runtime -> its packages. A test with the marker of one may import any of them.
 RUNTIMES: Mapping[str, tuple[str, ...]] = {
     "litert": ("ai_edge_litert",),

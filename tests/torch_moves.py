@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["CASES"]
-
 #: Name -> an expression.
 CASES: dict[str, str] = {
     # parts

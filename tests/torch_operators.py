@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CASES", "GRIDS", "constants", "inputs"]
-
 #: The quantizations of q(x), r(x) (quint8) and t(x) (qint8).
 GRIDS = {
     name: (float(np.float32(scale)), zero_point, dtype)

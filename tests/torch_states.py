@@ -13,8 +13,6 @@ from torchscript_models import Quantized, _Pickle
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph
 
-__all__ = ["classifier_state", "computed", "layers", "state_file"]
-
 
 def state_file(path: Path, values: Any) -> Path:
     """What torch.save writes of a dictionary of arrays, Quantized tensors, tuples and numbers."""

@@ -19,8 +19,6 @@ from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.arithmetic.torch_kernels import QNNPACK_ADD_BITS, fbgemm_add, has_qnnpack_add, qnnpack_add
 
-__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "has_addition", "is_same_addition", "nudge_add_scales"]
-
 Quantizations = tuple[Quantization, Quantization]
 #: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
 Addition = Callable[[Any, Any, Quantizations, Quantization, str], Array]

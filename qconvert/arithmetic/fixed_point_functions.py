@@ -14,22 +14,6 @@ import numpy as np
 from qconvert.arithmetic.requantize import high_product, quantize_multiplier, rounding_divide_by_pot
 from qconvert.arithmetic.storage import Array, Quantization
 
-__all__ = [
-    "HALF_ROOT",
-    "ITERATIONS",
-    "LARGEST",
-    "ONE",
-    "THREE_HALVES",
-    "clip_to_width",
-    "gemmlowp_exp",
-    "gemmlowp_logistic",
-    "gemmlowp_reciprocal",
-    "gemmlowp_tanh",
-    "inverse_root",
-    "tflite_divide",
-    "tflite_log",
-]
-
 #: The powers of two whose exponentials the argument of exp() is made of.
 _EXPONENTS = range(-2, 5)
 #: Bits after the sign, by which the functions below are those of int16 or of int32.

@@ -14,8 +14,6 @@ import numpy as np
 from qconvert.arithmetic.rounding import fused_multiply_add
 from qconvert.arithmetic.storage import Array, Quantization
 
-__all__ = ["dequantize_float32", "onnxruntime_sigmoid", "onnxruntime_tanh", "quantize_float32"]
-
 #: The largest and the smallest steps that become integers; others are clipped to the type anyway.
 _MOST = 2.0**31
 

@@ -21,29 +21,6 @@ from qconvert.arithmetic.requantize import (
 from qconvert.arithmetic.rounding import fused_multiply_add, round_half_away, round_half_even, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
-__all__ = [
-    "XNNPACK_ADD_BITS",
-    "add_multipliers",
-    "average_away",
-    "average_up",
-    "exponential_table",
-    "has_xnnpack_add",
-    "multiply_and_add",
-    "onnxruntime_add",
-    "onnxruntime_softmax",
-    "softmax_steps",
-    "sum_exponentials",
-    "tflite_comparison_tables",
-    "tflite_hard_swish",
-    "tflite_mean_multiplier",
-    "xnnpack_add",
-    "xnnpack_leaky_relu",
-    "xnnpack_reduce",
-    "xnnpack_reduction",
-    "xnnpack_requantize",
-]
-
-
 #: Of the larger multiplier of an addition.
 XNNPACK_ADD_BITS = 20
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array, Quantization
 
-__all__ = ["compensate_mnn_bias", "mnn_convolution", "mnn_depthwise"]
-
 #: What MNN adds to data, to make bytes without a sign of it.
 _OFFSET = 128
 #: The least scale of weights in depthwise kernels.

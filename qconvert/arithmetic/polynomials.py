@@ -7,20 +7,6 @@ polynomial, or a larger one than any shape needs.
 
 from __future__ import annotations
 
-__all__ = [
-    "Polynomial",
-    "add_polynomials",
-    "divide_polynomials",
-    "find_larger",
-    "find_smaller",
-    "floor_divide_polynomials",
-    "from_number",
-    "multiply_polynomials",
-    "number",
-    "remainder_of_polynomials",
-    "subtract_polynomials",
-]
-
 Polynomial = tuple[tuple[tuple[int, ...], int], ...]
 
 #: Larger ones are not worked with: no shape needs them, and a file could make them grow without bound.

@@ -18,8 +18,6 @@ from qconvert.arithmetic.rounding import round_half_away, round_half_up
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.errors import OptionError, require_word
 
-__all__ = ["FORMULAS", "PYTORCH_EPS", "Formula", "batch_norm_factor", "bias_correction", "choose_quantization", "fold_batch_norm"]
-
 _F32 = np.float32
 #: The smallest scale that PyTorch's observers give, whatever the range: torch.finfo(torch.float32).eps.
 PYTORCH_EPS = float(np.finfo(np.float32).eps)

@@ -36,8 +36,6 @@ from qconvert.arithmetic.requantize import (
 )
 from qconvert.arithmetic.storage import Array
 
-__all__ = ["BASIC_GATES", "GATES", "BasicLstm", "IntegerGate", "IntegerLstm", "IntegerProjection", "IntegerSvdf"]
-
 #: The gates in the order of TFLite's inputs.
 GATES = ("input", "forget", "cell", "output")
 #: Steps of a gate without a layer normalization: 3 integer bits.

@@ -19,25 +19,6 @@ from qconvert.arithmetic.rounding import round_half_away, round_half_even, satur
 from qconvert.arithmetic.storage import Array
 from qconvert.errors import OptionError, require_word
 
-__all__ = [
-    "FIXED_POINT_ROUNDINGS",
-    "REQUANTIZERS",
-    "Difference",
-    "FixedPoint",
-    "compare_requantizations",
-    "effective_scale",
-    "high_product",
-    "multiply_by_quantized_multiplier",
-    "predicted_rate_double_rounding",
-    "quantize_multiplier",
-    "requantize",
-    "rescale_once",
-    "rescale_twice",
-    "rounding_divide_by_pot",
-    "shift_half_up",
-    "short_multipliers",
-]
-
 
 def quantize_multiplier(multiplier: Any) -> tuple[Array, Array]:
     """A positive real multiplier as (int32 in [2**30, 2**31), shift): multiplier ~ integer * 2**(shift - 31).

@@ -16,25 +16,6 @@ import numpy as np
 from qconvert.arithmetic.storage import Array, Quantization, integer_range, numpy_dtype
 from qconvert.errors import require_word
 
-__all__ = [
-    "DYNAMIC_ROUNDINGS",
-    "OF_ROWS",
-    "OF_WHOLE_TENSORS",
-    "ROUNDINGS",
-    "affine_range",
-    "dequantize",
-    "dynamic_steps",
-    "fused_multiply_add",
-    "lookup_table",
-    "quantize",
-    "round_half_away",
-    "round_half_even",
-    "round_half_up",
-    "saturate",
-    "scale_and_zero_point",
-    "to_small_float",
-]
-
 #: Values that are rounded together: what is made on the way takes several times their bytes.
 _PIECE = 2**16
 

@@ -24,19 +24,6 @@ from qconvert.arithmetic.requantize import (
 from qconvert.arithmetic.rounding import round_half_away, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
-__all__ = [
-    "BYTE_PAIR_BITS",
-    "GEMMLOWP_SCALES",
-    "PAIR_BITS",
-    "pair_factors",
-    "tflite_curve",
-    "tflite_pair",
-    "tflite_requantize",
-    "tflite_softmax",
-    "tflite_table",
-    "tflite_wrapped_mean",
-]
-
 #: By how many bits ADD and SUB shift 16-bit data to the left, and 8-bit data (add.cc, sub.cc).
 PAIR_BITS, BYTE_PAIR_BITS = 15, 20
 

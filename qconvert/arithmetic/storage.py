@@ -12,27 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "DTYPES",
-    "INTEGERS",
-    "REALS",
-    "SMALL_FLOATS",
-    "Array",
-    "Quantization",
-    "accumulator_quantization",
-    "accumulator_scale",
-    "canonical_dtype",
-    "equal_data",
-    "in_bytes",
-    "integer_range",
-    "is_accumulator_scale",
-    "numpy_dtype",
-    "pack_bits",
-    "read_only",
-    "reduce_frozen",
-    "unpack_bits",
-]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 _IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 

@@ -20,21 +20,6 @@ from qconvert.arithmetic.kernels import add_multipliers, multiply_and_add
 from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
-__all__ = [
-    "QNNPACK_ADD_BITS",
-    "TORCH_AVERAGES",
-    "SplitProduct",
-    "averaging_scale",
-    "fbgemm_add",
-    "has_qnnpack_add",
-    "is_same_average",
-    "qnnpack_add",
-    "qnnpack_bias",
-    "split_product",
-    "torch_average",
-    "torch_quantize",
-]
-
 _Sizes = Sequence[Any]
 #: Sums that averaging_scale() looks at, in order to find a scale.
 _MOST_SUMS = 2**22

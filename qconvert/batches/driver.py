@@ -21,8 +21,6 @@ from qconvert.files.names import require_there
 from qconvert.plugins import Format, format_named, formats, target_named
 from qconvert.version import __version__
 
-__all__ = ["batch", "plan_batch"]
-
 #: Within the folder of results: a file for each model that is done.
 RECORDS = "qconvert-batch"
 

@@ -24,8 +24,6 @@ from qconvert.files.documents import integer, json_of, number, object_of, text
 from qconvert.files.system import describe_exit
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
-__all__ = ["STATUSES", "BatchReport", "Job", "Outcome", "Processes", "read_record", "run_job"]
-
 #: The statuses of a model of a batch, the best first.
 STATUSES: Mapping[str, str] = {
     "passed": "converted; the check passed",

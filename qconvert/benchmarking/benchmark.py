@@ -24,8 +24,6 @@ from qconvert.plugins.options import ReadOptions, check_options, pick_declared
 from qconvert.runtimes.packages import Child
 from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 
-__all__ = ["BenchmarkReport", "Measured", "benchmark"]
-
 _COLUMNS = ("~file", "runtime", ">median ms", ">best", ">processor", ">times the first", ">first run", ">file MB", ">memory MB")
 _MEGA = 1e6
 #: Characters of a reason in a table.

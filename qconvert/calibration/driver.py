@@ -42,8 +42,6 @@ from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
 from qconvert.plugins.options import ReadOptions
 
-__all__ = ["calibrate", "load_float_network", "run_calibration"]
-
 #: What makes of a network what is quantized. Encodings name the tensors of that graph.
 PREPARED = ("fold_batch_norm",)
 #: Storage types.

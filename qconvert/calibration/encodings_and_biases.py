@@ -24,8 +24,6 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 from qconvert.passes.apply_encodings import insert_qdq
 
-__all__ = ["Choices", "drop_tiny_scales", "encodings_of", "with_corrected_biases"]
-
 #: Below this a scale is none: the product of two is no normal number of float32 any more, and kernels take it for zero.
 _SMALLEST = 2.0**-63
 #: About as many steps as 8 bits have on one side of zero.

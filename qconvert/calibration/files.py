@@ -26,8 +26,6 @@ from qconvert.files import require_writable, whole_file
 from qconvert.files.system import temporary_folder
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, formats
 
-__all__ = ["calibrate_file"]
-
 SUFFIXES = (".svg", ".png", ".pdf")
 _COLUMNS = 3
 #: Bars of a picture; histograms have more bins.

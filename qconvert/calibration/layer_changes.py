@@ -14,8 +14,6 @@ from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
 
-__all__ = ["ChannelMeans", "correct_biases", "equalize"]
-
 
 class ChannelMeans:
     """The mean of each channel of a tensor over runs. Shown to observe() like an Observer; merge() is exact up to rounding in float64.

@@ -20,8 +20,6 @@ from qconvert.graph import Array, integer_range
 from qconvert.plugins import Option
 from qconvert.plugins.options import check_options, fill_defaults
 
-__all__ = ["METHODS", "Method", "observer"]
-
 #: The share of values that a candidate keeps at least, of those outside the first bin, which every range holds.
 _KEPT = 0.99
 #: Divergences that differ by less are equal.

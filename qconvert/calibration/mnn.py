@@ -15,8 +15,6 @@ from qconvert.calibration.observer import Histogram, Observer, require_between
 from qconvert.encodings import QParams, Range
 from qconvert.graph import Array, Quantization, integer_range
 
-__all__ = ["PACK", "MnnAdmm", "MnnKl", "OfMnn", "admm_scale", "kl_threshold"]
-
 #: Bins of the histogram, and levels that they are merged to.
 BINS, LEVELS = 2048, 128
 #: Channels that MNN stores together on x86-64, with and without AVX512 (measured: 3.6.1 of PyPI); 4 on ARM.

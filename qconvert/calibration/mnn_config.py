@@ -22,8 +22,6 @@ from qconvert.files.documents import integer, json_of, list_of, number, object_o
 from qconvert.files.names import require_there
 from qconvert.graph import Array
 
-__all__ = ["MnnConfig", "read_mnn_config"]
-
 _METHODS = {"KL": "mnn-kl", "ADMM": "mnn-admm", "EMA": "moving-average"}
 _WEIGHTS = {"MAX_ABS": "max-abs", "ADMM": "mnn-admm"}
 _KNOWN = frozenset((

@@ -16,8 +16,6 @@ from qconvert.encodings import QParams, Range, quantization_of
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Array
 
-__all__ = ["HALF", "Counted", "Folded", "Histogram", "MinMax", "MovingAverage", "Observer", "Percentile", "require_between"]
-
 
 class Histogram(NamedTuple):
     """How often values were seen.

@@ -26,8 +26,6 @@ from qconvert.files.system import release_memory, temporary_folder
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
-__all__ = ["Watched", "Watching", "normalize_for_runtime", "observe", "unload_networks", "write_for_runtime"]
-
 #: Samples run together as long as what they give out stays below this.
 _BATCH_BYTES = 8 << 20
 _LARGEST_BATCH = 64

@@ -19,8 +19,6 @@ from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Target, target_named, targets
 
-__all__ = ["Group", "Plan", "Weights", "plan"]
-
 #: What scales have to fit where no target is named: the formats between which models are carried most.
 _USUAL = ("tflite", "ort-x86")
 #: Constants beyond this stand for infinity, as masks have it: a quantization that holds them holds nothing else.

@@ -22,17 +22,6 @@ from qconvert.graph import Array, Arrays, Graph
 from qconvert.passes.apply_encodings import insert_qdq
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
-__all__ = [
-    "Calibration",
-    "Noise",
-    "Sensitivity",
-    "TensorReport",
-    "drop_entries",
-    "measure_output_sqnr",
-    "sensitivities",
-    "warning_of_tensors",
-]
-
 Feeds = Sequence[Arrays]
 
 

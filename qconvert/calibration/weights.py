@@ -15,8 +15,6 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, require_word
 from qconvert.graph import Array, Quantization, integer_range
 
-__all__ = ["WEIGHT_METHODS", "WeightMethod", "admm_scales", "weight_quantization"]
-
 #: The steps between 1 and the smallest share of the largest magnitude that is tried as a scale, and the finer ones around the best.
 COARSE, LOWEST, FINE = 32, 6, 8
 #: Steps of least squares after that.

@@ -19,8 +19,6 @@ from typing import Any, ClassVar, TypeVar
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
 
-__all__ = ["Cluster", "Processes", "Workers", "workers_of"]
-
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 

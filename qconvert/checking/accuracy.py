@@ -26,8 +26,6 @@ from qconvert.plugins.options import ReadOptions
 from qconvert.rules.changed_values import declared_names
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
-__all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]
-
 #: The quantile of the normal distribution for intervals of 95%.
 _Z = 1.959963984540054
 

@@ -29,8 +29,6 @@ from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import runtime_of
 from qconvert.rules.differences import tensor_differences
 
-__all__ = ["AdaptedSource", "Around", "cut_around_custom", "has_requested_changes", "write_adapted_copy"]
-
 #: What the copy's outputs may be off before that is a problem, in LSB, or in 1/255 of the range of real outputs: it has the same operators.
 _MOST = 2.0
 _LONGEST = 300

@@ -16,19 +16,6 @@ from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 from qconvert.rules.changed_values import paired_inputs
 
-__all__ = [
-    "compare_attributes",
-    "compare_limits",
-    "declared_roundings",
-    "has_same_activation",
-    "has_same_steps",
-    "is_redundant_limit",
-    "is_storage",
-    "limits_of",
-    "operator_limits",
-    "rounding_of",
-]
-
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22
 

@@ -23,8 +23,6 @@ from qconvert.tables import Rows, Shown, format_sentence, format_text
 from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, refuse_violations, runs_on
 from qconvert.targets.audit import audit as predicted
 
-__all__ = ["AuditReport", "AuditedLayer", "AuditedOperator", "audit"]
-
 
 @dataclass(frozen=True, slots=True)
 class AuditedOperator:

@@ -21,8 +21,6 @@ from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedErro
 from qconvert.files.system import temporary_folder
 from qconvert.plugins.options import ReadOptions
 
-__all__ = ["check"]
-
 
 @with_checked_arguments
 def check(

@@ -27,8 +27,6 @@ from qconvert.operators.shapes_and_functions import called_functions
 from qconvert.plugins import Runtime, kernels_named
 from qconvert.rewriting.parts import computable_ops
 
-__all__ = ["Sum", "classify", "classify_sums", "further_tolerance", "resolve_runtime", "sums_of_functions", "sums_of_piece"]
-
 
 def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
     """For the outputs of the source's operators, in steps of their scale; those that the result rounds as often are absent.

@@ -28,8 +28,6 @@ from qconvert.operators.shapes_and_functions import infer
 from qconvert.passes import absorb_quantization, fuse_pad, matmul_to_gemm, remove_dead_code
 from qconvert.plugins import Target
 
-__all__ = ["fix_sizes", "list_layouts", "to_comparison_form", "to_plain_form"]
-
 _NO_TARGET = Target("", "", "no target")
 
 

@@ -15,8 +15,6 @@ from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["find_missing_results", "find_representatives", "find_rewired_tensors"]
-
 
 def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
     """The tensors that the result computes from others than the source does, by name, in words.

@@ -15,8 +15,6 @@ from qconvert.graph import Array, Graph, Tensor, integer_range
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators.properties import permutation
 
-__all__ = ["SAME_CODES", "Exchange", "Form", "find_transposed", "shift_codes", "to_float"]
-
 LAYOUTS = ("channels_first", "channels_last")
 
 #: Types of one width: one side's integers are the other's, moved.

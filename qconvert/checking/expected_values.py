@@ -20,18 +20,6 @@ from qconvert.kernels import Kernels
 from qconvert.operators import Call, is_dynamic, kind_of, range_axes
 from qconvert.operators.call import Result
 
-__all__ = [
-    "Overflowed",
-    "bound_step_ties",
-    "bound_ties",
-    "compute_overflow",
-    "exact_value",
-    "find_passed_inputs",
-    "is_score_tie",
-    "propagate_errors",
-    "sum_bound",
-]
-
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
 _FURTHER_ROUNDINGS = 4

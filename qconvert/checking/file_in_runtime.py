@@ -25,8 +25,6 @@ from qconvert.graph.names import quote_nearest
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_of_target, targets
 from qconvert.plugins.options import ReadOptions, check_options, fill_defaults
 
-__all__ = ["Side", "describe_runtime", "describe_runtimes", "model_file", "run", "run_files", "side_of", "sides_of"]
-
 
 @dataclass(slots=True)
 class Side:

@@ -22,19 +22,6 @@ from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Inside
 from qconvert.rules.changed_values import integer_difference
 
-__all__ = [
-    "complete_settled",
-    "complete_values",
-    "differing_constants",
-    "find_fixed_outputs",
-    "find_reading_errors",
-    "find_settled",
-    "find_varying",
-    "is_shape_query",
-    "is_value_independent",
-    "keep_varying",
-]
-
 
 def complete_values(graph: Graph, values: Arrays, states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """`values` with every tensor that the evaluator can work out from them, such as those that the reader added; the rest are absent.

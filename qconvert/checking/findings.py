@@ -13,30 +13,6 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
 
-__all__ = [
-    "AS_DECLARED",
-    "BEYOND_BOUNDS",
-    "CLASSES",
-    "EQUAL",
-    "KERNELS",
-    "NOT_COMPARED",
-    "NOT_EQUAL",
-    "NOT_JUDGED",
-    "OUT_OF_MEMORY",
-    "OUT_OF_TIME",
-    "OVERFLOW",
-    "PASSED",
-    "CheckReport",
-    "Finding",
-    "OutputComparison",
-    "find_judged_together",
-    "join_findings",
-    "lowest_sqnr",
-    "make_left_out_findings",
-    "operators_table",
-    "outputs_table",
-]
-
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 EQUAL, NOT_COMPARED = "equal", "not compared"
 #: Reasons of operators that were not compared, because the check ran out of time or of memory.

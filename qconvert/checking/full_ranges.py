@@ -23,8 +23,6 @@ from qconvert.graph import Array, Arrays, Graph
 from qconvert.operators import kind_of
 from qconvert.rewriting.parts import cut
 
-__all__ = ["run_full_ranges"]
-
 #: Rules of operators that hand values on.
 _PASSING = ("move", "relabel", "convert")
 

@@ -14,8 +14,6 @@ from qconvert.errors import QConvertError
 from qconvert.graph import Array, Arrays, Graph, numpy_dtype
 from qconvert.plugins import Pieces
 
-__all__ = ["MOST", "OtherKernels", "Room", "Splitting", "first_fitting", "nbytes", "sizes_of"]
-
 #: Bytes that the processes of a check hold together, of models up to 50 MB.
 MOST = 1_000_000_000
 #: What they hold of it without tensors: Python, its packages, and runtimes (measured).

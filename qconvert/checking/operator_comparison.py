@@ -24,8 +24,6 @@ from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside
 from qconvert.rewriting.parts import cut
 
-__all__ = ["Comparison", "SourceValues"]
-
 
 @dataclass(slots=True)
 class SourceValues:

@@ -28,8 +28,6 @@ from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
 
-__all__ = ["UNKNOWN", "Judge", "add_changed_findings"]
-
 #: Why outputs are unexplained whose exact values are not known.
 UNKNOWN = "values differ"
 

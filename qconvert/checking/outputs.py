@@ -17,8 +17,6 @@ from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.plugins import LoadedModel
 
-__all__ = ["Border", "absolute_difference", "compare_output", "largest_magnitude"]
-
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
 _SAME_STEP = 1e-3

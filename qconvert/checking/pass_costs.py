@@ -33,8 +33,6 @@ from qconvert.plugins.options import ReadOptions
 from qconvert.rules.changed_values import changed_names, paired_tensors
 from qconvert.targets.audit import refuse_violations
 
-__all__ = ["PassCost", "pass_costs"]
-
 _FORMAT = "onnx"
 
 

@@ -37,8 +37,6 @@ from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside, LoadedModel
 
-__all__ = ["SECONDS", "check_operators"]
-
 #: Operators are compared for so long; with no further input after it, and those that were compared with none are named. A convolution
 #: in floats of a large network takes seconds.
 SECONDS = 60.0

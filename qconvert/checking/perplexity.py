@@ -13,8 +13,6 @@ from qconvert.errors import OptionError
 from qconvert.graph import Array, Tensor
 from qconvert.plugins import LoadedModel
 
-__all__ = ["compare_texts"]
-
 
 def compare_texts(texts: TextInputs, border: Border, models: tuple[LoadedModel, LoadedModel], progress: Progress) -> TextComparison:
     """Run both sides on each window, of which one at a time is in memory.

@@ -22,16 +22,6 @@ from qconvert.passes.real_recurrence import lstms_to_float
 from qconvert.plugins import LoadedModel
 from qconvert.rules.changed_values import constant_difference, declared_names
 
-__all__ = [
-    "STEPS",
-    "Sequences",
-    "describe_drift",
-    "describe_drift_costs",
-    "judge_float_lstm",
-    "restart",
-    "state_problems",
-]
-
 #: A random sequence has so many steps.
 STEPS = 50
 

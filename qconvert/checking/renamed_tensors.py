@@ -23,8 +23,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
 from qconvert.rules.changed_values import list_axis_orders, paired_inputs
 
-__all__ = ["find_forms", "match_tensors", "rename_tensors"]
-
 _Value = TypeVar("_Value")
 
 #: The difference of two tensors that stand for each other is at most this share of them, as root mean squares: 20 dB.

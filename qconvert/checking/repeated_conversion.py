@@ -33,8 +33,6 @@ from qconvert.rewriting.parts import Cut, computable_ops, cut
 from qconvert.rules.differences import attribute_differences, tensor_differences
 from qconvert.version import __version__
 
-__all__ = ["RepeatedConversion", "repeat_conversion"]
-
 #: By what share of the largest value floats may differ that are summed in another order.
 _ROUNDED = 1e-6
 #: Numbers for sizes that are known only when the model runs; see data/input_limits.py.

@@ -23,8 +23,6 @@ from qconvert.graph import Array, Arrays, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.rules.changed_values import list_axis_orders, paired_tensors
 
-__all__ = ["Requantized", "find_costly_constants", "sqnr"]
-
 #: A constant that is rounded to a quantization, and then onto another, or whose values are ties, is off by this many steps at most.
 _MOST_ROUNDED = 1.5
 

@@ -9,8 +9,6 @@ from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED, OutputComp
 from qconvert.plugins import Change
 from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
 
-__all__ = ["Kept", "Leg", "RoundtripReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:

@@ -29,9 +29,6 @@ from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.rules.differences import diff, pair_tensors
 from qconvert.targets.audit import refuse_violations
 
-__all__ = ["roundtrip"]
-
-
 _MOST = 1000
 #: Bytes of a model's name that names of its files begin with: file systems take 255, what is after it included.
 _LONGEST_STEM = 200

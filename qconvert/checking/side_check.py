@@ -27,6 +27,7 @@ from qconvert.checking.stand_ins import (
     explain_missing_encodings,
     is_quantized_of_float,
 )
+from qconvert.conversion.judging import LIMIT
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.input_limits import sizes_to_try
 from qconvert.data.texts import TextInputs, are_texts
@@ -34,8 +35,6 @@ from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, Runtime
 from qconvert.rules.changed_values import changed_values, declared_names
-
-__all__ = ["Demands", "SideCheck"]
 
 #: Most elements of an input of other sizes, where the result equals the repeated conversion.
 _SMALL = 2**16
@@ -100,7 +99,7 @@ class SideCheck:
         source, result = self.sides
         graph, other = source.graph, result.graph
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
-        self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else verdicts.LIMIT)
+        self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else LIMIT)
         self.models = self._open_models()
         self.declared = frozenset() if quick else declared_names(other, graph)
         self.border = Border.of(graph, other, self.declared)

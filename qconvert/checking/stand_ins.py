@@ -29,16 +29,6 @@ from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METAD
 from qconvert.operators import kind_of
 from qconvert.plugins import LoadedModel, format_named, pass_named, runtime_of
 
-__all__ = [
-    "LEAST_OF_FLOAT",
-    "StandIn",
-    "compare_with_float_source",
-    "explain_missing_encodings",
-    "find_stand_in",
-    "is_quantized_of_float",
-    "quantize_source",
-]
-
 #: Metadata of an earlier conversion that made the source.
 _EARLIER = (VERSION, OPTIONS, SOURCE_METADATA + PROVENANCE)
 #: Layers that a note names.

@@ -18,8 +18,6 @@ from qconvert.plugins.options import ReadOptions
 from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 from qconvert.targets.audit import count_operators
 
-__all__ = ["TargetAudit", "TargetAudits", "audit_all"]
-
 #: Characters of a reason in the table.
 _LONGEST = 120
 

@@ -17,31 +17,6 @@ from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 
-__all__ = [
-    "LEAST_ALONE",
-    "LEAST_SQNR",
-    "LIMIT",
-    "MOST_STEPS",
-    "compare_with_float",
-    "describe_dull_outputs",
-    "describe_growth",
-    "differing_parts",
-    "distant_outputs",
-    "judge_without_operators",
-    "kernel_differences",
-    "least_sqnr",
-    "limit_problems",
-    "list_costly_operators",
-    "list_nan_outputs",
-    "list_uncompared_outputs",
-    "operator_problems",
-    "output_costs",
-    "overflow_notes",
-    "select_limited_outputs",
-    "shape_problems",
-    "static_problems",
-]  # fmt: skip
-
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
 _VARYING = 0.1
 #: With another quantization, which the conversion declared, a constant holds if its signal is that far above the difference, in dB.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from qconvert.checkpoints.config import Config
     from qconvert.checkpoints.container import Parts
 
-__all__ = ["POWERS_BLOCK", "Activations", "read_activations"]
 
 #: Values that share a power of two as their scale (OCP Microscaling Formats 1.0).
 POWERS_BLOCK = 32

@@ -16,9 +16,6 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks
 from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, unpack
 
-__all__ = ["AWQ", "PLACES", "unpacked_zeros"]
-
-
 _BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)

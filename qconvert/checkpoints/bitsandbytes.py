@@ -20,9 +20,6 @@ from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point, words
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_of
 
-__all__ = ["BNB_4BIT", "BNB_INT8"]
-
-
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _LARGEST = 10_000
 _INVERSE: Array = np.array([[1 / 127]], np.float32)

@@ -24,9 +24,6 @@ from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, W
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_row_major, unpack, word_count, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["COMPRESSED", "INT8", "INT_QUANTIZED", "activation_tensors", "can_state_activations", "config_of_groups", "has_matrix_of_scales"]
-
-
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"
 

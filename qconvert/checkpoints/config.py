@@ -12,8 +12,6 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_next_to
 
-__all__ = ["FILES_OF_CONFIG", "FILE_OF_MODELOPT", "KEYS_OF_CONFIG", "Config", "read_config"]
-
 _LARGEST = 16_000_000
 #: Files that hold it, the first one under one of the keys.
 FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.json")

@@ -17,9 +17,6 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["E8M0_NAN", "Container", "LayerKind", "Needs", "Parts", "Written", "divide_blocks", "expand_blocks", "is_embedding", "is_head"]
-
-
 #: The exponent of E8M0 that stands for no number.
 E8M0_NAN = 255
 

@@ -22,9 +22,6 @@ from qconvert.checkpoints.torchao import TORCHAO
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.files.documents import json_of
 
-__all__ = ["CONTAINERS", "describe_layers", "layers_in_blocks"]
-
-
 _NOTHING: Mapping[str, Any] = {}
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (

@@ -15,8 +15,6 @@ from typing import Any
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import LayerKind
 
-__all__ = ["FinishedFile", "LayerFacts", "record_file", "remove_records", "take_finished_files"]
-
 _SUFFIX = ".finished"
 
 

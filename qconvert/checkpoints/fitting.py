@@ -15,8 +15,6 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.weight import E4M3, BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
 
-__all__ = ["Misfit", "dtype_of", "find_nearest_weight", "fit_weight", "is_same_rounding", "signal_to_noise"]
-
 
 @dataclass(frozen=True, slots=True)
 class Misfit:

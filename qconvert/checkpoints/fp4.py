@@ -21,9 +21,6 @@ from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
 from qconvert.checkpoints.weight import E2M1, BlockWeight, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
-
-
 _BITS, _PER_WORD = 4, 8
 #: Inputs of a block; ModelOpt has NVFP4 with 32 too.
 _NVFP4_BLOCKS, _MXFP4_BLOCKS = (16, 32), (32,)

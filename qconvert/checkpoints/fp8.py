@@ -23,8 +23,6 @@ from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
 from qconvert.checkpoints.weight import E4M3, BlockWeight, words_of_bytes
 from qconvert.errors import InvalidModelError
 
-__all__ = ["FLOAT_QUANTIZED", "FP8", "FP8_MODELOPT", "MXFP8", "refuse_nan_codes"]
-
 _BITS, _SQUARE, _MODELOPT = 8, 128, "FP8"
 _FLOATS = ("float16", "bfloat16", "float32")
 

@@ -18,8 +18,6 @@ from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.weight import E2M1, BlockWeight
 from qconvert.errors import InvalidModelError
 
-__all__ = ["MXFP4_GPT_OSS", "name_experts"]
-
 _BLOCK, _BYTES = 32, 16
 _PARTS = ("blocks", "scales", "bias")
 #: The layers of a tensor of gpt-oss -> their rows in it.

@@ -18,9 +18,6 @@ from qconvert.checkpoints.container import Container, Needs, Parts, Written, div
 from qconvert.checkpoints.weight import WORD, BlockWeight, pack, to_row_major, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["GPTQ", "GPTQ_V2"]
-
-
 _BITS = (2, 3, 4, 8)
 
 

@@ -19,9 +19,6 @@ from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["MLX", "MLX_MXFP4", "MLX_MXFP8", "MLX_NVFP4"]
-
-
 _BITS = (2, 3, 4, 5, 6, 8)
 _BLOCKS = (128, 64, 32)
 _MX, _NVFP4 = 32, 16

@@ -18,9 +18,6 @@ from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point
 
-__all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
-
-
 _BITS, _AWQ = 4, "W4A16_AWQ"
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}
 _SIGNS = np.uint8(0x88)  # of both halves: what makes codes of two's complement

@@ -19,8 +19,6 @@ from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.weight import BlockWeight, columns_of_words
 from qconvert.errors import UnsupportedError
 
-__all__ = ["QUARK"]
-
 _BITS, _PER_WORD = 4, 8
 _SIGNS = np.uint32(0x88888888)  # what makes codes of two's complement
 _ORDERS: Mapping[str, tuple[int, ...]] = {"reorder": PLACES, "order": tuple(range(_PER_WORD))}

@@ -28,8 +28,6 @@ from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import UnsupportedError, format_count
 
-__all__ = ["ConvertedLayer", "Progress", "Repacked", "convert_layer", "map_in_order", "refusal", "repack"]
-
 #: A form: which weights it holds, and the tensors of one.
 Form = tuple[Needs, Callable[[BlockWeight], Mapping[str, Array]]]
 

@@ -21,9 +21,6 @@ from qconvert.errors import FileAccessError, InternalError, InvalidModelError, U
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to
 
-__all__ = ["Checkpoint", "Writer", "find_checkpoint", "is_checkpoint", "is_safetensors", "read_checkpoint", "written_file"]
-
-
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
 _LARGEST_INDEX, _MOST_FILES = 200_000_000, 10_000
 _MAX_RANK = 64

@@ -21,8 +21,6 @@ from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
 from qconvert.files.mapped import release_pages
 
-__all__ = ["CheckpointSource", "checkpoint_differences", "checkpoint_summary"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSource:

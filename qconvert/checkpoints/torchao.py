@@ -24,8 +24,6 @@ from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E4M3, BlockWeight, pack, symmetric_zero_point, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["TORCHAO", "read_torchao"]
-
 _PREFIX = "_weight_"
 _STRATEGIES = {"PerRow": "token", "PerTensor": "tensor"}
 _SIGNS = np.uint32(0x88888888)  # of nibbles: what makes codes of two's complement

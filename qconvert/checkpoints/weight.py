@@ -14,22 +14,6 @@ import numpy as np
 from qconvert.arithmetic.storage import Array, unpack_bits
 from qconvert.checkpoints.activations import Activations
 
-__all__ = [
-    "E2M1",
-    "E4M3",
-    "WORD",
-    "BlockWeight",
-    "columns_of_words",
-    "comparable_values",
-    "pack",
-    "symmetric_zero_point",
-    "to_float32",
-    "to_row_major",
-    "unpack",
-    "word_count",
-    "words_of_bytes",
-]
-
 WORD = 32
 _BYTE = 8
 #: Nibbles in a word.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from qconvert.calibration.report import Calibration, TensorReport
     from qconvert.data.samples import Data
 
-__all__ = ["add_calibration_commands"]
 
 _COLOURS = ("rgb", "bgr", "gray", "rgba", "bgra")
 #: Lines of the table of sensitivity.

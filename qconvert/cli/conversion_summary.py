@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from qconvert.conversion import ConversionReport
     from qconvert.plugins import Change
 
-__all__ = ["summary"]
 
 #: So many kinds of operators are named.
 _NAMED = 4

@@ -40,8 +40,6 @@ from qconvert.plugins.options import parse_options
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["add_commands", "add_encodings_commands"]
-
 
 def _convert(
     source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],

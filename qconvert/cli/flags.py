@@ -25,46 +25,6 @@ from qconvert.plugins.options import READING
 if TYPE_CHECKING:
     from qconvert.data import Preparation
 
-__all__ = [
-    "CropFlag",
-    "DataFlag",
-    "DebugFlag",
-    "ExplorerFlag",
-    "ForceFlag",
-    "FromFlag",
-    "HtmlFlag",
-    "JsonFlag",
-    "KernelsFlag",
-    "MeanFlag",
-    "MinSqnrFlag",
-    "MinTensorSqnrFlag",
-    "ModelArgument",
-    "OptionFlag",
-    "PassFlag",
-    "PixelRangeFlag",
-    "QuietFlag",
-    "ResizeFlag",
-    "SeedFlag",
-    "StdFlag",
-    "TargetFlag",
-    "ToFlag",
-    "VerboseFlag",
-    "add_read_flags",
-    "answer_completion",
-    "complete_words",
-    "conversion_flags",
-    "known_formats",
-    "known_forms",
-    "known_methods",
-    "known_passes",
-    "known_runtimes",
-    "known_targets",
-    "known_weights_methods",
-    "preparation_of",
-    "reading_flags",
-    "with_flags",
-    "words_of_line",
-]
 
 _Completed = list[tuple[str, str]]
 #: bash splits words at these characters and completes the part after the last one (COMP_WORDBREAKS).

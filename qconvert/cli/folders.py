@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from qconvert.batches import BatchReport
     from qconvert.partitioning.types import Partition
 
-__all__ = ["batch_command", "partition_command"]
 
 #: Ways to end that make the command end with another exit code, the worst first, by what --fail-on names.
 _POLICIES: dict[str, dict[str, int]] = {

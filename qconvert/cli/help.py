@@ -11,7 +11,6 @@ import typer.core
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ALL", "GROUPS", "GroupedCommands", "GroupedOptions", "formats_on_line", "rewrite_help_all"]
 
 #: Asks for the help with every option that a command takes.
 ALL = "--help-all"

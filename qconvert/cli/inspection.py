@@ -17,8 +17,6 @@ from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
 from qconvert.tables import line_width, narrow_columns, shorten_text
 
-__all__ = ["inspect_document", "print_inspection"]
-
 #: Of lines in a pipe or a file.
 _WIDEST = 1_000_000
 #: A column that gives way keeps as many characters.

@@ -17,8 +17,6 @@ import typer
 from qconvert.errors import FileAccessError, QConvertError, printable
 from qconvert.plugins import plugin_at_fault, plugin_failures
 
-__all__ = ["FAULT", "NOT_EQUAL", "NOT_JUDGED", "PASSED", "USAGE", "VERSION", "exit_code", "note_plugins", "print_document"]
-
 #: Of the schema of all documents. It grows when a field goes, or means something else; a field that is added changes nothing.
 VERSION = 1
 

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 
-__all__ = [
-    "audit_document", "check_document", "formats_document", "passes_document", "print_audit",
-    "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
-    "print_roundtrip", "progress", "roundtrip_document",
-]  # fmt: skip
-
 
 def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
     """Print the kept values, the changes and their cost, the operators on integers, and the next steps."""

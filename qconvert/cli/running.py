@@ -38,8 +38,6 @@ from qconvert.errors import OptionError, format_count
 if TYPE_CHECKING:
     from qconvert.checking.accuracy import Accuracy, Share
 
-__all__ = ["accuracy_command", "benchmark_command", "run_command"]
-
 
 def run_command(
     model: ModelArgument,

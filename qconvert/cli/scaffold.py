@@ -19,8 +19,6 @@ from qconvert.cli.flags import DebugFlag, JsonFlag
 from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
 
-__all__ = ["add_plugin_commands"]
-
 _PROJECT = """\
 [build-system]
 requires = ["hatchling>=1.24"]

@@ -17,8 +17,6 @@ import typer
 from qconvert.errors import FileAccessError, OptionError, printable
 from qconvert.plugins import declared_options, list_kernels
 
-__all__ = ["apply_config", "defaults_for", "keep_only", "register_plugins"]
-
 FILE = "qconvert.toml"
 _LARGEST = 2**20
 _OUTSIDE = "it names a file that is written"

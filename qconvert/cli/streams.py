@@ -14,8 +14,6 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files.system import temporary_folder
 from qconvert.plugins import format_named
 
-__all__ = ["is_stream", "read_both", "read_from", "write_nowhere", "write_to"]
-
 
 def is_stream(path: Path) -> bool:
     """Whether a path stands for standard input or output."""

@@ -16,8 +16,6 @@ from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, Fro
 from qconvert.cli.outcome import NOT_EQUAL, print_document
 from qconvert.errors import format_count, printable
 
-__all__ = ["diff_command", "pages_for", "view_command"]
-
 
 def pages_for(html: Path | None, explorer: Path | None = None, *, force: bool = False, **options: Any) -> Callable[[Any], None]:
     """A function that writes what is to be looked at of a report. That files can be written is seen at once, before the work that

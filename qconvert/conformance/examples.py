@@ -19,8 +19,6 @@ from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.typing import stated_output_type
 
-__all__ = ["OF_ACCELERATORS", "QUANTIZED_TYPES", "WITHOUT_EXAMPLE", "Example", "examples_of", "make_graph", "random_operands", "types_of"]
-
 #: The storage types in which an example of quantized data is made.
 QUANTIZED_TYPES = ("int8", "uint8", "int16")
 #: Kinds that are tried on accelerators: those that most of them have, and some that many lack.

@@ -20,8 +20,6 @@ from qconvert.kernels import Kernels
 from qconvert.operators import KINDS
 from qconvert.plugins import ModelFile, Runtime, Target, format_named, kernels_named, target_named
 
-__all__ = ["TARGETS", "Cell", "conformance", "measure_excess", "run_file", "write_graph"]
-
 #: Target -> the kernels that run its files here; "" where they are only written and read.
 TARGETS: Mapping[str, str] = {
     "tflite": "litert:default",

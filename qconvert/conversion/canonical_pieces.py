@@ -22,8 +22,6 @@ from qconvert.plugins import Format, ModelFile, Pieces, Runtime
 from qconvert.plugins.options import fill_defaults
 from qconvert.rewriting.parts import computable_ops, cut
 
-__all__ = ["canonical_pieces", "computed_names"]
-
 
 def computed_names(graph: Graph, names: set[str]) -> list[str]:
     """Those of `names` that a graph cut at them computes, in order."""

@@ -21,8 +21,6 @@ from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.plugins.results import describe_worst
 from qconvert.version import __version__
 
-__all__ = ["converted_checkpoint", "holds_checkpoint", "open_checkpoint", "repacks"]
-
 #: Costs that are listed, the highest first.
 _LISTED = 1000
 

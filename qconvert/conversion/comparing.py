@@ -19,8 +19,6 @@ from qconvert.plugins import Format
 from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.rules import differences
 
-__all__ = ["diff", "load_pair", "read_noted_options", "split_options"]
-
 
 def load_pair(source: Path, result: Path, options: Mapping[str, Any], formats: tuple[str, str] = ("", "")) -> tuple[Graph, Graph]:
     """The graphs of a source and a result.

@@ -49,7 +49,6 @@ from qconvert.targets.audit import audit, refuse_violations
 if TYPE_CHECKING:
     from qconvert.conversion.verifying import Verifier
 
-__all__ = ["Given", "convert"]
 
 #: What convert() takes besides options.
 _KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")

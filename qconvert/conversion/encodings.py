@@ -17,8 +17,6 @@ from qconvert.plugins import Change, Format, encodings_format_of, format_named, 
 from qconvert.plugins.options import check_options, fill_defaults, pick_declared
 from qconvert.rules.validation import validate
 
-__all__ = ["apply", "extract_file", "extract_scales", "load_encodings", "save_encodings"]
-
 
 @with_checked_arguments
 def load_encodings(path: str | Path, format: str = "", **options: Any) -> Encodings:

@@ -16,8 +16,6 @@ from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.plugins import Format, format_named, formats, runtimes
 
-__all__ = ["Model", "as_file", "as_files", "model_title", "written_copy"]
-
 #: Where the graph's own format has no runtime, or cannot be written.
 _OTHERWISE = "onnx"
 

@@ -17,8 +17,6 @@ from qconvert.plugins import Change, Format, Pass
 from qconvert.plugins.options import fill_defaults
 from qconvert.rules.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 
-__all__ = ["LIMIT", "Declared", "Written", "read_back", "refuse_losses"]
-
 
 @dataclass(frozen=True, slots=True)
 class Written:

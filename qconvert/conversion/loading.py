@@ -27,8 +27,6 @@ from qconvert.plugins import Format, format_named, format_of, formats, pass_name
 from qconvert.plugins.options import READING, ReadOptions, check_options, fill_defaults
 from qconvert.rules.validation import validate
 
-__all__ = ["load", "normal_form", "read_literal_graph", "source_format"]
-
 
 @with_checked_arguments
 def load(path: Model, format: str = "", **options: Unpack[ReadOptions]) -> Graph:

@@ -15,8 +15,6 @@ from qconvert.plugins import Change, Format, Pass, Target, name_changes, options
 from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.rules.validation import validate
 
-__all__ = ["Observer", "chosen_target", "normalize", "pipeline", "require_valid", "run_passes"]
-
 #: What reading ensures (a format's normal form).
 READ = ("absorbed",)
 

@@ -40,18 +40,6 @@ from qconvert.plugins.results import changes_table
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 from qconvert.version import __version__
 
-__all__ = [
-    "ConversionReport",
-    "carried_over",
-    "is_quantized",
-    "keeps_values",
-    "noted_options",
-    "on_floats",
-    "provenance",
-    "refuse_floats",
-    "remarks",
-]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConversionReport(Shown):

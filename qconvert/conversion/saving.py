@@ -18,8 +18,6 @@ from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 
-__all__ = ["ScalesFile", "require_place", "save", "target_with_scales", "write_file"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScalesFile:

@@ -21,8 +21,6 @@ from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
 from qconvert.rewriting.claims import verify
 
-__all__ = ["Verifier", "change", "convert_feed", "random_inputs"]
-
 #: Permutations that a change of the layout of inputs and outputs makes of four dimensions.
 _TURNS = ((0, 3, 1, 2), (0, 2, 3, 1))
 

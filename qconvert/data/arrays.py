@@ -22,21 +22,6 @@ from qconvert.data.preparation import Preparation
 from qconvert.errors import FileAccessError, MissingPackageError, OptionError, name_file_in_errors
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 
-__all__ = [
-    "bytes_of",
-    "fit_values",
-    "fitting_shape",
-    "guard_reading",
-    "image_ends",
-    "image_of",
-    "image_sentence",
-    "map_array",
-    "prepare_values",
-    "range_warning",
-    "samples_in",
-    "shapes",
-]
-
 _AS_IT_IS = Preparation()
 _REMEDY = "Write the input's own type and shape, or images."
 

@@ -14,8 +14,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY, ELEMENTWISE, Demand, Domain, Interval, Number, Operands
 from qconvert.operators.sizes import axes_of_space
 
-__all__ = ["Bounds", "input_bounds", "number_of", "other_sizes", "sizes_to_try", "stated_bounds"]
-
 Shape = tuple[int | str, ...]
 
 #: Tried one after the other where the graph demands nothing.

@@ -19,8 +19,6 @@ from qconvert.errors import FileAccessError, OptionError
 from qconvert.files.names import require_there, unreadable
 from qconvert.graph import Array
 
-__all__ = ["Labelled", "class_names", "read_labels"]
-
 #: Lists of labels are small: 100 bytes for each of a million and more.
 _MOST_BYTES = 256 << 20
 _LABELS = "an array of labels"

@@ -14,8 +14,6 @@ from qconvert.arguments import require_fitting
 from qconvert.errors import OptionError, format_count, require_word
 from qconvert.graph import Array
 
-__all__ = ["COLOURS", "Preparation", "channels_first", "numbers"]
-
 #: Orders of colour -> Pillow's mode, and the order in which its channels are taken.
 COLOURS: dict[str, tuple[str, tuple[int, ...]]] = {
     "rgb": ("RGB", (0, 1, 2)), "bgr": ("RGB", (2, 1, 0)), "gray": ("L", (0,)),

@@ -15,8 +15,6 @@ from qconvert.graph import Array, Arrays, Graph, Op, Quantization, Tensor, integ
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Interval, Number, hull
 
-__all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
-
 #: Plain integers go up to this where no bound is known, unless the source refuses them.
 _LARGEST = 8
 #: Quantized integers of 32 bits are this many steps from zero at most: sums of them have to fit 32 bits too.

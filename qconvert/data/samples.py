@@ -32,8 +32,6 @@ from qconvert.errors import OptionError, format_count
 from qconvert.files.names import require_there
 from qconvert.graph import Array, Graph, Tensor
 
-__all__ = ["SUFFIXES", "Data", "InputFiles", "Samples", "batch_name", "load_inputs", "require_samples"]
-
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm")
 #: Suffixes of files that hold inputs; others in a folder are skipped.
 SUFFIXES = (".npz", ".npy", ".bin", *_IMAGES)

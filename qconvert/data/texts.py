@@ -14,8 +14,6 @@ from qconvert.files.documents import json_next_to
 from qconvert.files.names import require_there
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 
-__all__ = ["TextInputs", "are_texts"]
-
 _SUFFIX, _TOKENIZER, _CONFIG = ".txt", "tokenizer.json", "config.json"
 _LARGEST_TEXT, _LARGEST_CONFIG = 64_000_000, 16_000_000
 #: Tokens of a window, where the model takes any number and config.json states no less.

@@ -15,8 +15,6 @@ from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Place,
 from qconvert.files.documents import fail, integer, list_of, number, object_of, text, text_map, texts
 from qconvert.graph import Quantization
 
-__all__ = ["VERSION", "from_document", "to_document"]
-
 #: Of the document's form.
 VERSION = 2
 #: Before the place of an error.

@@ -16,21 +16,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of, output_axis
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
-__all__ = [
-    "BATCH_NORM",
-    "FOLDED",
-    "FUSED",
-    "Encoding",
-    "Encodings",
-    "Place",
-    "QParams",
-    "Range",
-    "extract_encodings",
-    "quantization_of",
-    "symmetric_quantization",
-    "weights_quantization",
-]
-
 ROLES = ("tensor", "input", "output")
 #: How weights that have no encoding of their own are given a quantization, where a file leaves them out because its runtime derives
 #: them.

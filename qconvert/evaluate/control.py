@@ -13,8 +13,6 @@ from qconvert.operators import FunctionCall, kind_of
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import in_function
 
-__all__ = ["MOST_TURNS", "run_control"]
-
 #: How often the body of one loop runs, at most: a file can ask for 2**63 turns.
 MOST_TURNS = 100_000
 

@@ -13,8 +13,6 @@ from qconvert.graph import Array, Arrays, Graph, Op, Tensor, integer_range, nump
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE
 
-__all__ = ["Lookup", "codes_of", "curve_float_values", "curve_operators", "curve_roots", "curve_values", "find_lookup", "has_codes"]
-
 #: Storage types whose codes are few enough to try them all.
 _CODES = ("int8", "uint8", "int16", "uint16")
 

@@ -18,8 +18,6 @@ from qconvert.operators import KINDS, Call, kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.sizes import MAX_RANK
 
-__all__ = ["LARGEST", "evaluate_constant", "is_affordable"]
-
 #: Bytes of a result; results above SMALL are folded only up to GROWTH times the size of what they are made of.
 LARGEST = 64 * 2**20
 SMALL = 2**16

@@ -21,8 +21,6 @@ from qconvert.operators import Kind, kind_of
 from qconvert.operators.properties import REDUCES
 from qconvert.operators.sizes import UNKNOWN, Size
 
-__all__ = ["KnownSizes"]
-
 
 class Atoms:
     """The atoms of a graph, each with a number of its own."""

@@ -16,8 +16,6 @@ from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import output_shapes
 
-__all__ = ["KnownValues"]
-
 #: How many times larger values may be than what they are made of.
 GROWTH = 4
 

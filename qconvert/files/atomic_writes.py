@@ -19,8 +19,6 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files.mapped import remove_obsolete
 from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable, require_writable_folder
 
-__all__ = ["whole_file", "whole_folder"]
-
 try:
     import fcntl
 except ImportError:  # Windows

@@ -12,21 +12,6 @@ from typing import Any, NoReturn, TypeVar
 
 from qconvert.errors import InvalidModelError
 
-__all__ = [
-    "fail",
-    "integer",
-    "json_next_to",
-    "json_of",
-    "list_of",
-    "number",
-    "object_of",
-    "sort_of",
-    "special",
-    "text",
-    "text_map",
-    "texts",
-]
-
 T = TypeVar("T")
 
 

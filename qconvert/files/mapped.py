@@ -20,8 +20,6 @@ import numpy as np
 from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files.names import require_utf8, unreadable
 
-__all__ = ["copy_mapped", "file_digest", "map_file", "named_by_content", "release_pages", "remove_obsolete"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The open file after each mapping, for copy_mapped(); closed with it.

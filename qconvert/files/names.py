@@ -10,11 +10,6 @@ from pathlib import Path
 
 from qconvert.errors import FileAccessError, MissingFileError, OptionError, QConvertError
 
-__all__ = [
-    "access_errors", "refuse_read_files", "require_replaceable", "require_there", "require_utf8", "require_writable",
-    "require_writable_folder", "unreadable",
-]  # fmt: skip
-
 #: As many links as Linux follows.
 _MOST_LINKS = 40
 #: Where names stand for open files: one that is redirected to a file looks like that file.

@@ -15,8 +15,6 @@ from typing import IO
 
 from qconvert.errors import FileAccessError
 
-__all__ = ["describe_exit", "lasting_folder", "quote_output", "release_memory", "temporary_file", "temporary_folder"]
-
 _REMEDY = "Set TMPDIR to a folder with free space."
 
 

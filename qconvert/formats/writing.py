@@ -11,8 +11,6 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name
 
-__all__ = ["OperatorWriting", "list_kinds"]
-
 
 def list_kinds(ops: Iterable[Op], known: Sequence[Container[str]]) -> str:
     """The kinds of operators that are in none of `known`, each with how many there are, in words; an Opaque by its name in the source."""

@@ -13,16 +13,6 @@ from qconvert.arithmetic import round_half_away, round_half_even
 from qconvert.arithmetic.storage import integer_range
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = [
-    "ACTIVATIONS",
-    "activation_bounds",
-    "clip_range",
-    "find_unstated_attributes",
-    "is_exact",
-    "narrow_constants",
-    "simplest_activation",
-]
-
 #: The real range that each fused activation leaves: (lower bound, upper bound), None where there is none.
 ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
     "": (None, None),

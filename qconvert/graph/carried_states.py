@@ -16,8 +16,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph.metadata import STATES
 from qconvert.graph.schema import Tensor
 
-__all__ = ["Carried", "Carrier", "carried_text", "parse_network_states", "parse_states"]
-
 #: A first value that is stated as one number has no more elements than this.
 _MOST_FILLED = 2**24
 

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["GONE", "Correspondence", "Relation", "compose"]
-
 
 @dataclass(frozen=True, slots=True)
 class Relation:

@@ -7,8 +7,6 @@ from collections.abc import Container, Iterable
 
 from qconvert.errors import format_some
 
-__all__ = ["Names", "quote_nearest"]
-
 #: Names in a message, and known ones that are looked at.
 _SHOWN, _MOST = 8, 2000
 

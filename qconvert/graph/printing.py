@@ -10,8 +10,6 @@ import numpy as np
 from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["format_graph"]
-
 #: Constants of at most so many elements are printed with their values.
 _FEW = 4
 

@@ -22,7 +22,6 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["DEFAULTS", "Arrays", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds", "drop_keys"]
 
 #: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
 DEFAULTS: dict[str, Mapping[str, Any]] = {}

@@ -10,8 +10,6 @@ from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Tensor, count_kinds
 from qconvert.tables import Rows, Shown, format_text
 
-__all__ = ["Summary", "summarize_graph"]
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary(Shown):

@@ -14,8 +14,6 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import output_axis
 from qconvert.operators.call import activated_limits
 
-__all__ = ["Accumulator", "UnfitError", "accumulator_of", "largest_pair_sum", "row_pairs"]
-
 _BYTES = ("int8", "uint8")
 #: Result types of a Requantize: it has one accumulator for each integer that it reads.
 _CONVERTED = (*_BYTES, "int16", "uint16", "int32")

@@ -13,8 +13,6 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Integers
 
-__all__ = ["IN_FLOAT32", "compute_in_float32"]
-
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
     """Each step is rounded (core/providers/cpu/activation/activations.h)."""

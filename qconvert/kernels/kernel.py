@@ -12,7 +12,6 @@ from qconvert.errors import OptionError
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
     from qconvert.graph import Array, Graph, Op, Quantization
 
-__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "constant_tolerance", "quantizations_of"]
 
 #: (graph, operator) -> words; "" if there is nothing to say.
 Form = Callable[["Graph", "Op"], str]

@@ -19,8 +19,6 @@ from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
 
-__all__ = ["ROWS"]
-
 #: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel truncates.

@@ -26,8 +26,6 @@ from qconvert.operators import reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
-__all__ = ["IN_FLOAT", "ROWS", "UNOPTIMIZED", "covers_all"]
-
 _BYTES = ("uint8", "int8")
 _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 

@@ -21,8 +21,6 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "round_bias", "rounded_bias"]
-
 _BYTES = ("int8", "uint8")
 #: Bits of the data -> types of data and result, of the other factor, and of a bias, and from where on the kernel has no accumulator.
 _TYPES = {8: (_BYTES, _BYTES, "int32", 2.0**31), 16: (("int16",), ("int8", "int16"), "int64", 2.0**47)}

@@ -19,19 +19,6 @@ from qconvert.kernels.sums import SumReference, Sums
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 
-__all__ = [
-    "WITH_16_BITS",
-    "all_codes",
-    "compare_products",
-    "decided_integers",
-    "find_float_limits",
-    "floats_in_order",
-    "integers_for_all",
-    "integers_for_sums",
-    "pair_codes",
-    "tried_tolerance",
-]
-
 _BYTES = ("int8", "uint8")
 #: Values of a constant that are tried with all codes.
 _MOST_VALUES = 2**8

@@ -12,8 +12,6 @@ from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.operators.call import spatial_axes
 
-__all__ = ["SumReference", "Sums"]
-
 
 class Sums(NamedTuple):
     """What a reduction adds: sums of stored integers, how many each is of, and the quantizations of data and result."""

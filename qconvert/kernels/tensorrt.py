@@ -15,8 +15,6 @@ from qconvert.kernels.onnxruntime import ROWS as _IN_FLOAT
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.products import is_product_of_activations
 
-__all__ = ["ROWS", "SM75", "SM80"]
-
 _INT8 = ("int8",)
 #: Kinds whose sums of int8 products become float32 before the bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")

@@ -7,8 +7,6 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["UNKNOWN", "Found", "fine", "is_linear", "partial_sums", "right_shifts"]
-
 #: The tolerance for each element, and whether the arithmetic is so coarse that the operator counts as approximate.
 Found = tuple[Array, bool]
 

@@ -20,8 +20,6 @@ from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.sizes import SAME
 
-__all__ = ["INDUCTOR", "IN_FLOAT", "MODULES", "OBSTACLES", "PROGRAM", "TRUSTED", "few_roundings", "kernel_obstacle", "program"]
-
 #: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs in float:"; "" where one does.
 Obstacle = Callable[[Graph, Op], str]
 

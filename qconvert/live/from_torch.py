@@ -25,8 +25,6 @@ from qconvert.formats.torch.program import torch_package
 from qconvert.graph import Graph
 from qconvert.plugins.options import ReadOptions
 
-__all__ = ["fixed_quantizer", "from_torch", "is_fake_quantizer", "prepare_module"]
-
 _NOT_CONVERTED = (
     "Convert it first, so that there are integers to read: torch.ao.quantization.convert(model.eval()) in eager mode, convert_fx(model) "
     "in FX mode, convert_pt2e(model) for PT2E."

@@ -13,8 +13,6 @@ from qconvert.graph import Graph
 from qconvert.plugins import format_named, passes
 from qconvert.targets.audit import refuse_violations
 
-__all__ = ["to_torch"]
-
 
 @with_checked_arguments
 def to_torch(graph: Graph, *, target: str = "", form: str = "program") -> Any:

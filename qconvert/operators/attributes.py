@@ -11,29 +11,6 @@ from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, stated_axis
 
-__all__ = [
-    "ACTIVATION",
-    "ARITHMETIC",
-    "DATA_FORMAT",
-    "KEEPDIMS",
-    "REQUIRED",
-    "WINDOW",
-    "AttributeSpec",
-    "broadcast_shape",
-    "choice",
-    "flag",
-    "function",
-    "has",
-    "integer",
-    "integers",
-    "number",
-    "numbers",
-    "same_shape",
-    "text",
-    "texts",
-    "without_axes",
-]
-
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
 

@@ -56,8 +56,6 @@ from qconvert.operators.properties import (
     fixed_bounds,
 )
 
-__all__ = ["KINDS", "nudge_input_scales"]
-
 
 def _with_activation(function: Callable[[Array, Array], Any]) -> Function:
     """A numpy function of two inputs, with a fused activation."""

@@ -15,8 +15,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
-__all__ = ["KINDS"]
-
 
 def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
     return Kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",

@@ -16,33 +16,6 @@ from qconvert.arithmetic.storage import Array, Quantization, canonical_dtype, nu
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds
 from qconvert.graph.schema import Op, Tensor
 
-__all__ = [
-    "FLOATS",
-    "Call",
-    "ExactResult",
-    "Fold",
-    "Function",
-    "Result",
-    "activated_limits",
-    "apply_activation",
-    "channels_first",
-    "channels_last",
-    "compare_fold",
-    "extreme_fold",
-    "floor_fold",
-    "has_numbers",
-    "has_one_quantization",
-    "is_per_tensor",
-    "is_plain",
-    "is_undefined",
-    "logic_fold",
-    "movement_fold",
-    "numeric_fold",
-    "on_values",
-    "spatial_axes",
-    "with_kernel",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExactResult:

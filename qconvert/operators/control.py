@@ -15,9 +15,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import FunctionCall, Port
 from qconvert.operators.sizes import unknown_shapes
 
-__all__ = ["KINDS", "scan_axes"]
-
-
 _CONDITION = Port(dtype="bool")
 
 

@@ -26,8 +26,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, MIXES, same_axes
 from qconvert.operators.sizes import ShapeContext, Shapes
 
-__all__ = ["KINDS"]
-
 
 def cast(call: Call) -> Array:
     """Cast: the stored numbers in another type; a float loses its fraction."""

@@ -56,8 +56,6 @@ from qconvert.operators.sizes import (
     with_spatial,
 )
 
-__all__ = ["KINDS"]
-
 
 def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
     """Data and weights (O,I,spatial) of a convolution, checked with the groups and the bias."""

@@ -19,8 +19,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, stated_axis
 
-__all__ = ["KINDS"]
-
 
 def _shape_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)

@@ -17,8 +17,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, unify_sizes
 
-__all__ = ["KINDS"]
-
 
 def _detection_shape(op: Op, s: ShapeContext) -> Shapes:
     """Boxes, classes, scores, count; TFLite's kernel has a row for each class of each detection, in regular suppression too."""

@@ -12,8 +12,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure
 
-__all__ = ["KINDS"]
-
 
 def _matrix_diag_shape(op: Op, s: ShapeContext) -> Shapes:
     shape = s.shape(0)

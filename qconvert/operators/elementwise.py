@@ -39,8 +39,6 @@ from qconvert.operators.properties import (
     of_positive_data,
 )
 
-__all__ = ["KINDS"]
-
 erf = np.frompyfunc(math.erf, 1, 1)
 
 

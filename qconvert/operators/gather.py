@@ -40,8 +40,6 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, stated_axis, unify_sizes
 
-__all__ = ["KINDS"]
-
 
 def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])

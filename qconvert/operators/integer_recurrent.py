@@ -23,8 +23,6 @@ from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, is_compatible
 
-__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "basic_lstm", "integer_lstm", "integer_svdf", "name_tensors"]
-
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
     "data", "hidden", "cell",

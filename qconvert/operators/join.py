@@ -25,8 +25,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis, unify_sizes
 
-__all__ = ["KINDS"]
-
 
 def _all_shapes(op: Op, s: ShapeContext) -> list[Shape] | None:
     """The shapes of all inputs, which must have one rank; None if the rank of none is known."""

@@ -36,8 +36,6 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "Affine", "Broken", "Calls", "Canonical", "Kind", "Products", "TensorRule"]
-
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
 

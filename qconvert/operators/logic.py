@@ -23,8 +23,6 @@ from qconvert.operators.call import (
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, within_data
 
-__all__ = ["KINDS"]
-
 
 def where(call: Call) -> Array:
     """Where of ONNX."""

@@ -25,8 +25,6 @@ from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, 
 from qconvert.operators.properties import WHEREVER, Operands, any_value, before_last, without_zero_bias
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, failure, unify_sizes
 
-__all__ = ["KINDS"]
-
 
 def _matching_gemm(operands: Operands) -> Iterator[tuple[Size, Size]]:
     data, weights = operands.shape(0), operands.shape(1)

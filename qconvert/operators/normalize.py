@@ -18,8 +18,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, Operands, Samples, any_value
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
 
-__all__ = ["KINDS"]
-
 
 def _per_channel(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data; every parameter is a list of one value a channel, and groups divide the channels."""

@@ -11,8 +11,6 @@ from qconvert.operators.attributes import has, integer, text, texts
 from qconvert.operators.kind import Kind
 from qconvert.operators.sizes import unknown_shapes
 
-__all__ = ["BEFORE_COMPILER", "KINDS", "TFLITE_DOMAIN", "compiler_of", "custom_name", "is_custom"]
-
 #: The domain of TFLite's custom operators, in ONNX files too.
 TFLITE_DOMAIN = "tflite.custom"
 #: Domains whose operators belong to ONNX and onnxruntime. A node of these that is not covered is no custom one: it means something that

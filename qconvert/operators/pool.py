@@ -45,8 +45,6 @@ from qconvert.operators.sizes import (
     with_spatial,
 )
 
-__all__ = ["KINDS", "average_pads", "extract_windows"]
-
 
 def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)

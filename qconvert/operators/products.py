@@ -14,10 +14,6 @@ from qconvert.operators.attributes import AttributeSpec, choice
 from qconvert.operators.call import Call
 from qconvert.operators.properties import ANY, Interval, Operands, hull
 
-__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_depthwise", "is_dynamic", "is_product_of_activations", "output_axis", "products_of_rows",
-           "products_of_transposed", "products_of_windows", "range_axes", "rounded_data", "rounded_rows", "rounded_steps",
-           "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
-
 #: Of operators with integer weights next to real data; without it the weights count as the float values that they stand for.
 DYNAMIC: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *(name for name in DYNAMIC_ROUNDINGS if name != "dynamic_rows")), "")}
 #: Of TFLite's recurrent operators, whose kernels have rows alone, and another rounding of them.

@@ -21,52 +21,6 @@ from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.sizes import factors_of_sizes
 
-__all__ = [
-    "ALONG_AXIS",
-    "ANY",
-    "DECIDES",
-    "ELEMENTWISE",
-    "FIRST",
-    "MIXES",
-    "PINNED",
-    "REDUCES",
-    "TRANSPOSES",
-    "UNLESS_ALONG",
-    "WHEREVER",
-    "AxisMove",
-    "AxisRule",
-    "Bounds",
-    "Demand",
-    "Domain",
-    "FunctionCall",
-    "Interval",
-    "Layout",
-    "MatchingSizes",
-    "Number",
-    "Operands",
-    "Port",
-    "Preimage",
-    "Samples",
-    "Suits",
-    "any_value",
-    "as_reduction",
-    "before_last",
-    "fixed_bounds",
-    "hull",
-    "in_rows",
-    "of_positive_data",
-    "per_axis",
-    "permutation",
-    "same_axes",
-    "unless_along",
-    "with_last_axis",
-    "with_positive_axes",
-    "with_sizes",
-    "within_data",
-    "within_data_or_zero",
-    "without_zero_bias",
-]
-
 
 class Suits(Enum):
     """Which layouts an operator runs in."""

@@ -26,22 +26,6 @@ from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
 from qconvert.operators.values import Value, apply, clip, reduce, sqrt, square
 
-__all__ = [
-    "ACTIVATIONS",
-    "CELLS",
-    "KINDS",
-    "NORM",
-    "ONNX_ACTIVATIONS",
-    "PROJECTION",
-    "PROJECTION_BIAS",
-    "Activation",
-    "Cell",
-    "Parts",
-    "activation_names",
-    "activations_of",
-    "resets_before_product",
-]
-
 #: A function of a gate's sum.
 Activation = Callable[[Value], Value]
 #: The sums of the hidden values with the rows of weights of so many gates from one on: (values, first gate, number of gates).

@@ -45,8 +45,6 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, normalize_axes
 
-__all__ = ["KINDS", "reduced_count"]
-
 #: The type in which XNNPACK takes the data, by the arithmetic.
 _XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
 

@@ -22,8 +22,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, Demand, Number, Operands, per_axis, same_axes, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes
 
-__all__ = ["KINDS"]
-
 
 def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
     """0 copies the size of the same axis, one -1 takes what is left (ONNX Reshape); with allowzero, 0 is a size."""

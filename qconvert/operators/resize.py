@@ -32,8 +32,6 @@ from qconvert.operators.sizes import (
     with_spatial,
 )
 
-__all__ = ["KINDS", "nearest", "positions"]
-
 
 def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)

@@ -24,8 +24,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits, unless_along
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
-__all__ = ["KINDS"]
-
 
 def _arg_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)

@@ -16,8 +16,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
-__all__ = ["KINDS", "REDUCTIONS", "first_value"]
-
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 #: What a segment is made of its rows.
 REDUCTIONS = tuple(_FUNCTIONS)

@@ -14,27 +14,6 @@ from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.sizes import UNKNOWN, Known, ShapeContext, Shapes, Size, failure, is_compatible
 
-__all__ = [
-    "UNKNOWN",
-    "ShapeContext",
-    "all_graphs",
-    "all_ops",
-    "called_functions",
-    "closed_graphs",
-    "in_function",
-    "infer",
-    "is_compatible",
-    "merge_shapes",
-    "named_functions",
-    "named_states",
-    "needed_ops",
-    "output_shapes",
-    "rename_functions",
-    "rename_state",
-    "states_by_reader",
-    "with_used_functions",
-]
-
 
 def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Shapes:
     """The shapes that the rule of `op` gives its outputs.

@@ -15,8 +15,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, ELEMENTWISE, FIRST, WHEREVER, Samples, any_value, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
-__all__ = ["KINDS"]
-
 
 def _rfft2d_shape(op: Op, s: ShapeContext) -> Shapes:
     shape, lengths = s.shape(0), s.ints(1)

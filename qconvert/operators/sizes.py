@@ -15,38 +15,6 @@ from qconvert.errors import InvalidGraphError
 from qconvert.graph.schema import Op, Shape, Tensor
 from qconvert.operators.call import Call, spatial_axes
 
-__all__ = [
-    "MAX_RANK",
-    "SAME",
-    "UNKNOWN",
-    "Known",
-    "Rule",
-    "ShapeContext",
-    "Shapes",
-    "Size",
-    "axes_of_space",
-    "block_size",
-    "broadcast",
-    "channel_count",
-    "explicit_pads",
-    "factors_of_sizes",
-    "failure",
-    "is_compatible",
-    "normalize_axes",
-    "padding",
-    "per_spatial_axis",
-    "product_size",
-    "quotient",
-    "spread_weights",
-    "stated_axis",
-    "swapped_weights",
-    "unify_sizes",
-    "unknown_shapes",
-    "window_extent",
-    "window_sizes",
-    "with_spatial",
-]
-
 Size = int | str
 Shapes = list[Shape | None]
 #: What is known of the integers of a tensor that is computed at run time: numbers, names of sizes, UNKNOWN; None if nothing is.

@@ -17,8 +17,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import WHEREVER, AxisMove, Layout, Suits, per_axis, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
-__all__ = ["KINDS"]
-
 _FAR = 2**31 - 1  # an end from here on means "to the end of the axis" (ONNX Slice)
 
 

@@ -13,8 +13,6 @@ from qconvert.operators.call import Call, Function, with_kernel
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, Bounds, fixed_bounds, with_last_axis
 
-__all__ = ["KINDS"]
-
 
 def softmax(call: Call) -> Array:
     """exp(beta * x) over its sum along the axis."""

@@ -36,8 +36,6 @@ from qconvert.operators.sizes import (
     with_spatial,
 )
 
-__all__ = ["KINDS", "block_axes"]
-
 
 def _depth_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
     data, block = s.shape(0), block_size(op)

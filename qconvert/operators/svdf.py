@@ -19,8 +19,6 @@ from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_
 from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
 
-__all__ = ["KINDS"]
-
 #: Inputs.
 _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 _WORDS = {_DATA: "data", _MEMORY: "a memory", _FEATURE: "weights over the data", _TIME: "weights over the memory", _BIAS: "a bias"}

@@ -10,8 +10,6 @@ from qconvert.arithmetic.storage import DTYPES
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.kind import Broken, Kind
 
-__all__ = ["input_type", "output_type", "stated_output_type", "type_problems"]
-
 #: Types of positions and counts.
 _INDEX = ("int32", "int64")
 

@@ -19,38 +19,6 @@ from qconvert.arithmetic.storage import Array, canonical_dtype, numpy_dtype
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call, ExactResult
 
-__all__ = [
-    "FAR",
-    "LARGEST_CONSTANT",
-    "Value",
-    "Values",
-    "absolute",
-    "apply",
-    "cast",
-    "clip",
-    "clip_indices",
-    "constant_of",
-    "dtype_of",
-    "erf",
-    "exp",
-    "log",
-    "maximum",
-    "minimum",
-    "rank_of",
-    "reduce",
-    "relu",
-    "reshape",
-    "shape_of",
-    "sigmoid",
-    "sign",
-    "slice_along",
-    "sqrt",
-    "square",
-    "tanh",
-    "transpose",
-    "where",
-]  # fmt: skip
-
 #: Elements of the largest constant that a formula makes: masks, and places of rows.
 LARGEST_CONSTANT = 2**24
 #: The end of a Slice that goes to the end of an axis.

@@ -15,8 +15,6 @@ from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, window_extent
 
-__all__ = ["FUNCTIONS", "KINDS", "count_windows"]
-
 _COMBINED: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "all": np.logical_and,
                              "any": np.logical_or}  # fmt: skip
 #: What is made of the elements of a window.

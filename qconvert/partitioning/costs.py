@@ -8,8 +8,6 @@ from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["macs", "stored_bytes"]
-
 
 def macs(graph: Graph, op: Op) -> int:
     """Return the number of products that an operator sums in one run: convolutions, matrix products and recurrences; 0 for all others.

@@ -31,8 +31,6 @@ from qconvert.plugins import Target, pass_named, target_named
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 
-__all__ = ["Cut", "Unwritable", "cut", "resolve_targets"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:

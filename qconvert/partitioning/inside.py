@@ -18,8 +18,6 @@ from qconvert.partitioning.running import PartitionModel, choose_kernels, named_
 from qconvert.plugins import Format, Inside, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
 from qconvert.plugins.options import fill_defaults
 
-__all__ = ["PartitionInside", "taken_by"]
-
 #: Share of the largest value by which float results of two files may differ, since sums may have another order.
 _FLOAT_SHARE = 1e-5
 

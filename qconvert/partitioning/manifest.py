@@ -13,8 +13,6 @@ from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files import file_digest, map_file
 from qconvert.files.documents import fail, integer, json_of, list_of, object_of, sort_of, text, texts
 
-__all__ = ["NAME", "CrossingState", "FileOf", "Manifest", "PartFile", "hash_file", "is_manifest", "manifest_json", "read_manifest"]
-
 #: The name that the manifest has in its folder.
 NAME = "manifest.json"
 #: The version of its form, under this key.

@@ -26,8 +26,6 @@ from qconvert.plugins import Format, Target, format_named, format_of, target_nam
 from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.targets.audit import refuse_violations
 
-__all__ = ["partition"]
-
 
 @with_checked_arguments
 def partition(

@@ -19,8 +19,6 @@ from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, for
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
 
-__all__ = ["Expanded", "Judge", "Refusal", "expand_graph", "kept_metadata"]
-
 #: Keys of metadata that passes read.
 _KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
 

@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-__all__ = [
-    "REST",
-    "closure",
-    "condense",
-    "descendants",
-    "descendants_of",
-    "edges",
-    "grow_regions",
-    "is_connected",
-    "order",
-    "sorted_groups",
-]
-
 #: The owner of units that no target takes.
 REST = -1
 

@@ -15,8 +15,6 @@ from qconvert.partitioning.region_growing import closure, condense, descendants_
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, find_matches
 
-__all__ = ["STATES", "Bases", "Candidate", "Part", "bases_of", "candidates", "kinds_of", "name_parts", "region_graph", "with_regions"]
-
 #: The name of units that hold states.
 STATES = "states"
 

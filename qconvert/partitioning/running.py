@@ -19,15 +19,14 @@ from qconvert.formats.reading.quantizations import with_input_quantization, with
 from qconvert.graph import Array, Arrays, Graph, Names, Op, numpy_dtype
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.kernels import Kernels
-from qconvert.operators.shapes_and_functions import is_compatible, rename_functions, rename_state
+from qconvert.operators.shapes_and_functions import rename_functions, rename_state
+from qconvert.operators.sizes import is_compatible
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_named, list_kernels, runtime_of, runtimes
 from qconvert.plugins.options import fill_defaults
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import copy_duplicates
 from qconvert.rules.validation import validate
-
-__all__ = ["PartitionModel", "choose_kernels", "compose_graph", "named_part", "part_graph", "rows", "values_of"]
 
 
 def compose_graph(path: Path, options: Mapping[str, Any]) -> Graph:

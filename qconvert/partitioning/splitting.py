@@ -17,7 +17,7 @@ from qconvert.errors import FileAccessError, InternalError, MissingPackageError,
 from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import TARGET
-from qconvert.operators.shapes_and_functions import is_compatible
+from qconvert.operators.sizes import is_compatible
 from qconvert.partitioning.costs import macs
 from qconvert.partitioning.driver import Cut, Unwritable
 from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hash_file, manifest_json, read_manifest
@@ -25,9 +25,6 @@ from qconvert.partitioning.stages import Staged, Stretch, stage_graph
 from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, name_changes, runtime_of, target_named
 from qconvert.targets.audit import refuse_violations
 from qconvert.version import __version__
-
-__all__ = ["RegionsRefusedError", "require_folder", "require_parts", "split_up"]
-
 
 #: The file of the tensors that go from part to part.
 _VALUES = "values.qgraph"

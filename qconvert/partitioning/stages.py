@@ -11,8 +11,6 @@ from qconvert.operators.shapes_and_functions import in_function, named_states, w
 from qconvert.partitioning.manifest import CrossingState
 from qconvert.partitioning.parts import kept_metadata
 
-__all__ = ["Staged", "Stretch", "stage_graph"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:

@@ -13,7 +13,6 @@ from qconvert.tables import Rows, Shown, format_sentence, format_text
 if TYPE_CHECKING:  # the command line starts without numpy
     from qconvert.graph import Graph
 
-__all__ = ["Outside", "Partition", "Region"]
 
 #: So many names stand in a row of a table, each of at most so many characters.
 _NAMES, _LONGEST = 2, 32

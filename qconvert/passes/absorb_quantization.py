@@ -33,8 +33,6 @@ from qconvert.passes.decompose_weights import dequantized_casts
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["fuse_clips", "run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.quantizations.activations import Interval, infer_joint_intervals, requantize_activations
+from qconvert.operators.properties import Interval
+from qconvert.passes.quantizations.activations import infer_joint_intervals, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, middle
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import PassResult, Target
-
-__all__ = ["run"]
 
 _EIGHT_BITS = ("int8", "uint8")
 #: By how many times steps have to shrink for a change to be worth it, and what whole numbers of new steps in an old one may waste.

@@ -24,8 +24,6 @@ from qconvert.plugins import Change, PassResult, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
 
-__all__ = ["insert_qdq", "quantize_by_encodings", "run"]
-
 _SHOWN = 5
 
 

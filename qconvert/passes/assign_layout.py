@@ -33,8 +33,6 @@ from qconvert.passes.layout.operators import Role, data_inputs, permute_op, perm
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _IMAGES = 4  # the rank that --io-layout is about
 _RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data

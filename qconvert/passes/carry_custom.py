@@ -13,8 +13,6 @@ from qconvert.graph import Graph, Op
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
 from qconvert.plugins import Change, PassResult, Target
 
-__all__ = ["run"]
-
 _FLEX = "Flex"
 
 

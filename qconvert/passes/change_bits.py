@@ -32,8 +32,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, PassResult, Target
 
-__all__ = ["run"]
-
 _WIDTH = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
 
 

@@ -16,8 +16,6 @@ from qconvert.graph import Graph, Op, drop_keys
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _BOUNDS = {"Softmax": (0.0, 1.0), "LogSoftmax": (None, 0.0)}
 
 

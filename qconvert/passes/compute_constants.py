@@ -20,8 +20,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["count_constant_bytes", "fold_float_constants", "run"]
-
 #: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
 #: of TFLite would compute it at each run, with functions of their own.
 _SMALL = 2**22

@@ -16,8 +16,6 @@ from qconvert.operators.sizes import explicit_pads
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Slice after each of them whose sizes over space are known."""

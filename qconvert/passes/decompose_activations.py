@@ -24,8 +24,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 Bounds = tuple[float | None, float | None]
 #: The activations that MNN and others know as operators, by the bounds.
 _RELU: Bounds = (0.0, None)

@@ -18,8 +18,6 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
-__all__ = ["DECOMPOSED_TYPES", "dequantized_casts", "run"]
-
 #: Types whose differences float32 holds exactly. Blocks of 4 bits stay: onnxruntime has kernels for them as they are.
 DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
 _CAST = Pattern("Cast", "weights", name="cast")

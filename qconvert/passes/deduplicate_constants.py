@@ -16,8 +16,6 @@ from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _SAMPLE = 256  # elements
 
 

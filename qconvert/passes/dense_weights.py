@@ -14,8 +14,6 @@ from qconvert.operators.sizes import spread_weights
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 #: The most weights that an operator gets: beyond, the zeros would be the better part of a large file.
 _MOST = 2**26
 _VOLUME_RANK = 5

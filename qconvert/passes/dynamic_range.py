@@ -27,8 +27,6 @@ from qconvert.operators.products import is_depthwise
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
-__all__ = ["run"]
-
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {

@@ -19,8 +19,6 @@ from qconvert.kernels.products import rounded_bias
 from qconvert.passes.linear import BiasQuantizations, quantized_bias
 from qconvert.plugins import Change, Cost, PassResult, Target
 
-__all__ = ["run"]
-
 #: PyTorch's engines whose layers add a real bias to the exact sum.
 _REAL = ("x86", "fbgemm", "onednn")
 

@@ -6,8 +6,6 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target, *, io: str = "") -> PassResult:
     """Give float inputs and outputs their old names; the integer tensors get a suffix. Do nothing unless `io` is "float"."""

@@ -16,8 +16,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold where weights and statistics are float32 constants and nobody else reads the convolution's result. Name what stays."""

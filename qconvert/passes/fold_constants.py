@@ -20,8 +20,6 @@ from qconvert.passes.compute_constants import count_constant_bytes
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.

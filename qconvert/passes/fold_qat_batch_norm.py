@@ -20,8 +20,6 @@ from qconvert.passes import absorb_quantization
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 #: How far the factors of Div and BatchNormalization may be from reciprocals of each other: a few roundings to float32.
 _ROUNDINGS = 2.0**-20
 

@@ -24,8 +24,6 @@ from qconvert.operators import is_dynamic, kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 Bounds = tuple[float | None, float | None]
 
 

@@ -19,9 +19,6 @@ from qconvert.graph import Graph, Op
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 
-__all__ = ["run"]
-
-
 _PLAIN = Pattern("BatchToSpace", Pattern("Conv", Pattern("SpaceToBatch", name="split"), name="conv"), name="join")
 _UNSQUEEZE = Pattern("Unsqueeze", Pattern("SpaceToBatch", name="split"), name="unsqueeze")
 _WIDE = Pattern("BatchToSpace", Pattern("Squeeze", Pattern("Conv", _UNSQUEEZE, name="conv"), name="squeeze"), name="join")

@@ -22,8 +22,6 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Match, Pattern, Rewriter, dequantized_source, match_producer
 
-__all__ = ["run"]
-
 #: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them.
 _INTEGER_PRODUCT = Pattern(
     "Mul",

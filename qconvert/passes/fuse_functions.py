@@ -26,8 +26,6 @@ from qconvert.rewriting import Rewriter, dequantized_source
 from qconvert.rewriting.lowering import emit_formula, legality
 from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
 
-__all__ = ["Recognizer", "run"]
-
 #: Operators on the longest way through a decomposition.
 _DEPTH = 10
 #: So many combinations of data, parameters and attributes are tried for one result.

@@ -15,8 +15,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["fuse_pads", "run"]
-
 
 def run(graph: Graph, target: Target) -> PassResult:
     """Fuse every Pad of spatial dimensions alone that only convolutions with explicit padding read."""

@@ -23,8 +23,6 @@ from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, match_producer
 from qconvert.rewriting.control_flow import prefix_of
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""

@@ -14,8 +14,6 @@ from qconvert.operators import is_dynamic
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""

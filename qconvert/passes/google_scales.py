@@ -26,8 +26,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import PassResult, Target
 
-__all__ = ["run"]
-
 #: What scales may differ by, as a share, and still be the formula's: a few roundings to float32.
 _SAME = 1e-6
 

@@ -21,8 +21,6 @@ from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target) -> PassResult:
     """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by the largest sum that its kernels hold."""

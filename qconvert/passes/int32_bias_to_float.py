@@ -14,8 +14,6 @@ from qconvert.passes.linear import quantized_bias
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""

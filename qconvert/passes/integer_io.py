@@ -12,8 +12,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None, *, io: str = "") -> PassResult:
     """Remove the Quantize after inputs and the Dequantize before outputs; the integers take the names.

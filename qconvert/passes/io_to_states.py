@@ -9,11 +9,9 @@ from qconvert.graph import Graph, Op, Tensor, drop_keys
 from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import is_compatible
+from qconvert.operators.sizes import is_compatible
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
-
-__all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:

@@ -28,8 +28,6 @@ from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
-__all__ = ["isolate_operators", "run"]
-
 #: Elements from which on a matrix that is no operator's weights stays in 8 bits after a DEQUANTIZE.
 _LARGE = 1024
 #: Types of up to 8 bits whose integers, or those of the sign that is wanted, any type of 8 bits holds.

@@ -18,8 +18,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import copy_duplicates
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Read each state before all operators and write it after them, where functions name it.

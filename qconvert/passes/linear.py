@@ -14,11 +14,6 @@ from qconvert.kernels.products import bias_quantization
 from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
 
-__all__ = [
-    "BiasQuantizations", "WeightUse", "is_quantized", "quantized_bias", "replace_weights",
-    "separate_weights", "weight_uses", "with_biases",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class WeightUse:

@@ -20,8 +20,6 @@ from qconvert.passes.compute_constants import fold_float_constants
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting.lowering import legality, lower
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Lower the operators that have a formula of which all is accepted; constants that the runtime cannot dequantize become float."""

@@ -37,8 +37,6 @@ from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
 
-__all__ = ["TorchRounding", "drop_torch_rounding", "rounds_as_torch", "run"]
-
 _LARGEST = 2**24
 
 

@@ -25,8 +25,6 @@ from qconvert.passes.quantizations.scales_and_costs import activation_cost, tens
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""

@@ -15,8 +15,6 @@ from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""

@@ -23,8 +23,6 @@ from qconvert.passes.stored_types import as_signed
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SUFFIX", "run"]
-
 #: Of the names of tensors and constants that have several pixels in place of one.
 SUFFIX = "/pixels"
 #: Pixels of the data in a block; fewer have fewer weights of 0.

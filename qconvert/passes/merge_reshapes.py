@@ -12,8 +12,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Let the last of a chain read what the first reads; chains of which others read a part keep that part."""

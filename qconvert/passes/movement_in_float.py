@@ -13,8 +13,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _FEW = ("int2", "uint2", "int4", "uint4")
 #: What write functions would have on the integers, besides data movement and limits; others round float values in any case.
 _ON_INTEGERS = ("Resize",)

@@ -16,8 +16,6 @@ from qconvert.operators.typing import output_type
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the type of results that a kind says are indices, and that others read as such or not at all."""

@@ -19,8 +19,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 )
 from qconvert.plugins import PassResult, Target
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul."""

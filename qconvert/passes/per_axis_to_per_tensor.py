@@ -20,8 +20,6 @@ from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, mid
 from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
 from qconvert.plugins import Change, PassResult, Target
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Requantize the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""

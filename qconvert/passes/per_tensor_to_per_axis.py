@@ -15,8 +15,6 @@ from qconvert.passes.linear import quantized_bias, weight_uses
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Repeat scales and zero points. Constants that something else reads too stay, and so do biases of one value for all channels."""

@@ -12,8 +12,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""

@@ -28,8 +28,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 )
 from qconvert.plugins import PassResult, Target
 
-__all__ = ["run"]
-
 #: How many positions below the formula's are tried: each finer one clips half of the range more.
 _TRIED = 3
 

@@ -21,8 +21,6 @@ from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change operators with a quantized result, at least one quantized operand, and real constants for the rest."""

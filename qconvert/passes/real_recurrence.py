@@ -17,8 +17,6 @@ from qconvert.operators.integer_recurrent import LSTM_INPUTS, name_tensors
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["lstms_to_float", "run"]
-
 #: The order of gates in the rows of an LSTM.
 _ROWS = ("input", "output", "forget", "cell")
 #: Microseconds of a step in onnxruntime on one thread of an x86-64 CPU, exact and in float, up to so many cells, without a layer

@@ -16,8 +16,9 @@ import numpy as np
 from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.properties import Interval
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.activations import Choice, Interval, infer_joint_intervals, requantize_activations
+from qconvert.passes.quantizations.activations import Choice, infer_joint_intervals, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
@@ -28,8 +29,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
 )
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, PassResult, Target
-
-__all__ = ["run"]
 
 _EIGHT_BITS = ("int8", "uint8")
 _LIMITS = (-64, 63)

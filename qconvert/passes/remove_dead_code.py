@@ -7,8 +7,6 @@ from qconvert.graph import Graph, count_kinds
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Keep what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""

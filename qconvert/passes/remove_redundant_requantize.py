@@ -19,8 +19,6 @@ from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
 
 

@@ -33,8 +33,6 @@ from qconvert.operators.call import activated_limits
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _BYTES = ("int8", "uint8")
 #: By how many bits TFLite's kernels shift their data to the left (add.cc, sub.cc).
 _LEFT = 20

@@ -23,8 +23,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import adds_as_litert
 
-__all__ = ["run"]
-
 #: Types whose constants may use a part of their range.
 _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 

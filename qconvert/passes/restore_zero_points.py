@@ -34,8 +34,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 from qconvert.rules.changed_values import redeclare_changes
 
-__all__ = ["run"]
-
 #: What is left of two constants that cancel, as a share of them: both are rounded to float32.
 _CANCELLED = 2.0**-20
 _NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name="average"), "factor"), name="last")

@@ -19,8 +19,6 @@ from qconvert.operators.space import block_axes
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Pad before each operator of which the target's kernels say a fault."""

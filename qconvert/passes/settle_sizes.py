@@ -17,8 +17,6 @@ from qconvert.graph import Graph, Shape
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.plugins import PassResult, Target
 
-__all__ = ["run"]
-
 #: How many numbers are tried for one name.
 _MOST_TRIES = 100
 _LONGEST_SHAPE = 16

@@ -47,8 +47,6 @@ from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 #: Kinds to which the quantization of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
 _LITERAL = ("plain", "opaque", "state", "stored", "control")
 

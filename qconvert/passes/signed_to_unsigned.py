@@ -12,8 +12,6 @@ from qconvert.graph import Graph
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, change_storage
 from qconvert.plugins import PassResult, Target
 
-__all__ = ["run", "store_signed"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """int4, int8 and int16 become uint4, uint8 and uint16. Who feeds the graph adds 8, 128 or 32768."""

@@ -18,8 +18,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> PassResult:
     """Take the quantizations away where `pairs` is "sparse"."""

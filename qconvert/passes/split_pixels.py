@@ -15,8 +15,6 @@ from qconvert.passes.merge_pixels import SUFFIX
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Split the pixels of every convolution between two Reshapes, with or without Transposes, that is of this form."""

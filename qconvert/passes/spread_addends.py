@@ -13,8 +13,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.plugins.rules import addend
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Let each such Add or Sub read a vector; where neither channels nor positions are several, or known, it stays."""

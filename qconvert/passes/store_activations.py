@@ -27,8 +27,6 @@ from qconvert.passes.stored_types import as_signed, change_storage
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["changed_edges", "find_weights", "run", "separate_roles"]
-
 _EIGHT_BITS = ("int8", "uint8")
 
 

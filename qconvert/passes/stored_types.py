@@ -14,8 +14,6 @@ from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SIGNED", "UNSIGNED", "as_signed", "change_storage", "needs_storage", "replace_quantizations", "shift_to_dtype"]
-
 #: Signed type -> unsigned type of the same width, and back.
 UNSIGNED = {"int4": "uint4", "int8": "uint8", "int16": "uint16"}
 SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}

@@ -17,8 +17,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _EXACT = 2**24
 #: More parts than this make no model that anybody would want to run.
 _MOST_PARTS = 64

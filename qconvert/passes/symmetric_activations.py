@@ -22,8 +22,6 @@ from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, PassResult, Target, describe_worst
 
-__all__ = ["run"]
-
 
 def run(graph: Graph, target: Target | None, scope: str = "asked", edges: str = "keep", zero_points: str = "shift") -> PassResult:
     """Change the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric.

@@ -32,9 +32,6 @@ from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled
 from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
 from qconvert.plugins import Change, PassResult, Target, describe_worst
 
-__all__ = ["run"]
-
-
 #: How many scales are tried for channels of few values: only a channel or two of a model do not fit.
 _TRIED_OF_FEW = 8192
 

@@ -32,8 +32,6 @@ from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
-__all__ = ["Tables", "run"]
-
 #: curve_roots() of a graph.
 _Roots = Callable[[], Mapping[str, tuple[str, ...]]]
 _BYTE = 8

@@ -21,8 +21,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import prefix_of
 
-__all__ = ["MOST", "run"]
-
 #: The largest limit.
 MOST = 256
 

@@ -22,8 +22,6 @@ from qconvert.passes.quantizations.scales_and_costs import middle
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
-
 _NARROW = ("float16", "bfloat16")
 
 

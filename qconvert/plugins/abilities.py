@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
     from qconvert.rewriting import Pattern
 
-__all__ = ["IN_THE_FILE", "Abilities", "Accelerator", "OwnRules", "Storage", "Verdict", "Violation"]
 
 #: Fields that are one word of a few.
 _STORAGE_WORDS: Mapping[str, tuple[str, ...]] = {

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from qconvert.operators import Kind
     from qconvert.operators.formulas import Formula
 
-__all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_names", "replaces"]
 
 GROUP = "qconvert"
 

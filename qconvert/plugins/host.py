@@ -23,21 +23,6 @@ from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "BUILTIN",
-    "DISABLE",
-    "LoadedPlugin",
-    "announced_plugins",
-    "collect_items",
-    "is_disabled",
-    "list_plugins",
-    "operator_tables",
-    "plugin_at_fault",
-    "plugin_cache",
-    "plugin_failures",
-    "register",
-    "temporary_plugin",
-]
 
 #: The variable of the environment that keeps installed plugins from being loaded: 1 for all, or their names with commas between.
 DISABLE = "QCONVERT_DISABLE_PLUGINS"

@@ -10,8 +10,6 @@ from qconvert.operators import is_dynamic, kind_of, nudge_input_scales
 from qconvert.plugins.abilities import IN_THE_FILE, Abilities, Verdict, Violation
 from qconvert.plugins.rules import computed_inputs, demands, weights_of
 
-__all__ = ["judge_operators"]
-
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
 #: Operators with these values of `arithmetic` are decomposed.
 _DECOMPOSED = {

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from qconvert.graph import Array, Graph
     from qconvert.rewriting.parts import Cut
 
-__all__ = ["Engine", "Inside", "Layer", "LoadedModel", "ModelFile", "Pieces", "Timing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -14,23 +14,6 @@ from typing import Any, Literal, TypedDict
 
 from qconvert.errors import OptionError
 
-__all__ = [
-    "CACHE",
-    "FORM",
-    "NUMERICS",
-    "READING",
-    "WEIGHTS_BY_CPU",
-    "ConvertOptions",
-    "Option",
-    "ReadOptions",
-    "check_options",
-    "fill_defaults",
-    "is_for_every_format",
-    "json_object",
-    "parse_options",
-    "pick_declared",
-]
-
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 

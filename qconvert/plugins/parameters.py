@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from qconvert.encodings import QParams
     from qconvert.graph import Array, Graph, Tensor
 
-__all__ = ["Decoding", "Folding", "Parameters"]
-
 
 @dataclass(frozen=True, slots=True)
 class Folding:

@@ -10,8 +10,6 @@ from pathlib import Path
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.plugins.host import register
 
-__all__ = ["register_file"]
-
 
 def register_file(path: Path) -> None:
     """Runs a Python file and registers it as a plugin by the name of the file, or of the package whose __init__.py it is. It is code that

@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph
     from qconvert.kernels import Kernels
 
-__all__ = [
-    "declared_options",
-    "encodings_format_of",
-    "format_named",
-    "format_of",
-    "formats",
-    "kernels_named",
-    "list_kernels",
-    "operators",
-    "options_named",
-    "pass_named",
-    "passes",
-    "read_encodings",
-    "runtime_of",
-    "runtimes",
-    "target_named",
-    "targets",
-]
-
 
 @plugin_cache
 def formats() -> Mapping[str, Format]:

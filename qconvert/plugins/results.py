@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from qconvert.errors import OptionError
 from qconvert.tables import Rows, format_sentence, format_text
 
-__all__ = ["Change", "Cost", "changes_table", "describe_worst", "name_changes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:

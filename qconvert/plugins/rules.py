@@ -17,8 +17,6 @@ from qconvert.kernels import Kernel
 from qconvert.operators import kind_of
 from qconvert.plugins.abilities import Abilities
 
-__all__ = ["DEMANDS", "Breach", "Demand", "addend", "computed_inputs", "demands", "join_words", "quantized_data", "weights_of"]
-
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
     """The tensors that hold an operator's data: no shapes, indices, weights or biases."""

@@ -12,7 +12,6 @@ from qconvert.plugins.abilities import IN_THE_FILE, Abilities, OwnRules, Verdict
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op, Tensor
 
-__all__ = ["Derived", "Target"]
 
 #: Arguments of derive() that add to a field of the target instead of replacing it.
 _FURTHER = ("further_passes", "further_rules")

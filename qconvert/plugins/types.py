@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # what no help needs: a class of data takes as long to make a
     from qconvert.plugins.parameters import Parameters
     from qconvert.plugins.results import Change
 
-__all__ = ["Codegen", "Format", "Pass", "PassResult", "Runtime"]
-
 
 def _is_suffix(item: object) -> bool:
     return isinstance(item, str) and item.startswith(".") and item == item.lower()

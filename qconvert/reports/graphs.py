@@ -22,16 +22,6 @@ from qconvert.reports.histograms import Bars, bars_of
 from qconvert.reports.report_file import require_replaceable
 from qconvert.tables import format_text, numbers
 
-__all__ = [
-    "classify_execution",
-    "format_quantization",
-    "format_shape",
-    "graph_document",
-    "node_data",
-    "require_node_data",
-    "write_node_data",
-]
-
 
 def format_shape(shape: Shape | None) -> str:
     """A shape: [1, 8, 8], ["batch", 8], or [?] where not even the rank is known."""

@@ -22,8 +22,6 @@ from qconvert.graph import Array, Graph, Tensor, integer_range
 from qconvert.plugins import runtime_of
 from qconvert.tables import format_sentence
 
-__all__ = ["Bars", "activation_bars", "bars_of", "bars_of_histogram"]
-
 #: Bars of a picture.
 _BARS = 64
 #: Of larger tensors every n-th element is counted, so that about as many are.

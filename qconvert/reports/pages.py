@@ -31,8 +31,6 @@ from qconvert.reports.report_file import GENERATOR, Page, render_page, require_r
 from qconvert.tables import Rows, format_sentence, format_text, shorten_text
 from qconvert.version import __version__
 
-__all__ = ["html_report", "require_page"]
-
 
 def error_plot(report: CheckReport) -> dict[str, Any]:
     """What the plot of operators shows: of each its name, the share that differs and the largest difference."""

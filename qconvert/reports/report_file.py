@@ -18,8 +18,6 @@ from qconvert.files.names import access_errors, require_writable
 from qconvert.tables import Rows
 from qconvert.version import __version__
 
-__all__ = ["GENERATOR", "Page", "render_page", "require_replaceable"]
-
 #: By which a page of qconvert's is known.
 GENERATOR = '<meta name="generator" content="qconvert'
 _SCRIPTS = ("vendor/dagre.min.js", "vendor/uPlot.iife.min.js", "page/report.js")

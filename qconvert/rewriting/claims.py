@@ -21,8 +21,6 @@ from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 from qconvert.graph.correspondence import GONE, Correspondence, Relation
 from qconvert.graph.metadata import CORRESPONDENCE, origin
 
-__all__ = ["Refuted", "read_claims", "verify", "write_claims"]
-
 #: Of the document; another one is refused.
 SCHEMA = 1
 #: Axes that a permutation may have.

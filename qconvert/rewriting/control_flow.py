@@ -16,18 +16,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_graphs, named_functions, with_used_functions
 from qconvert.rewriting.rewriter import MOST_INLINED, Rewriter
 
-__all__ = [
-    "copy_duplicates",
-    "prefix_of",
-    "replace_kind",
-    "require_few_expanded",
-    "skip_identities",
-    "trip_count",
-    "whiles_to_loops",
-    "without_calls",
-    "without_regions",
-]
-
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
     """Return the graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""

@@ -22,8 +22,6 @@ from qconvert.operators.sizes import Size
 from qconvert.rewriting.control_flow import copy_duplicates, prefix_of, replace_kind, skip_identities, trip_count
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["loops_to_whiles"]
-
 #: Ends of a Slice that goes as far as there is anything, forwards and backwards.
 _FAR, _FAR_BACK = (int(limit) for limit in (np.iinfo(np.int64).max, np.iinfo(np.int64).min))
 

@@ -25,23 +25,6 @@ from qconvert.operators.typing import stated_output_type
 from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = [
-    "Condition",
-    "Conditional",
-    "Legal",
-    "Lowered",
-    "Scope",
-    "Symbol",
-    "conditions",
-    "emit_formula",
-    "legality",
-    "legality_error",
-    "lower",
-    "lower_op",
-    "require_legal",
-    "since",
-]
-
 #: Why a format or a runtime does not take an operator, given the tensors that it names; "" if it does.
 Legal = Callable[[Mapping[str, Tensor], Op], str]
 

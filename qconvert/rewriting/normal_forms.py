@@ -21,8 +21,6 @@ from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of
 from qconvert.operators.properties import REDUCES
 
-__all__ = ["Form", "Forms", "TooLargeError"]
-
 #: A polynomial: {((atom, power), ...): coefficient}; () is the key of the constant term.
 Form = dict[tuple[tuple[int, float], ...], float]
 

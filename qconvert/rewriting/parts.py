@@ -12,8 +12,6 @@ from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pattern:

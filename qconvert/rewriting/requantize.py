@@ -13,8 +13,6 @@ from qconvert.errors import OptionError
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["with_quantization"]
-
 
 def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
     """Return a copy of a graph in which a tensor has another quantization of its storage type.

@@ -15,9 +15,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Attribute, Graph, Op, Producers, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN, needed_ops
-
-__all__ = ["MOST_INLINED", "Rewriter"]
+from qconvert.operators.shapes_and_functions import needed_ops
+from qconvert.operators.sizes import UNKNOWN
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 MOST_INLINED = 50_000

@@ -36,8 +36,6 @@ from qconvert.graph.schema import Attribute, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["TorchForms", "addition_quantizations", "adds_as_litert", "fused_quantize", "has_torch_form", "rounds_alike"]
-
 #: Adds a tensor to the graph; gives its name, which is after that of the result.
 Add = Callable[[Tensor, str], str]
 

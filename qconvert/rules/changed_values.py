@@ -19,21 +19,6 @@ from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import Kind, kind_of
 from qconvert.operators.sizes import spread_weights, window_extent
 
-__all__ = [
-    "changed_names",
-    "changed_values",
-    "constant_difference",
-    "declared_changes",
-    "declared_names",
-    "digest",
-    "integer_difference",
-    "list_axis_orders",
-    "narrowed_names",
-    "paired_inputs",
-    "paired_tensors",
-    "redeclare_changes",
-]
-
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 #: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
 _ROUNDING = 2.0**-22

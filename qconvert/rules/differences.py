@@ -13,8 +13,6 @@ from qconvert.arithmetic.storage import in_bytes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["attribute_differences", "diff", "equal", "pair_tensors", "tensor_differences"]
-
 
 def equal(a: Graph, b: Graph, *, exact: bool = False) -> bool:
     """Whether diff() finds nothing: see there for what counts."""

@@ -17,8 +17,6 @@ from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Layer, ModelFile, Pieces, Timing
 from qconvert.runtimes.packages import Child, runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "copy_without_operators", "layers", "open_model", "read_content", "taken_by", "watch"]
-
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
 _CHILD = Path(__file__).with_name("litert_child.py")

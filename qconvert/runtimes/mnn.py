@@ -19,8 +19,6 @@ from qconvert.graph import Array, Arrays
 from qconvert.plugins import ModelFile, Timing
 from qconvert.runtimes.packages import Child
 
-__all__ = ["MNNModel", "new_child", "open_model"]
-
 _CHILD = Path(__file__).with_name("mnn_child.py")
 #: Seconds for which an answer is waited for.
 _PATIENCE = 600.0

@@ -18,8 +18,6 @@ from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import MNNModel, new_child
 
-__all__ = ["MNNInside"]
-
 #: Operators whose results MNN packs by channels, and operators that keep the layout of their data.
 _PACKED = (
     "Convolution", "ConvolutionDepthwise", "Deconvolution", "DeconvolutionDepthwise", "Pooling", "Interp", "Resize", "ROIPooling",

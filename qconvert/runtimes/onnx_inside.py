@@ -22,8 +22,6 @@ from qconvert.plugins import LoadedModel, ModelFile, Pieces
 from qconvert.runtimes.onnx_rewrites import with_onnx_nodes
 from qconvert.runtimes.onnxruntime import FEW_BITS, OnnxRuntime, describe_values
 
-__all__ = ["OnnxInside", "copy_without_operators", "load_whole_model", "watch"]
-
 #: Suffix of the second name of a value at which the file is cut: the graph output of the island.
 _COMPUTED = "/computed"
 #: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
@@ -263,7 +261,7 @@ def _rename_value(value: Any, name: str) -> Any:
 def _make_value_info(tensor: Tensor, stated: Any) -> Any:
     from onnx import helper
 
-    from qconvert.formats.onnx.builder import ELEMENT_TYPES
+    from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 
     if stated is not None and stated.HasField("type"):
         return stated

@@ -12,8 +12,6 @@ from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnx_rewrites import is_x86
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-__all__ = ["kept_in_float", "layers"]
-
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Operators of the file that become part of the one before, or are moved.
 _FUSED = ("QuantizeLinear", "Transpose", "Identity", "Cast", "Relu", "Clip")

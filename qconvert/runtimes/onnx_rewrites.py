@@ -25,8 +25,6 @@ from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
 from qconvert.operators import KINDS
 
-__all__ = ["NOTE", "PRODUCTS", "cpu_saturates", "has_vnni", "is_x86", "with_onnx_nodes", "with_unsigned_weights", "without_qonnx"]
-
 #: What the user should know where weights were changed.
 NOTE = (
     "this CPU has no VNNI, so that onnxruntime's kernels of unsigned activations and signed weights saturate on it; such weights were "

@@ -20,8 +20,6 @@ from qconvert.plugins import ModelFile
 from qconvert.runtimes.onnx_rewrites import NOTE, cpu_saturates, with_unsigned_weights, without_qonnx
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["FEW_BITS", "OnnxRuntime", "describe_values", "open_model", "states_of"]
-
 #: onnxruntime's names of types -> the canonical type, and the bytes that hold it.
 FEW_BITS = {f"tensor({name})": (name, "uint8" if name.startswith("u") else "int8") for name in ("int4", "uint4", "int2", "uint2")}
 #: The opset from which on Cast knows them; before it they stand next to onnxruntime's own conversions.

@@ -30,8 +30,6 @@ from qconvert.errors import MissingPackageError, RuntimeRefusedError
 from qconvert.files.system import describe_exit, quote_output, temporary_file
 from qconvert.graph import Array, numpy_dtype
 
-__all__ = ["Child", "capture_stderr", "runtime_package"]
-
 #: Seconds for which a process whose pipes are closed may still run.
 _LAST_WORDS = 10.0
 #: The longest line and the most bytes of arrays that an answer may have.

@@ -27,8 +27,6 @@ from qconvert.runtimes.tensorrt_child import PACKAGES
 from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer, NamedModel, Node, layers_inspected, layers_listed, named_model
 from qconvert.targets.tensorrt import bounds
 
-__all__ = ["CAPABILITIES", "Build", "Builder", "Refusal", "TensorRTModel", "build_engine", "open_model"]
-
 #: Compute capabilities that TensorRT-RTX builds for, the default first.
 CAPABILITIES = ("sm89", "sm75", "sm80", "sm86", "sm120", "sm121")
 _CHILD = Path(__file__).with_name("tensorrt_child.py")

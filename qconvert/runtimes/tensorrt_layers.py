@@ -15,8 +15,6 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 
-__all__ = ["MOVES", "EngineLayer", "EngineTensor", "NamedModel", "Node", "layers_inspected", "layers_listed", "named_model"]
-
 _TOKEN = re.compile(r"qconvert\.(\d+)\.")
 
 

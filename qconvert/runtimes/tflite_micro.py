@@ -13,8 +13,6 @@ from qconvert.plugins import ModelFile
 from qconvert.runtimes.litert import read_content
 from qconvert.runtimes.packages import capture_stderr, runtime_package
 
-__all__ = ["TFLiteMicro", "open_model"]
-
 #: Arena sizes to try, in bytes. The package's own guess, ten times the file, is too small for small files with large activations.
 _ARENAS = (2**21, 2**25, 2**29)
 

@@ -34,7 +34,6 @@ from qconvert.runtimes.torch_engines import engine_of, use_engine, writers_of
 #: Values of inputs in order -> those of outputs.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
 
-__all__ = ["TorchModel", "arguments", "as_array", "load_module", "open_model", "program", "stateful_program"]
 
 _REBUILT = "PyTorch ran programs rebuilt from what was read of the file, which itself was not loaded"
 

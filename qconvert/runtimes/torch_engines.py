@@ -23,8 +23,6 @@ from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import with_conditions_of
 
-__all__ = ["engine_of", "use_engine", "writers_of"]
-
 #: Averages that PyTorch's kernels for channels stored last give.
 _LAST = ("fbgemm_vectors", "fbgemm_adaptive")
 

@@ -22,8 +22,6 @@ from qconvert.runtimes.packages import capture_stderr
 from qconvert.runtimes.torch import arguments, as_array, load_module, program, stateful_program
 from qconvert.runtimes.torch_engines import engine_of, use_engine
 
-__all__ = ["TorchInside", "TrustedInside", "inside_of"]
-
 
 class _Call(NamedTuple):
     """A call that ran. The name is the one in the program; "" if it has none."""

@@ -18,8 +18,6 @@ from qconvert.plugins import Target, Verdict, Violation
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["AuditLine", "audit", "audit_operators", "audited_counts", "count_operators", "refuse_violations", "runs_on", "violations"]
-
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:

@@ -14,8 +14,6 @@ from functools import cache
 from qconvert.graph import Tensor
 from qconvert.targets.kernel_table_tflite import LITERT, LITERT_CASTS, MICRO, MICRO_CASTS
 
-__all__ = ["MICRO_CUSTOM", "OPERATORS", "REQUANTIZE", "SURVEYED", "TRIED", "has_cast", "kernel_type", "largest_rank"]
-
 #: The types that were tried. Those of 8 and 16 bits have scales, or are "plain".
 SURVEYED = ("int8", "uint8", "int16", "float32", "int32", "int64", "bool", "plain_int8", "plain_uint8", "plain_int16", "uint16", "uint32",
             "uint64", "float16", "bfloat16", "float64")  # fmt: skip

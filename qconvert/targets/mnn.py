@@ -9,8 +9,6 @@ from __future__ import annotations
 from qconvert.kernels import KERNELS
 from qconvert.plugins import Storage, Target, defer_imports
 
-__all__ = ["TARGETS"]
-
 _PASSES = (
     "expand_definitions", "carry_custom", "sums_in_float", "fold_constants", "compute_constants", "widen_float16", "settle_sizes",
     "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad", "matmul_to_gemm", "fuse_activation",

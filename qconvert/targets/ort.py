@@ -12,7 +12,6 @@ from qconvert.plugins import Storage, Target, Violation
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
 
-__all__ = ["TARGETS"]
 
 _ROWS = KERNELS["onnxruntime:optimized"]
 

@@ -13,7 +13,6 @@ from qconvert.plugins import Violation
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
 
-__all__ = ["own_rules"]
 
 _EMPTY = "tensors have elements: MNN computes nothing of empty ones"
 _EMPTY_REMEDY = "remove operators on empty tensors, or give the inputs other sizes"

@@ -13,8 +13,6 @@ from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
 from qconvert.plugins.rules import Breach, addend, quantized_data
 
-__all__ = ["edge_rules", "own_rules"]
-
 #: Nodes that the parser has no importer for.
 _NO_IMPORTER = frozenset((
     "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "ConvInteger", "CumProd", "DFT", "Det", "DynamicQuantizeLinear",

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.operator import Operator
     from qconvert.formats.tflite.writing import Writing
 
-__all__ = ["FILE_RULES", "MICRO_FILE_RULES", "MICRO_RULES", "RULES", "Rule", "own_rules", "rule_of_demand"]
-
 
 #: Where an operator's data are, if they are not its first input.
 _DATA = {"TRANSPOSE_CONV": 2, "SPLIT": 1, "FILL": 1, "SCATTER_ND": 1, "SELECT": 1, "SELECT_V2": 1, "ONE_HOT": 2}

@@ -19,7 +19,6 @@ from qconvert.plugins import Storage, Target, defer_imports
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["TARGETS", "bounds", "trtexec"]
 
 #: Sizes of a dynamic batch: smallest, optimal, largest.
 _BATCHES = (1, 4, 16)

@@ -8,8 +8,6 @@ from functools import partial
 from qconvert.kernels import KERNELS
 from qconvert.plugins import Storage, Target, defer_imports
 
-__all__ = ["TARGETS"]
-
 _PASSES = (
     "lift_states", "expand_definitions", "carry_custom", "sums_in_float", "fold_constants", "compute_constants", "widen_float16",
     "settle_sizes",

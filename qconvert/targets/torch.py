@@ -15,7 +15,6 @@ from qconvert.plugins import Storage, Target, Violation
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
 
-__all__ = ["TARGETS"]
 
 _PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation", "assign_layout", "float_io", "integer_io")
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qconvert.evaluate.known_values import GROWTH, LARGEST, KnownValues
+from qconvert.evaluate.folding import LARGEST
+from qconvert.evaluate.known_values import GROWTH, KnownValues
 from qconvert.graph import Op, Tensor
 
 

@@ -13,7 +13,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 from qconvert import check, convert, load
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph.metadata import ASSUMED
-from qconvert.operators.shapes_and_functions import is_compatible
+from qconvert.operators.sizes import is_compatible
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
 from one_operator import BUILTINS, CASES, random_feed

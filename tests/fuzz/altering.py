@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Rng", "altered_bytes", "altered_json", "altered_lines", "altered_tables", "altered_tree", "altered_value", "one"]
-
 Rng = np.random.Generator
 
 _INTEGERS = (0, 1, -1, 2, 3, 7, 64, 127, 128, 255, -128, 2**15, 2**16, 2**31 - 1, -(2**31), 2**31, 2**32, 2**40, 2**63 - 1, -(2**63))

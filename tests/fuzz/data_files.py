@@ -12,8 +12,6 @@ import numpy as np
 
 from fuzz.altering import Rng, altered_bytes, altered_json, altered_lines
 
-__all__ = ["altered_data", "data_seeds", "read_data"]
-
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 _TEXTS = {
     "labels.csv": "m.csv,1\n",

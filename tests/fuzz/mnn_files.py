@@ -13,8 +13,6 @@ from typing import Any
 
 from fuzz.altering import Rng, altered_bytes, altered_json, altered_tables
 
-__all__ = ["altered_mnn", "mnn_seeds", "read_scales"]
-
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "mnn"
 _PPQ = {
     "shape": {"channels": 3, "height": 24, "width": 24},

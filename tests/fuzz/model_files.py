@@ -15,8 +15,6 @@ import numpy as np
 
 from fuzz.altering import Rng, altered_json, altered_list, altered_tables, altered_tree, altered_value, one
 
-__all__ = ["altered_onnx", "altered_qgraph", "altered_tflite", "onnx_seeds", "qgraph_seeds", "tflite_seeds"]
-
 TESTS = Path(__file__).parent.parent
 FIXTURES = TESTS.parent / "fixtures"
 

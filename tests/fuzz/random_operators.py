@@ -14,8 +14,6 @@ from tflite_models import _OPTIONS, OpSpec, TensorSpec, model
 
 from fuzz.altering import Rng, one
 
-__all__ = ["random_file"]
-
 _SHAPES = (
     (), (0,), (1,), (2,), (4,), (1, 1), (2, 3), (3, 0), (4, 4), (1, 4, 4), (2, 3, 4), (1, 4, 6, 6), (1, 1, 3, 3), (4, 4, 3, 3),
     (2, 1, 3, 4, 2),

@@ -28,8 +28,6 @@ from fuzz.sets import (
 )
 from fuzz.torch_files import altered_archive, random_call, torch_seeds
 
-__all__ = ["READERS", "Reader", "mutated"]
-
 
 @dataclass(frozen=True)
 class Reader:

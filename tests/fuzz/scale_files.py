@@ -13,8 +13,6 @@ from typing import Any
 
 from fuzz.altering import Rng, altered_json, altered_lines
 
-__all__ = ["altered_scales", "apply_scales", "scale_seeds"]
-
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 

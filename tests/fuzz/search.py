@@ -21,8 +21,6 @@ from typing import Any
 
 from fuzz.readers import READERS, Reader, mutated
 
-__all__ = ["CONVERT", "FORMATS", "LIMIT_S", "MEMORY", "Finding", "search"]
-
 #: What is converted to.
 FORMATS = ("tflite", "onnx", "qgraph")
 #: What becomes of a file that is read: nothing further, or a conversion to one of FORMATS in turn, or to each.

@@ -22,8 +22,6 @@ from fuzz.altering import Rng, altered_bytes, altered_json, altered_lines, alter
 from fuzz.model_files import altered_onnx
 from fuzz.torch_files import altered_archive
 
-__all__ = ["altered_set", "external_seeds", "partition_seeds", "plugin_seeds", "read_plugin", "read_state", "state_seeds", "unpacked"]
-
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"
 #: Plugins whose files are read without the tool that they belong to.

@@ -17,8 +17,6 @@ from typing import Any
 
 from fuzz.altering import Rng, altered_json, one
 
-__all__ = ["altered_archive", "random_call", "torch_seeds"]
-
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 _LARGEST = 50_000
 _NUMBERS = ("0", "1", "-1", "2", "3", "7", "13", "127", "255", "256", "-128", "65536", "2147483647", "4294967296", "1099511627776",

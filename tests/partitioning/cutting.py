@@ -14,8 +14,6 @@ from qconvert.partitioning.stages import Staged
 from qconvert.plugins import Violation
 from qconvert.testing import random_inputs
 
-__all__ = ["fussy", "network", "run_staged", "same_outputs", "same_runs", "t"]
-
 
 def fussy(name: str, kinds: Iterable[str], **fields: Any) -> Target:
     """A target that takes operators of some kinds alone, whatever they compute on."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from refusals import refused
-from tensorrt_cases import CASES, Case, verdict_of
+from tensorrt_case import Case, verdict_of
+from tensorrt_cases import CASES
 from tensorrt_network import Network
 
 from qconvert.errors import RuntimeRefusedError

@@ -13,8 +13,8 @@ from passes.graphs import constant, make, q, quantized_conv
 from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import Storage
+from qconvert.plugins.abilities import Verdict
 from qconvert.plugins.rules import DEMANDS
-from qconvert.plugins.target import Verdict
 from qconvert.targets.audit import violations
 
 

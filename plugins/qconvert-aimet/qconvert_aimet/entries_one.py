@@ -13,8 +13,6 @@ import numpy as np
 
 from qconvert.plugin import UnsupportedError, documents
 
-__all__ = ["PARAMETERS", "SIDES", "Stated", "read_entries"]
-
 PARAMETERS = "param_encodings"
 SIDES = ("activation_encodings", PARAMETERS)
 _KINDS = ("PER_TENSOR", "PER_CHANNEL", "PER_BLOCK", "LPBQ")

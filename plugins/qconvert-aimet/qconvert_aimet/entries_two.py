@@ -11,8 +11,6 @@ import numpy as np
 from qconvert.plugin import Array, QParams, UnsupportedError, documents
 from qconvert_aimet.quantizations import quantization_of_bits
 
-__all__ = ["read_version_2"]
-
 _REQUIRED = {"name", "output_dtype"}
 _OPTIONAL = {"y_scale", "y_zero_point", "axis", "block_size", "per_block_int_scale", "per_channel_float_scale"}
 #: Of scales that are quantized themselves, since 2.1.

@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, QParams, Quantization, UnsupportedError, integer_range
 
-__all__ = ["REMEDY", "bits_of", "quantization_of_bits"]
-
 REMEDY = "Write qconvert's own encodings, a .json file."
 #: Storage of so many bits; what is between uses a part of the next.
 _STORED = (2, 4, 8, 16, 32)

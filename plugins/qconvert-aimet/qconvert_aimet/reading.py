@@ -20,8 +20,6 @@ from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, read_entries
 from qconvert_aimet.entries_two import read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
 
-__all__ = ["holds", "read"]
-
 #: For entries whose range implies another zero point than their offset, as in AIMET's own examples.
 _NOTE = "tensors have an offset that contradicts their range; the range is used: "
 

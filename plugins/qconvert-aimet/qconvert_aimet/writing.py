@@ -11,8 +11,6 @@ import numpy as np
 from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, quantization_of
 from qconvert_aimet.quantizations import REMEDY, bits_of
 
-__all__ = ["write"]
-
 
 def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
     """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.

@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["attention", "convolutions", "dense", "model"]
-
 
 def _constants(seed: int, **shapes: tuple[int, ...]) -> list[onnx.TensorProto]:
     rng = np.random.default_rng(seed)

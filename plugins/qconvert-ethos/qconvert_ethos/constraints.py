@@ -14,8 +14,6 @@ import numpy as np
 
 from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, write_tflite_operators
 
-__all__ = ["FAMILIES", "Family", "cpu_reasons", "find_refused_tensors", "lacks", "violations"]
-
 #: (file that is written, operator of the file) -> reasons.
 Rule = Callable[[TfliteWriting, TfliteOperator], Iterator[str]]
 

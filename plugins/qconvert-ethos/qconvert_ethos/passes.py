@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from qconvert.plugin import Change, Graph, Op, Rewriter, Tensor, Value, apply, lower, lowers
 
-__all__ = ["hard_swish_by_relu6", "lower_for_vela", "quantize_first"]
-
 #: Data movement whose result has the quantization of its data.
 _MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 

@@ -25,8 +25,6 @@ from qconvert.plugin import (
     tflite_operators,
 )
 
-__all__ = ["Compiled", "build", "compile_file", "refuse_to_run"]
-
 #: The time limit of Vela in seconds, and the most bytes of its output that are read.
 PATIENCE, _MOST_PRINTED = 600.0, 2**22
 #: Lines of a crash that are shown, and causes that are listed.

@@ -14,8 +14,6 @@ import numpy as np
 
 from qconvert.plugin import E2M1, Array, BlockWeight, InvalidModelError, Needs, pack_words
 
-__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "pack_weight", "require_finite_scales", "unpack_weight"]
-
 #: Values of a block of the types that are written.
 BLOCK = 32
 _SUPER = 256

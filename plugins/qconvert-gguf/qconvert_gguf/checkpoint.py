@@ -33,8 +33,6 @@ from qconvert_gguf.blocks import TYPES, require_finite_scales, unpack_weight
 from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 from qconvert_gguf.places import order_of_heads
 
-__all__ = ["open_checkpoint"]
-
 #: Architecture -> its class and model_type in transformers, whether rows of queries and keys are reordered, and whether these have norms.
 _ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "llama", True, False),

@@ -18,8 +18,6 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
 
-__all__ = ["LONGEST_NAME", "MOST_AXES", "PLAIN", "Stored", "contents", "decode_numbers", "read_header", "tensor_bytes"]
-
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
 #: Sizes of numbers by the file's codes of types: struct's letter each. 8 is a text, 9 an array.

@@ -13,8 +13,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, quote_nearest
 
-__all__ = ["is_transposed", "order_of_heads", "read_names", "require_known", "swap_last_axes"]
-
 _LARGEST_NAMES = 2**24
 
 

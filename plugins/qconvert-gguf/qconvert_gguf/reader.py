@@ -31,8 +31,6 @@ from qconvert_gguf.blocks import TYPES, require_finite_scales, unpack_weight
 from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 from qconvert_gguf.places import is_transposed, read_names, require_known, swap_last_axes
 
-__all__ = ["read"]
-
 _REAL = ("float32", "float16", "bfloat16")
 #: The largest norm of the difference from the network's weights, relative to their norm: 4 bits cost about a tenth.
 _RESEMBLANCE = 0.5

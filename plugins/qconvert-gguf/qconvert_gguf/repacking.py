@@ -35,8 +35,6 @@ from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, pack_weight, unpack_weig
 from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 from qconvert_gguf.places import order_of_heads
 
-__all__ = ["repack"]
-
 _TITLE = "GGUF"
 #: The least cosine similarity of weights and those of the template.
 _LEAST = 0.5

@@ -13,8 +13,6 @@ from qconvert_gguf.blocks import BLOCK, KINDS, pack_weight
 from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
 from qconvert_gguf.places import is_transposed, read_names
 
-__all__ = ["write"]
-
 _ARCHITECTURE = "qconvert"
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 #: Integer type -> the stored integer that is 0 in Q4_0 and Q8_0.

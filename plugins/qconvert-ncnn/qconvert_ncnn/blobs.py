@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from qconvert.plugin import Graph, Names, Op, OptionError, Tensor, UnsupportedError
 
-__all__ = ["Blobs", "axis_of", "order_of", "parse_input_shapes", "perm_of", "sizes_of", "unsupported_error"]
-
 #: Dimensions that blobs may have.
 _MOST = 4
 _LONGEST = 200

@@ -17,8 +17,6 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
 
-__all__ = ["MAGIC", "Layer", "Number", "Weights", "format_param", "pack_weights", "read_param"]
-
 #: The first line of a .param file.
 MAGIC = "7767517"
 #: ncnn reads names of up to 255 bytes, and has keys up to 31.

@@ -9,8 +9,6 @@ import numpy as np
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError
 from qconvert_ncnn.container import Layer, Weights
 
-__all__ = ["LOADERS", "REQUANTIZED", "bottom_scale", "scales_of", "top_scale"]
-
 #: Layers with a larger int8_scale_term have int8 results.
 REQUANTIZED = 100
 _MOST = 2**31

@@ -15,8 +15,6 @@ import numpy as np
 from qconvert.plugin import Quantization, integer_range
 from qconvert_ncnn.container import Layer
 
-__all__ = ["Noted", "Notes", "data_name", "find_outputs"]
-
 _MARK = b"qconvert:"
 _MOST = 2**26
 

@@ -9,8 +9,6 @@ import numpy as np
 from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Tensor, dequantize, infer, quantize
 from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, has_data_quantization, missing_kernel_reason, nearest_invertible_scale
 
-__all__ = ["connect", "requantize", "settle"]
-
 #: Candidates for new scale / old scale, in addition to the one of the whole range: many codes stay exact with them.
 _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
 #: Ratios without ties between codes, and an addition to the range with the same effect: float32 would decide a tie of rounded values.

@@ -6,20 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, integer_range
 
-__all__ = [
-    "INT8",
-    "LIMIT",
-    "PRODUCTS",
-    "has_data_quantization",
-    "inverse",
-    "is_data_quantization",
-    "is_fully_connected",
-    "is_int8_layer",
-    "missing_kernel_reason",
-    "nearest_invertible_scale",
-    "outputs_axis",
-]
-
 INT8 = "int8"
 #: The range of quantized data is -127 to 127.
 LIMIT = 127

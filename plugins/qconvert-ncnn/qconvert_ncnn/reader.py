@@ -19,8 +19,6 @@ from qconvert_ncnn.quantizations import inverse, is_data_quantization
 from qconvert_ncnn.reading import Draft, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
-__all__ = ["GRID", "Network", "read", "read_network"]
-
 #: The type of the layer that replaces four layers of a rounding.
 GRID = "qconvert.Quantization"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))

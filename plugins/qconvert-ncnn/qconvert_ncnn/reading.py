@@ -14,8 +14,6 @@ from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_data_quantizati
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
 
-__all__ = ["Draft", "Reading", "data_quantization"]
-
 _RELU, _LEAKY, _CLIP = 1, 2, 3
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from qconvert.plugin import Graph, Op
 from qconvert_ncnn.quantizations import has_data_quantization, is_int8_layer
 
-__all__ = ["MOVES", "find_integer_tensors", "find_reader_rounded", "is_data_movement"]
-
 #: Kinds that select or move values: rounding before them equals rounding after them.
 MOVES = ("MaxPool", "GlobalMaxPool", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split", "Concat")
 

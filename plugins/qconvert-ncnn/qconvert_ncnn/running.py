@@ -11,8 +11,6 @@ import numpy as np
 from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
 from qconvert_ncnn.reader import read_network
 
-__all__ = ["NcnnModel", "load_in_child"]
-
 _PATIENCE = 600.0
 
 

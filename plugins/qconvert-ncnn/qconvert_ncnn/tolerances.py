@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, dequantize, partial_sums
 
-__all__ = ["tolerance"]
-
 #: Roundings to float32 between an exact sum and a result: scales, their inverses, their product, the bias.
 _FEW, _LEAST = 64 * 2.0**-24, 1e-3
 #: Kernels of depthwise convolutions over 8 channels at once multiply by an approximate reciprocal of the scales (AVX's rcpps), which is

@@ -13,8 +13,6 @@ from qconvert_ncnn.ops import WRITERS
 from qconvert_ncnn.quantizations import is_int8_layer
 from qconvert_ncnn.writing import Writing, blob_params
 
-__all__ = ["layers_of", "write"]
-
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
     """Write a graph after the passes of the target, which give the data of int8 layers ncnn's quantizations.

@@ -15,8 +15,6 @@ from qconvert_ncnn.notes import Noted, Notes, data_name
 from qconvert_ncnn.quantizations import LIMIT, inverse
 from qconvert_ncnn.rounding import find_integer_tensors, find_reader_rounded, is_data_movement
 
-__all__ = ["ACTIVATIONS", "ADDED", "CLIP", "MULTIPLIED", "ROUND", "SUBTRACTED", "Step", "Writing", "blob_params"]
-
 #: Canonical activation -> its bounds.
 ACTIVATIONS: Mapping[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 #: BinaryOp's op_types, and UnaryOp's of rounding halves to even.

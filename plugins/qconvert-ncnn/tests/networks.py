@@ -12,8 +12,6 @@ from qconvert_ncnn.running import NcnnModel
 
 from qconvert.plugin import Array, ModelFile
 
-__all__ = ["Convolution", "run", "save_layers"]
-
 
 def save_layers(path: Path, *layers: Layer) -> Path:
     path.write_text(format_param(layers), encoding="utf-8")

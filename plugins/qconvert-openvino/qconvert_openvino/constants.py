@@ -16,8 +16,6 @@ from qconvert_openvino.elements import DTYPES
 from qconvert_openvino.ranges import quantization_of
 from qconvert_openvino.stated import fake_quantize_of
 
-__all__ = ["Constant", "constant_of", "quantization_along"]
-
 _REALS = ("float16", "bfloat16", "float32", "float64")
 _WIDE = ("int32", "uint32", "int64", "uint64")
 _DEEPEST = 16

@@ -20,7 +20,6 @@ from qconvert_openvino.elements import DTYPES, array_of
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-__all__ = ["Model", "Node", "Port", "read_model"]
 
 _LARGEST_XML = 2**28
 _MOST_LAYERS = 2**20

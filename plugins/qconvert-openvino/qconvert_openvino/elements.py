@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, numpy_dtype
 
-__all__ = ["BITS", "DTYPES", "TYPES", "array_of", "bytes_of"]
-
 #: OpenVINO's names of types -> those of the canonical graph.
 DTYPES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "boolean": "bool", "i4": "int4", "u4": "uint4",

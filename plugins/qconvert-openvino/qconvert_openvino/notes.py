@@ -11,8 +11,6 @@ import numpy as np
 
 from qconvert.plugin import Quantization
 
-__all__ = ["Noted", "Notes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Noted:

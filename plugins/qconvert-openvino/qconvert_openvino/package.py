@@ -6,8 +6,6 @@ from typing import Any
 
 from qconvert.plugin import MissingPackageError
 
-__all__ = ["import_openvino"]
-
 
 def import_openvino() -> Any:
     """The module; raises MissingPackageError if it cannot be imported."""

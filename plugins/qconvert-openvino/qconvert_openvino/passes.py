@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from qconvert.plugin import Change, Graph, Op
 
-__all__ = ["drop_source_rounding", "restore_names"]
-
 
 def drop_source_rounding(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     """Remove the attribute `arithmetic` of operators: FakeQuantize rounds the exact value once, ties to even."""

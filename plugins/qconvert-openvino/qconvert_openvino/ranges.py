@@ -13,8 +13,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range
 
-__all__ = ["FakeQuantize", "quantization_of", "ranges_of"]
-
 #: How far a zero point may be from an integer, in steps. Ranges in float32 are off by 256 * 2^-24 at most.
 _OFF = 1e-3
 #: Neighbours in float32 that are tried on each side for a range with exactly the scale.

@@ -15,8 +15,6 @@ from qconvert_openvino.notes import Notes
 from qconvert_openvino.ops import READERS
 from qconvert_openvino.reading import Draft, Reading
 
-__all__ = ["read"]
-
 
 def read(path: Path) -> Graph:
     """Read the network of an .xml file and the .bin file next to it, with Quantize and Dequantize operators.

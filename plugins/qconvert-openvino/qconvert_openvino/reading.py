@@ -14,8 +14,6 @@ from qconvert_openvino.container import Model, Node, Port
 from qconvert_openvino.elements import DTYPES
 from qconvert_openvino.notes import Notes
 
-__all__ = ["Draft", "Reading"]
-
 
 class Draft:
     """The graph while it grows.

@@ -11,8 +11,6 @@ from qconvert.plugin import STATES, Array, Carrier, Layer, ModelFile, RuntimeRef
 from qconvert_openvino.elements import DTYPES
 from qconvert_openvino.package import import_openvino
 
-__all__ = ["OpenVinoModel", "layers"]
-
 #: Layers without arithmetic: they change types, sizes or layouts.
 _CONVERT = frozenset(("Convert", "Reorder", "Reshape", "Transpose", "FakeQuantize", "Input", "Output", "Const"))
 _INTEGERS = ("i8", "u8", "I8", "U8")

@@ -10,8 +10,6 @@ from qconvert.plugin import Array
 from qconvert_openvino.container import Node
 from qconvert_openvino.ranges import FakeQuantize
 
-__all__ = ["Stated", "fake_quantize_of"]
-
 _MOST_LEVELS = 2**16
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, partial_sums
 
-__all__ = ["tolerance"]
-
 _FEW, _LEAST = 64 * 2.0**-24, 1e-3
 
 

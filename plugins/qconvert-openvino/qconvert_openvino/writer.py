@@ -12,8 +12,6 @@ from qconvert_openvino.elements import TYPES
 from qconvert_openvino.ops import WRITERS
 from qconvert_openvino.writing import Writing
 
-__all__ = ["build", "write"]
-
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
     """Write the graph to `path`, and its constants next to it under the same name with .bin.

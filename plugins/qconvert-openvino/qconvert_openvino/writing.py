@@ -13,8 +13,6 @@ from qconvert_openvino.notes import Noted, Notes
 from qconvert_openvino.package import import_openvino
 from qconvert_openvino.ranges import quantization_of, ranges_of
 
-__all__ = ["GRIDS", "Writing", "unsupported_error"]
-
 #: Storage types that FakeQuantize has levels for.
 GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
 

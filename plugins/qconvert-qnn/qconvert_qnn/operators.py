@@ -12,8 +12,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, Tensor, Violation
 
-__all__ = ["FIXED_16", "lacks", "refusal_reason", "tolerance", "violations"]
-
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
     "Abs Add ArgMax ArgMin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose Cos CumSum"

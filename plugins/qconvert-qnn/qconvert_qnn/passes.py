@@ -7,8 +7,6 @@ from dataclasses import replace
 from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, integer_range, lower
 from qconvert_qnn.operators import FIXED_16, refusal_reason
 
-__all__ = ["htp_scales", "lower_for_htp"]
-
 
 def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     """Decompose operators for which HTP fails, in float between the data and the result.

@@ -15,8 +15,6 @@ import numpy as np
 from qconvert.plugin import STATES, Array, Carrier, Child, Graph, Layer, MissingPackageError, ModelFile, OnnxInside, RuntimeRefusedError
 from qconvert_qnn import CHIPS
 
-__all__ = ["HtpModel", "inside", "layers"]
-
 _PATIENCE = 600.0
 #: The suffix of nodes that onnxruntime rewrites for another layout.
 _TOKEN = re.compile(r"_token_\d+$")

@@ -10,8 +10,6 @@ import numpy as np
 
 from qconvert.plugin import STATES, Array, Carrier, InvalidModelError, MissingPackageError, ModelFile, RuntimeRefusedError
 
-__all__ = ["TvmModel"]
-
 _LINES = 3  # of an error message of TVM that are shown
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, partial_sums
 
-__all__ = ["tolerance"]
-
 #: A few roundings of float32 as a share of the value, and the least of any operator, in steps.
 _FEW, _LEAST = 32 * 2.0**-24, 1e-3
 #: Curves and normalizations, whose approximations TVM and LLVM choose.

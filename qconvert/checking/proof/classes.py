@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from qconvert.errors import format_count
 from qconvert.tables import Rows, Shown, format_text
 
-__all__ = ["CLASSES", "EQUAL_CLASSES", "Proof", "Proved"]
-
 #: Of an operator, in words.
 CLASSES = {
     "E0": "identical parameters, and kernels that compute alike",

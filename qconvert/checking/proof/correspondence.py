@@ -40,8 +40,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 from qconvert.rules.differences import attribute_differences
 
-__all__ = ["NOT_TRACED", "Group", "Pair", "Trace"]
-
 #: Attributes that say how operators compute, or the order of their axes, but not what they compute.
 _HOW = ("arithmetic", "data_format", "activation", "axis")
 _NO_SUCH = "the source has no such operator on what it reads"

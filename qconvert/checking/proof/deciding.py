@@ -38,8 +38,6 @@ from qconvert.kernels.sums import SumReference
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE
 
-__all__ = ["Computed", "decide", "decide_clip", "decide_group", "rounds_floats", "run_all_codes", "run_group"]
-
 #: Codes of one operand of 8 bits, and of two.
 _CODES, _PAIRS = 2**8, 2**16
 #: Rules of kinds of which nothing is proved, and why.

@@ -23,8 +23,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.options import ReadOptions
 
-__all__ = ["prove", "prove_sides"]
-
 
 @with_checked_arguments
 def prove(

@@ -20,21 +20,6 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, i
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE, Suits
 
-__all__ = [
-    "Elements",
-    "apply_activation",
-    "clip_elements",
-    "collect_operators",
-    "compare_constants",
-    "describe_other_codes",
-    "follow_clip",
-    "follow_elements",
-    "has_byte_codes",
-    "is_clipped_sum",
-    "is_rounded_bias",
-    "stored_offset",
-]
-
 #: What a bias may be off a tie by rounding alone, in steps of the accumulator.
 _CLOSE = 1e-3
 

@@ -18,8 +18,6 @@ from qconvert.operators import FunctionCall, Port, kind_of
 from qconvert.operators.properties import MIXES
 from qconvert.operators.shapes_and_functions import in_function, merge_shapes, named_states, output_shapes, rename_functions
 
-__all__ = ["Walk"]
-
 #: The end of a Slice that takes all.
 _FAR = 2**31 - 1
 

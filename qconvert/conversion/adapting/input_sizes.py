@@ -17,10 +17,8 @@ from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes, output_shapes, with_used_functions
-from qconvert.operators.sizes import Size, failure
-
-__all__ = ["infer_shapes", "parse_input_shapes", "set_dynamic_sizes", "with_batch", "with_shapes"]
+from qconvert.operators.shapes_and_functions import merge_shapes, output_shapes, with_used_functions
+from qconvert.operators.sizes import Size, failure, is_compatible
 
 _REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1

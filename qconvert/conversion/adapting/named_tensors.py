@@ -16,8 +16,6 @@ from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_graphs, named_states, rename_state, with_used_functions
 
-__all__ = ["cut_out", "new_names", "parse_sides", "rename_tensors"]
-
 _REMEDY = "Write --subgraph in:out; separate several names with commas."
 
 

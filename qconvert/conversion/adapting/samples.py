@@ -14,8 +14,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.operators.sizes import Size
 
-__all__ = ["Choices", "Place", "Samples"]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -18,8 +18,6 @@ from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.encodings.entries import split_limits
 
-__all__ = ["Rounding", "adjust_inputs", "round_at_run_time"]
-
 
 class Rounding:
     """Rounds values where the file says, and, in a quantized network, where its operators keep quantizations.

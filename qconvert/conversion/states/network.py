@@ -14,8 +14,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
 from qconvert.rewriting import dequantized_source
 
-__all__ = ["Network", "align_prefixes", "is_in_module", "member", "module_of", "parts_of", "same_path", "with_linear_layers"]
-
 _MOST_PREFIXES = 64
 
 

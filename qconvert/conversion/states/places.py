@@ -12,8 +12,6 @@ from qconvert.graph import Op
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 
-__all__ = ["Places"]
-
 #: Operators that a FloatFunctional, or an operator in the code of a module, can be, and a word in its name that says so.
 _FUNCTIONS = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
 #: Modules that are looked for among all operators.

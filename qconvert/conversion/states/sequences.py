@@ -11,8 +11,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
 from qconvert.operators import kind_of
 
-__all__ = ["place_sequences"]
-
 #: Operators that FX quantizes and that have an observer after them.
 _OBSERVED = frozenset(
     "Conv ConvTranspose Gemm MatMul Add Mul Concat BatchNormalization LayerNormalization InstanceNormalization GroupNormalization "

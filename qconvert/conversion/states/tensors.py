@@ -17,8 +17,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Decoding
 
-__all__ = ["Substitution", "require_matched"]
-
 
 def decode_weight(network: Network, stored: str, decoding: Decoding, source: str) -> tuple[str, list[Op]]:
     """The name of a stored weight decoded to float, and the operators that decode it.

@@ -17,8 +17,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Change
 
-__all__ = ["holds", "read", "write"]
-
 _VERSION = re.compile(r"(\d{1,2})\.(\d{1,2})(?:\.(\d{1,2}))?")
 #: The last version that reads caches.
 _LAST = 10

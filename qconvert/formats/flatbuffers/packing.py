@@ -14,8 +14,6 @@ import numpy as np
 
 from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, TableObject
 
-__all__ = ["LARGEST", "TooLargeError", "pack_model"]
-
 #: FlatBuffers address with signed 32-bit offsets.
 LARGEST = 2**31 - 1
 _U16, _I32, _U32 = (Struct(code).pack for code in ("<H", "<i", "<I"))

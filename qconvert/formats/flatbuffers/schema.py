@@ -13,8 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-__all__ = ["SCALARS", "Field", "Schema", "Table", "TableObject", "unpack_view"]
-
 #: Types of a schema -> their code in struct and numpy.
 SCALARS = {
     "bool": "?", "byte": "b", "ubyte": "B", "short": "h", "ushort": "H", "int": "i", "uint": "I", "long": "q", "ulong": "Q",

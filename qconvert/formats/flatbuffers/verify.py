@@ -18,8 +18,6 @@ from typing import NamedTuple
 from qconvert.errors import InvalidModelError
 from qconvert.formats.flatbuffers.schema import SCALARS, Schema
 
-__all__ = ["MOST_VISITS", "damaged_error", "verify_tables"]
-
 _U8, _U16, _U32, _I32, _U64 = (Struct(code).unpack_from for code in ("<B", "<H", "<I", "<i", "<Q"))
 #: FLATBUFFERS_MAX_BUFFER_SIZE: offsets back to a vtable are signed. Only the data outside lies after it.
 _MAX_FLATBUFFER = 2**31 - 1

@@ -13,8 +13,6 @@ from pathlib import Path
 from qconvert.errors import MissingPackageError, UnsupportedError
 from qconvert.files.system import describe_exit, quote_output
 
-__all__ = ["is_installed", "require_installed", "run_converter"]
-
 #: Seconds after which a converter that has not ended is ended.
 _PATIENCE = 900.0
 #: What it prints of operators that it does not have.

@@ -17,8 +17,6 @@ from qconvert.formats.mnn.network import Network, Node
 from qconvert.formats.mnn.scales import activation_quantization, is_own_name, model_name, place_encodings
 from qconvert.graph import Graph
 
-__all__ = ["dump_json", "is_dump", "operators_of_graph", "operators_of_network", "read_dump"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Stated:

@@ -14,8 +14,6 @@ from qconvert.operators.recurrent import CELLS, resets_before_product
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import legality, lower, lower_op
 
-__all__ = ["fault_of", "lower_faults", "unmet_fault"]
-
 #: Further inputs of recurrences that MNN takes: weights, bias and first states.
 _RECURRENT_INPUTS = (0, 1, 2, 3, 5, 6)
 #: Attributes of recurrences for which MNN needs other values than their defaults, and which.

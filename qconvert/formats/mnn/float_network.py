@@ -16,8 +16,6 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 
-__all__ = ["compensate_biases", "insert_roundings", "rounded_names", "split_encodings"]
-
 #: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
 _WHOLE = np.float32(12582912)
 _DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")

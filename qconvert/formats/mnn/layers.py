@@ -19,8 +19,6 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
 
-__all__ = ["BEFORE_TRANSPOSE", "Activation", "Layer", "activations_of", "layers_of"]
-
 #: What MNN appends to the name of a convolution's result before the change of layout of a network's output.
 BEFORE_TRANSPOSE = "__before_tr"
 _RELU6 = (0.0, 6.0)

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, integer, list_of, number, sort_of, text
 
-__all__ = ["from_bytes", "from_json", "to_bytes"]
-
 
 class MessageField(NamedTuple):
     """A field of a message.

@@ -21,8 +21,6 @@ from qconvert.formats.mnn.weights import (
     require_readable,
 )
 
-__all__ = ["NET", "Layer", "Network", "Node", "TensorQuantization", "copy_names", "is_network", "read_network"]
-
 _TABLES = {
     "Net": "bizCode:string extraTensorDescribe:[TensorDescribe] - oplists:[Op] outputName:[string] - - "
     "tensorName:[string] tensorNumber:int - subgraphs:[SubGraphProto] mnn_uuid:string",

@@ -15,8 +15,6 @@ from qconvert.formats.mnn.layers import Activation, Layer
 from qconvert.formats.mnn.messages import to_bytes
 from qconvert.formats.mnn.scales import activation_quantization, model_name
 
-__all__ = ["is_pipeline", "pipeline_binary", "pipeline_encodings", "pipeline_json"]
-
 _ORIGIN = "MNN's Pipeline"
 _ALONE = frozenset(("mnnUuid", "mnn_uuid", "forGuide", "for_guide"))
 _MOST_BITS = 8

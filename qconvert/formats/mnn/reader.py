@@ -26,8 +26,6 @@ from qconvert.formats.mnn.scales import MATMUL, activation_quantization, find_mi
 from qconvert.formats.mnn.weights import LayerWeights, concatenate_groups
 from qconvert.graph import Array, Quantization, numpy_dtype
 
-__all__ = ["holds", "is_ppq", "network_encodings", "read_encodings", "read_ppq", "weights_encoding"]
-
 #: By how many steps an offset may be next to a whole number of them: float32 holds it no better.
 _EXACT = 1e-3
 #: The scale of channels that are all 0 in a layer that is all 0.

@@ -13,18 +13,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import TYPES, Node
 from qconvert.graph import Quantization
 
-__all__ = [
-    "MATMUL",
-    "activation_quantization",
-    "find_misnamed",
-    "group_of",
-    "is_own",
-    "is_own_name",
-    "is_packing",
-    "model_name",
-    "place_encodings",
-]
-
 #: After the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
 _BEFORE = "__before_tr"

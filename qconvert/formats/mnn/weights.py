@@ -12,18 +12,6 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array
 
-__all__ = [
-    "CONVERSIONS",
-    "CONVOLUTIONS",
-    "LayerWeights",
-    "concatenate_groups",
-    "kept_tensors",
-    "layer_weights",
-    "read_conversion",
-    "read_old_weights",
-    "require_readable",
-]
-
 #: IDSTQuan.type.
 _CODES, _SPARSE, _HALF, _BYTES = 1, 2, 3, 4
 #: Below it MNN takes a scale for 0, in older files those of its "weightInt8".

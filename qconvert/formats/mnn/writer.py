@@ -28,8 +28,6 @@ from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
 
-__all__ = ["as_written", "compare_layers", "write", "write_scales"]
-
 #: Layers that a line or a note names.
 _MOST_NAMED = 5
 

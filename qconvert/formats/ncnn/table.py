@@ -15,8 +15,6 @@ from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of
 
-__all__ = ["holds", "read", "write"]
-
 _PARAMETER = re.compile(r"(.+)_param_(\d+)", re.DOTALL)
 #: What ncnn's own reader takes of a key, and of a file what the largest networks have many times over.
 _LONGEST, _LARGEST = 255, 64_000_000

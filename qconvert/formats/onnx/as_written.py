@@ -16,8 +16,6 @@ from qconvert.formats.reading.quantizations import fuse_quantized_ops
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import DECOMPOSED
 
-__all__ = ["as_written"]
-
 #: The function that holds the nodes of all operators that are decomposed.
 _DECOMPOSED = "decomposed"
 

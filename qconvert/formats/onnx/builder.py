@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.formats.onnx.initializers import DTYPE_NAMES, ELEMENT_TYPES
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.writing import OperatorWriting
@@ -25,7 +25,6 @@ from qconvert.operators import kind_of
 if TYPE_CHECKING:
     from qconvert.formats.onnx.graph_writing import Forms
 
-__all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
 QDQ_OPSETS = {

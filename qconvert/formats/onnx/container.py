@@ -24,20 +24,6 @@ from qconvert.formats.onnx.verify import node_label, verify
 from qconvert.formats.onnx.weights_by_cpu import take_unsigned_weights
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
-__all__ = [
-    "check",
-    "contents",
-    "external_files",
-    "form_of",
-    "load_proto",
-    "modules",
-    "open_model",
-    "parse_model",
-    "parse_proto",
-    "unverified_proto",
-    "with_dynamic_dimensions",
-]
-
 _LARGEST_PROTOBUF = 2**31 - 1
 
 

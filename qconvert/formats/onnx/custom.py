@@ -25,8 +25,6 @@ from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbu
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators.opaque import TFLITE_DOMAIN
 
-__all__ = ["read_tflite_custom", "write_tflite_custom"]
-
 _CODE, _OPTIONS, _VERSION = "custom_code", "custom_options", "custom_version"
 _GRID = re.compile(r"(input|output)_(\d{1,6})_(scale|zero_point|axis)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")

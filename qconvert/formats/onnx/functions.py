@@ -13,9 +13,8 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.quantizations import label_tensor, with_input_quantization, with_output_quantization
 from qconvert.graph import Graph, Names, Shape, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT
-from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes
-
-__all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "unify_quantizations"]
+from qconvert.operators.shapes_and_functions import merge_shapes
+from qconvert.operators.sizes import UNKNOWN, is_compatible
 
 
 @dataclass(frozen=True, slots=True)

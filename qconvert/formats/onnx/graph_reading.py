@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from qconvert.formats.onnx.builder import DTYPE_NAMES
+from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading, decode_texts
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Shape, canonical_dtype
-from qconvert.operators.shapes_and_functions import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN
 from qconvert.plugins import operators
-
-__all__ = ["add_constants", "declared_values", "read_nodes"]
 
 Declared = MutableMapping[str, tuple[str, Shape | None]]
 

@@ -18,8 +18,6 @@ from qconvert.operators import kind_of
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered
 
-__all__ = ["Forms", "graph_proto", "subgraph", "used_nodes", "write_ops"]
-
 
 @dataclass(slots=True)
 class Forms:

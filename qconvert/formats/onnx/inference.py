@@ -11,8 +11,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.initializers import BITS, Files
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, embed_constants, replace_items, subgraphs
 
-__all__ = ["infer_shapes"]
-
 #: Constants of more bytes are inputs of the copy, of which type and shape alone are known.
 _LARGEST = 1000
 #: Element types of integers and floats that a Range, a size or a shape may have.

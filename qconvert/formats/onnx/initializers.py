@@ -18,8 +18,6 @@ from qconvert.files import copy_mapped, map_file, named_by_content, release_page
 from qconvert.formats.onnx.wire import OWN_FILE
 from qconvert.graph import Array, canonical_dtype
 
-__all__ = ["BITS", "DTYPE_NAMES", "ELEMENT_TYPES", "STRING", "ConstantData", "Files", "check_constant", "inline", "store"]
-
 #: Canonical dtype -> number in onnx.TensorProto.DataType.
 ELEMENT_TYPES = {
     "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,

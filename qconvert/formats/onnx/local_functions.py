@@ -16,16 +16,6 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, domain_of, n
 from qconvert.formats.onnx.versions import since_version
 from qconvert.graph import Names
 
-__all__ = [
-    "REGIONS",
-    "check_expansion",
-    "function_id",
-    "inline_functions",
-    "inline_regions",
-    "make_region_functions",
-    "sort_nodes",
-]
-
 FunctionId = tuple[str, str, str]
 
 #: How many nodes and bytes a model may have once its functions are inlined: so many, and so many for each that the file holds. Exporters

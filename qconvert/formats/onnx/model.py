@@ -9,26 +9,6 @@ from typing import Any, NamedTuple
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
 from qconvert.graph import Tensor
 
-__all__ = [
-    "DEFAULT_DOMAINS",
-    "AttributeType",
-    "Graph",
-    "Model",
-    "Node",
-    "Value",
-    "ValueType",
-    "all_nodes",
-    "defined_names",
-    "domain_of",
-    "embed_constants",
-    "graph_captures",
-    "node_captures",
-    "node_reads",
-    "replace_items",
-    "subgraphs",
-    "value_info",
-]
-
 #: What the domain of ONNX's own operators is called.
 DEFAULT_DOMAINS = ("", "ai.onnx")
 

@@ -14,8 +14,6 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import RELABELLED
 from qconvert.operators import is_dynamic, kind_of
 
-__all__ = ["is_decomposed", "read_relabelled_notes", "relabelled_notes", "turned_name", "with_decomposed"]
-
 
 def apply_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
     """The graph with the quantizations that operators need.

@@ -19,8 +19,6 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, defin
 from qconvert.formats.onnx.verify import node_label
 from qconvert.graph import Names
 
-__all__ = ["OLDEST_READ", "lift_opset"]
-
 OLDEST_READ = 7
 
 _BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"})

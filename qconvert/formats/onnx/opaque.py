@@ -14,8 +14,6 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
 from qconvert.operators.opaque import TFLITE_DOMAIN
 
-__all__ = ["WRITERS", "read_opaque"]
-
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs after its own."""

@@ -24,8 +24,6 @@ from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
 from qconvert.operators.shapes_and_functions import with_used_functions
 
-__all__ = ["read", "read_bytes", "read_inferred"]
-
 
 def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """The canonical graph of an .onnx file. External data are views on the memory-mapped files.

@@ -16,10 +16,8 @@ from qconvert.formats.reading.quantizations import label_tensor
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.properties import AxisMove
-from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes
-
-__all__ = ["NotCoveredError", "ReadFunction", "Reading", "decode_texts"]
-
+from qconvert.operators.shapes_and_functions import merge_shapes
+from qconvert.operators.sizes import is_compatible
 
 #: A version that no opset has: of each operator the newest definition.
 _NEWEST = 2**31 - 1

@@ -15,19 +15,6 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_o
 from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
-__all__ = [
-    "CONTRIB",
-    "CONTRIB_SIGNATURES",
-    "QONNX",
-    "QONNX_DOMAINS",
-    "Signature",
-    "check_signatures",
-    "require_types",
-    "result_type",
-    "signature",
-    "type_reason",
-]
-
 CONTRIB = "com.microsoft"
 #: The domain of QONNX that is written, and those of older exporters.
 QONNX = "qonnx.custom_op.general"

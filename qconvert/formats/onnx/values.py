@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.graph import Array, canonical_dtype, numpy_dtype
-
-__all__ = ["Place", "ScanBody", "Value", "axes", "zero_states"]
 
 #: What stands next to a value: numbers become constants of its type, arrays keep their own.
 Operand: TypeAlias = "Value | Array | float | np.generic"

@@ -16,8 +16,6 @@ from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
 from qconvert.formats.onnx.local_functions import check_expansion, function_id
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_of
 
-__all__ = ["MAX_NODES", "verify"]
-
 #: Nodes of all graphs and functions, also after all function calls are replaced by the functions' nodes.
 MAX_NODES = 1_000_000
 _MAX_DEPTH = 64

@@ -10,7 +10,6 @@ from qconvert.graph import Op, Tensor
 if TYPE_CHECKING:
     from qconvert.formats.onnx.builder import Builder
 
-__all__ = ["lift_node", "since_version"]
 
 #: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, the batch axis of Scan, which there is
 #: no more, and the scales of GroupNormalization, one for each group; and the mask that onnxruntime gives for Dropout was all false.

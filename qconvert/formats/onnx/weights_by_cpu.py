@@ -18,8 +18,6 @@ from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, File
 from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
 from qconvert.graph import Array
 
-__all__ = ["choose_weights", "take_unsigned_weights"]
-
 #: Before the names of values that tell the CPU, and the value that says whether its sums have 32 bits.
 _PREFIX = "sums_of_products/"
 _CONDITION = f"{_PREFIX}have_32_bits"

@@ -13,8 +13,6 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["OWN_FILE", "without_large_constants"]
-
 #: The location of a constant that lies in the model's own file. No real path holds a NUL, and no file can state it, since it is made again
 #: in each process: a small file whose constants all point to the same bytes would become a large one.
 OWN_FILE = f"\0{token_hex(16)}"

@@ -41,8 +41,6 @@ from qconvert.rewriting.control_flow import require_few_expanded, whiles_to_loop
 from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
-__all__ = ["DEFAULT_OPSET", "write"]
-
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 26
 _LARGEST_FILE = 2**31 - 1

@@ -25,8 +25,6 @@ from qconvert.graph import (
 )
 from qconvert.operators import KINDS
 
-__all__ = ["MAX_RANK", "MOST_ELEMENTS", "STORED_AS", "from_document", "stored_arrays", "to_document"]
-
 VERSION = 1
 
 #: Types that safetensors lacks -> the one-byte type that stores them, one element a byte; a float4e2m1 as its four bits.

@@ -17,8 +17,6 @@ from qconvert.files.documents import json_of
 from qconvert.formats.qgraph.document import MAX_RANK, MOST_ELEMENTS, STORED_AS, from_document, stored_arrays, to_document
 from qconvert.graph import Array, Graph, numpy_dtype
 
-__all__ = ["read", "write"]
-
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
 _TYPES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",

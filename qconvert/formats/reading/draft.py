@@ -15,10 +15,8 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, needed_ops, output_shapes
-from qconvert.operators.sizes import Shapes, failure
-
-__all__ = ["Draft", "OperatorReading"]
+from qconvert.operators.shapes_and_functions import merge_shapes, needed_ops, output_shapes
+from qconvert.operators.sizes import UNKNOWN, Shapes, failure, is_compatible
 
 
 class Draft:

@@ -11,8 +11,6 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["Value", "decode_flexbuffer", "encode_flexbuffer"]
-
 #: A map, a vector, a text, bytes, a number, a truth value, or nothing.
 Value = dict[str, Any] | list[Any] | str | bytes | int | float | bool | None
 

@@ -18,17 +18,6 @@ from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import needed_ops, with_used_functions
 from qconvert.rules.validation import validate
 
-__all__ = [
-    "Noted",
-    "decomposition_notes",
-    "noted_signatures",
-    "quantization_of",
-    "read_note",
-    "restore_operators",
-    "with_signatures",
-    "write_note",
-]
-
 #: A quantization in a note: scale and zero point, or scales, zero points and their axis; and then the limits within its type, if it has
 #: any.
 Stated = tuple[Any, ...]

@@ -15,8 +15,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import pass_named
 
-__all__ = ["fuse_quantized_ops", "label_key", "label_tensor", "with_input_quantization", "with_output_quantization"]
-
 
 def label_tensor(draft: Draft, tensor: Tensor, quantization: Quantization, source: str) -> str:
     """A tensor with a label: itself if it has none or the same one, else the same integers under another label.

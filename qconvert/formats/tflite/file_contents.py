@@ -22,18 +22,6 @@ from qconvert.formats.tflite.schema import decode_text, root
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph.metadata import BASE64, SOURCE_FILES
 
-__all__ = [
-    "ListedOperator",
-    "bytes_of",
-    "contents",
-    "listed_operators",
-    "read_files",
-    "select_signature",
-    "signature_keys",
-    "text_of",
-    "with_files",
-]
-
 _IDENTIFIER = b"TFL3"
 
 

@@ -11,9 +11,7 @@ from qconvert.formats.reading.quantizations import with_input_quantization, with
 from qconvert.formats.tflite.schema import decode_text
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
-from qconvert.operators.shapes_and_functions import is_compatible
-
-__all__ = ["Functions", "subgraphs_of"]
+from qconvert.operators.sizes import is_compatible
 
 #: The fields of options that name subgraphs which an operator runs.
 _FIELDS = {

@@ -22,8 +22,6 @@ from qconvert.formats.tflite.verify import wrong_arity
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of
 from qconvert.plugins import operators
 
-__all__ = ["Operations", "indices", "operator_names"]
-
 #: A name for a group of operators, which a subgraph lists; LiteRT runs these where it does not know the name.
 _COMPOSITE = "STABLEHLO_COMPOSITE"
 

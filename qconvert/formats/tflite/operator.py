@@ -8,8 +8,6 @@ from typing import Any
 
 from qconvert.graph import Op, Tensor
 
-__all__ = ["Operator", "version_of"]
-
 
 @dataclass(slots=True, eq=False)
 class Operator:

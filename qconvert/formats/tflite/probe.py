@@ -16,8 +16,6 @@ from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verify
 
-__all__ = ["accepted_copy", "require_for_micro", "with_outputs", "without_operators"]
-
 #: The inputs of an SVDF that are its bias and its memory.
 _BIAS, _MEMORY = 3, 4
 #: Which inputs of a convolution are its data and its bias.

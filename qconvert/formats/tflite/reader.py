@@ -39,8 +39,6 @@ from qconvert.graph.metadata import (
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import with_used_functions
 
-__all__ = ["read"]
-
 
 def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """The canonical graph of a .tflite file. Constants are views on the memory-mapped file.

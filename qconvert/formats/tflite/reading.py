@@ -19,11 +19,9 @@ from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
-from qconvert.operators.shapes_and_functions import is_compatible
+from qconvert.operators.sizes import is_compatible
 from qconvert.operators.values import Value
 from qconvert.rewriting.lowering import Emission, Symbol
-
-__all__ = ["ReadFunction", "Reading"]
 
 
 class Reading(OperatorReading):

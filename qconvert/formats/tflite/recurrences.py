@@ -27,8 +27,6 @@ from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import prefix_of
 from qconvert.rewriting.lowering import Emission, Symbol, emit_formula
 
-__all__ = ["run"]
-
 #: Inputs after data and weights.
 _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
 #: The recurrences that TFLite has operators for -> the number of the activations in its schema; None for others.

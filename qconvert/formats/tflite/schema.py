@@ -11,8 +11,6 @@ from qconvert.formats.flatbuffers import Schema
 from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIONS
 from qconvert.graph import Array
 
-__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "numbers_of", "options_of", "root"]
-
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
 TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
 BUILTIN_OPERATOR_NAMES = tuple(BUILTIN_OPERATORS.split())

@@ -15,8 +15,6 @@ from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.operators.sizes import UNKNOWN
 
-__all__ = ["DTYPE_NUMBERS", "RESOURCE", "byte_count", "constant_bytes", "dtype_of", "read_tensors"]
-
 _DENSE, _CSR = 0, 1
 #: The most elements of a dense tensor: for each stored value, and in addition.
 _MOST_EACH, _ALLOWANCE = 4096, 2**20

@@ -18,9 +18,8 @@ from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import all_graphs, is_compatible
-
-__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "inner_states", "variable_keys"]
+from qconvert.operators.shapes_and_functions import all_graphs
+from qconvert.operators.sizes import is_compatible
 
 VARIABLE_OPERATORS = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
 

@@ -16,8 +16,6 @@ from qconvert.formats.flatbuffers import MOST_VISITS, verify_tables
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, numbers_of, root
 from qconvert.formats.tflite.tensors import RESOURCE, byte_count, dtype_of
 
-__all__ = ["ARITY", "check", "verify", "wrong_arity"]
-
 #: Where a table says (place, length) of data after the FlatBuffer, in files above 2 GB.
 _OUTSIDE = {"Buffer": (6, 8), "Operator": (22, 24)}
 _OTHER_FORMATS = (

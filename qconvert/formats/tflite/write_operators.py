@@ -19,8 +19,6 @@ from qconvert.rewriting.control_flow import without_calls
 from qconvert.rewriting.loops import loops_to_whiles
 from qconvert.rewriting.lowering import Legal, legality, legality_error, lower
 
-__all__ = ["Written", "find_counters", "take_operators", "write_initial_values", "write_operators"]
-
 
 def find_counters(graph: Graph) -> dict[str, frozenset[str]]:
     """Body of a While -> those of its inputs that begin at 0 or above and grow at each turn, wherever it is run."""

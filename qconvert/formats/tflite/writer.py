@@ -40,8 +40,6 @@ from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.plugins import operators
 
-__all__ = ["build", "write"]
-
 _IDENTIFIER = b"TFL3"
 
 

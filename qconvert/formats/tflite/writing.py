@@ -17,8 +17,6 @@ from qconvert.formats.tflite.variables import inner_states
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 
-__all__ = ["WriteFunction", "Writing", "as_int32"]
-
 #: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
 _SCALELESS = frozenset(
     "RESHAPE SQUEEZE STRIDED_SLICE TILE BROADCAST_TO GATHER GATHER_ND REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND TOPK_V2 ONE_HOT SPLIT_V "

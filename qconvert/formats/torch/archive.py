@@ -20,8 +20,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.graph import Array
 
-__all__ = ["Archive"]
-
 #: d2go, a real detector, has 945 entries, and 2 GB of weights are some thousands.
 _MOST_ENTRIES = 100_000
 #: What is not a storage: code and JSON. The largest seen has 11 MB.

@@ -14,8 +14,6 @@ from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.values import Ref, Uncomputed
 
-__all__ = ["Calls", "Missing"]
-
 _MOST = 20
 
 

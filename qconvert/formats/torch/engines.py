@@ -17,8 +17,6 @@ from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
 from qconvert.operators import kind_of
 
-__all__ = ["ENGINES", "set_engine_arithmetic"]
-
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 #: Channels that PyTorch averages together (AVX-512); those left over round as single ones do, which is not modelled.

@@ -22,8 +22,6 @@ from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 
-__all__ = ["find_fake_quantization"]
-
 _TYPES = ("uint8", "int8", "uint16", "int16")
 
 

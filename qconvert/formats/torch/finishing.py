@@ -13,8 +13,6 @@ from qconvert.formats.torch.session import Session
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["finish_graph"]
-
 
 def finish_graph(
     session: Session,

@@ -11,8 +11,6 @@ from qconvert.errors import OptionError
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.graph import Quantization, Shape, integer_range
 
-__all__ = ["GivenInputs", "Stated"]
-
 _SCALED = re.compile(r"(\w+)\(([^,()]+),([^,()]+)\)")
 
 

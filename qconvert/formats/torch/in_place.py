@@ -14,8 +14,6 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["VIEWS", "InPlace", "is_change"]
-
 #: Calls an operator: its name, its arguments by position and by name.
 _Call = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
 

@@ -19,8 +19,6 @@ from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
 
-__all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
-
 #: The name of the notes among the archive's further files, and where these lie: in archives of today, and of PyTorch before 2.8.
 NOTES = "qconvert.json"
 _FOLDERS = ("extra", "extra_files")

@@ -16,23 +16,6 @@ from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, numpy_dtype
 
-__all__ = [
-    "as_real",
-    "cast_operand",
-    "common_type",
-    "emit_reshape",
-    "find_dequantized_source",
-    "is_constant",
-    "operands",
-    "read_batched",
-    "rearrange_constant",
-    "scalar",
-    "size_of",
-    "sizes_of",
-    "sizes_tensor",
-    "skip_reinterpret",
-]
-
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
 

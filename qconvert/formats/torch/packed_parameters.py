@@ -20,8 +20,6 @@ from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.values import Packed, PackedCell
 from qconvert.graph import Array
 
-__all__ = ["PACKING", "cell_of", "is_packed", "method_of_packed", "round_to_float16", "unpack_parameters", "verify_packed"]
-
 _LARGEST = 2**20
 _CELL = ".classes.rnn.CellParamsBase"
 

@@ -17,8 +17,6 @@ from qconvert.errors import MissingPackageError
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array
 
-__all__ = ["Module", "Node", "find_needed_nodes", "newer_version", "quantized_modules", "tensor_of", "torch_package", "torch_type"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:

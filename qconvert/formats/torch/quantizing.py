@@ -22,26 +22,6 @@ from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.reading import Reading
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
-__all__ = [
-    "FUSED",
-    "ROUNDED",
-    "SHIFTED",
-    "cast_to_float32",
-    "decomposed_dequantize",
-    "decomposed_quantize",
-    "emit_dequantize",
-    "emit_quantize",
-    "float32",
-    "integer_zero_points",
-    "integers",
-    "quantization_along",
-    "quantization_of_blocks",
-    "set_limits",
-    "stated_limits",
-    "storage",
-    "verify_quantization",
-]
-
 ROUNDED, FUSED, SHIFTED = "rounded", "fused", "shifted"
 
 

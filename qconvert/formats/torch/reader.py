@@ -18,8 +18,6 @@ from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.unpickler import READABLE, unpickle
 from qconvert.graph import Graph
 
-__all__ = ["holds_graph", "modules", "open_archive", "read"]
-
 _NEEDS_GRAPH = (
     "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
     "    import torch\n"

@@ -23,8 +23,6 @@ from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_argume
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 
-__all__ = ["Operator", "ReadFunction", "Reading", "with_unused"]
-
 _KEEP = Quantization.per_tensor(1.0)
 _LARGEST_REAL = float(np.finfo(np.float32).max)
 #: Attributes that count elements along an axis, which has less than so many.

@@ -16,8 +16,6 @@ from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["scale_weights"]
-
 
 def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
     """Gives the scales after a product to its weights, where these are integers on the scale 1 and nothing else reads the product."""

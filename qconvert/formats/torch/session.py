@@ -18,8 +18,6 @@ from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization
 from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
 
-__all__ = ["Constants", "Session", "flatten_outputs", "quantization_of"]
-
 
 class Constants:
     """The constants of a model, each added to the graph once, when it is first used.

@@ -15,22 +15,6 @@ import numpy as np
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array
 
-__all__ = [
-    "EXPORT",
-    "FLOAT_QPARAMS_STORAGES",
-    "NAMES",
-    "QUANTIZED",
-    "SCALAR_TYPES",
-    "STORAGES",
-    "ScriptObject",
-    "Storages",
-    "StoredTensor",
-    "TorchType",
-    "WrappedTensor",
-    "require_finite",
-    "require_sizes",
-]
-
 #: c10::ScalarType, as TorchScript's code and pickles number types.
 SCALAR_TYPES: Mapping[int, str] = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 9: "complex64", 11: "bool",

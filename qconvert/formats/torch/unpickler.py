@@ -32,8 +32,6 @@ from qconvert.formats.torch.stored_values import (
 )
 from qconvert.graph import Array
 
-__all__ = ["READABLE", "unpickle"]
-
 #: The largest real data.pkl seen has 60,000.
 _MOST_OPCODES = 1_000_000
 #: How a model is saved that is read without running anything.

@@ -18,20 +18,6 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
 
-__all__ = [
-    "UNKNOWN",
-    "EndlessError",
-    "Named",
-    "Packed",
-    "PackedCell",
-    "Ref",
-    "Uncomputed",
-    "Unknown",
-    "bind_arguments",
-    "leaves",
-    "parse_signature",
-]
-
 
 class EndlessError(InvalidModelError):
     """The program does not end within the limits; it is not tried again."""

@@ -25,8 +25,6 @@ from qconvert.graph.metadata import NUMERICS, SOURCE_PRODUCER
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
-__all__ = ["build", "fill", "live", "lower_graph", "write"]
-
 #: How many choices of numbers for dynamic dimensions are tried that operators demand.
 _DEMANDED = 3
 

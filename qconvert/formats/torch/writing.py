@@ -19,8 +19,6 @@ from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range, is_exact
 
-__all__ = ["Builder", "WriteFunction", "along_axis", "with_note"]
-
 #: Storage types that PyTorch has, or that another of its types holds.
 _KNOWN = frozenset(
     ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",

@@ -18,22 +18,6 @@ from qconvert.operators import reduced_count
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.resize import positions
 
-__all__ = [
-    "TIES_UP",
-    "HardSwishForm",
-    "addition",
-    "convolution",
-    "curve",
-    "distribution",
-    "hard_swish_form",
-    "interpolation",
-    "line",
-    "line_form",
-    "pair",
-    "reduction",
-    "root",
-]
-
 #: How many forms are tried at once, and how often; a form that is found at all is found after 320 on average.
 _TRIED, _TIMES = 128, 12
 #: Numbers are moved by shares of these powers of two.

@@ -16,33 +16,6 @@ from qconvert.kernels.litert.references_of_functions import lookup_table_of_16_b
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import same_pads
 
-__all__ = [
-    "FACTORS",
-    "Sides",
-    "average_pool",
-    "clip",
-    "curve_in_fixed_point",
-    "elu",
-    "exponential",
-    "factor_fault",
-    "hard_swish",
-    "linear",
-    "list_unfit_factors",
-    "local_response",
-    "logarithm",
-    "lp_normalization",
-    "product",
-    "reduce_sum",
-    "rescaling",
-    "space_to_batch",
-    "square_root",
-    "squared_difference",
-    "sums",
-    "tables",
-    "total",
-    "volume",
-]
-
 
 class Sides(NamedTuple):
     """What a kernel multiplies.

@@ -11,8 +11,6 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers, quantizations_of
 
-__all__ = ["on_steps", "quantizations_of_16_bits", "to_integers"]
-
 
 def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
     """Return a decorator that makes a reference of a function (operator, steps of the data, their quantizations, quantization of the

@@ -35,21 +35,6 @@ from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
 from qconvert.operators.values import apply
 
-__all__ = [
-    "add_by_xnnpack",
-    "choose",
-    "compare",
-    "concatenate",
-    "divide",
-    "multiply_dense",
-    "pair",
-    "quantize_by_xnnpack",
-    "requantize",
-    "requantize_by_xnnpack",
-    "squared_difference",
-    "subtract_by_xnnpack",
-]
-
 
 def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
     quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}

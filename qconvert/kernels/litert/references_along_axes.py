@@ -34,23 +34,6 @@ from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits,
 from qconvert.kernels.sums import Sums
 from qconvert.operators.call import spatial_axes
 
-__all__ = [
-    "average_pool",
-    "interpolate",
-    "interpolate_by_xnnpack",
-    "interpolate_in_float",
-    "log_softmax",
-    "log_softmax_by_table",
-    "mean",
-    "normalize",
-    "reduce_by_xnnpack",
-    "softmax",
-    "softmax_by_table",
-    "softmax_of_16_bits",
-    "total",
-    "total_in_float",
-]
-
 _BYTES = ("int8", "uint8")
 
 

@@ -29,24 +29,6 @@ from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
 from qconvert.kernels.litert.references import requantize, requantize_by_xnnpack
 
-__all__ = [
-    "absolute",
-    "clip",
-    "clip_by_xnnpack",
-    "curve",
-    "curve_by_xnnpack",
-    "curve_in_fixed_point",
-    "hard_swish",
-    "inverse_square_root",
-    "leaky_relu",
-    "leaky_relu_by_xnnpack",
-    "lookup_table",
-    "lookup_table_of_16_bits",
-    "parametric_relu",
-    "relu",
-    "square_root",
-]
-
 _Given = Sequence[Quantization]
 
 

@@ -26,8 +26,6 @@ from qconvert.kernels.sums import SumReference
 from qconvert.kernels.tolerances import Found
 from qconvert.operators import KINDS
 
-__all__ = ["DEFAULT", "MICRO", "MIXED", "OPTIMIZED", "REFERENCE"]
-
 _BYTES = ("int8", "uint8")
 _INT8 = ("int8",)
 _INT16 = ("int16",)

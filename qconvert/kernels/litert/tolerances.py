@@ -14,30 +14,6 @@ from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 from qconvert.operators.values import apply
 
-__all__ = [
-    "added_twice",
-    "average_pool",
-    "averaged_once",
-    "brought_to_one_quantization",
-    "by_sign",
-    "division",
-    "eight_bits",
-    "growth",
-    "interpolation",
-    "log_softmax",
-    "lookup_table",
-    "mean",
-    "reduce_prod",
-    "rescaling",
-    "rounded_once",
-    "rounded_twice",
-    "sixteen_bits",
-    "softmax_on_16_bits",
-    "squared_difference",
-    "table",
-    "twice_on_16_bits",
-]
-
 #: A point is rounded and moved by a rounded amount, of which two roundings are part.
 _ROUNDED = 1.5
 _STEPS, _EACH = 512, 128

@@ -30,8 +30,6 @@ from qconvert.operators.values import (
     transpose,
 )
 
-__all__: list[str] = []
-
 
 def _total(x: Value, axes: Value, keepdims: int, before: Callable[[Value], Value], after: Callable[[Value], Value]) -> Value:
     """A sum of a function of each element, and a function of the sum."""

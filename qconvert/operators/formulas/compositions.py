@@ -36,8 +36,6 @@ from qconvert.operators.values import (
     where,
 )
 
-__all__: list[str] = []
-
 
 def _part(x: Value, index: int) -> Value:
     return apply("Gather", x, np.array(index), axis=-1)

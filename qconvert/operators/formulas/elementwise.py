@@ -33,8 +33,6 @@ from qconvert.operators.values import (
     where,
 )
 
-__all__: list[str] = []
-
 
 @lowers("HardSwish")
 def hard_swish(x: Value) -> Value:

@@ -12,8 +12,6 @@ from typing import Any
 from qconvert.graph.schema import Op
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["FORMULAS", "Formula", "lowers", "register"]
-
 #: Attributes that are no formula's business: lowering sees to them.
 _ASIDE = ("activation",)
 

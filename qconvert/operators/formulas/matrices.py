@@ -29,8 +29,6 @@ from qconvert.operators.values import (
     where,
 )
 
-__all__: list[str] = []
-
 #: The size of each letter; one that is known only at run time has a name.
 _Sizes = dict[str, int | str]
 

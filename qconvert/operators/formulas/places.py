@@ -34,8 +34,6 @@ from qconvert.operators.values import (
 )
 from qconvert.operators.windows import count_windows
 
-__all__: list[str] = []
-
 #: Types that are added up as they are; others wrap around in, or are exact in, one of them.
 _ADDED = ("float32", "float64", "int32", "int64")
 #: Tensors that every runtime joins at once (tflite-micro, concatenation.cc: kMaxInputNum).

@@ -16,8 +16,6 @@ from qconvert.operators.formulas.formula import Formula
 from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
-__all__ = ["MOST_STEPS"]
-
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
 #: Inputs that an LSTM alone has after the states: peepholes, projection, its bias and normalizations.

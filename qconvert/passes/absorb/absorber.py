@@ -18,8 +18,6 @@ from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 from qconvert.rules.validation.quantization import is_axis_kept
 
-__all__ = ["Absorber"]
-
 #: Readers of readers that are followed; a value that goes further stays real.
 _FARTHEST = 64
 

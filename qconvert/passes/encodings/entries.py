@@ -17,8 +17,6 @@ from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of, output_axis
 from qconvert.passes import compute_constants, fold_batch_norm
 
-__all__ = ["Matched", "drop_unrounded", "fit_encoding", "match_entries", "normalize", "split_limits"]
-
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
 #: In the place of an input's number: the tensor itself, whoever reads it.

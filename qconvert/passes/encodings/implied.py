@@ -10,8 +10,6 @@ from qconvert.graph import Graph, Op
 from qconvert.kernels.products import round_bias
 from qconvert.operators import kind_of
 
-__all__ = ["add_implied_encodings"]
-
 
 def add_implied_encodings(graph: Graph, encodings: Encodings) -> Encodings:
     """Return the encodings and those that follow from them, with which every value of the graph stays what it is.

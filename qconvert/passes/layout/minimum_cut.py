@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["INFINITE", "FlowGraph"]
-
 #: The capacity of an edge that no cut takes.
 INFINITE = 2**62
 

@@ -17,8 +17,6 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 
-__all__ = ["Role", "data_inputs", "data_positions", "looks_up", "permute_op", "permute_tensor", "role"]
-
 
 class Role(Enum):
     """How an operator takes part in the choice of layouts."""

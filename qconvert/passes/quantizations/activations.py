@@ -25,18 +25,6 @@ from qconvert.passes.stored_types import needs_storage, replace_quantizations
 from qconvert.plugins import Change, Cost, describe_worst
 from qconvert.rewriting import Rewriter
 
-__all__ = [
-    "Choice",
-    "Interval",
-    "Requantized",
-    "TypeChoice",
-    "cache_by_quantization",
-    "infer_intervals",
-    "infer_joint_intervals",
-    "keeps_integers",
-    "requantize_activations",
-]
-
 #: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
 #: The same for functions of the type and the quantization alone.

@@ -12,17 +12,6 @@ from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 from qconvert.plugins import Cost
 
-__all__ = [
-    "activation_cost",
-    "cost",
-    "fitting_quantization",
-    "least_loss_ratio",
-    "least_loss_scale",
-    "middle",
-    "rounded_steps",
-    "tensor_cost",
-]
-
 #: How many scales are tried, for values of 16 bits, for float values, and how many values are few.
 _TRIED, _TRIED_OF_16_BITS, _TRIED_OF_REALS, _FEW = 256, 32, 128, 32
 #: Ratios of small numbers, on which many of the old steps are steps of the new quantization too.

@@ -17,19 +17,6 @@ from qconvert.passes.quantizations.scales_and_costs import middle, rounded_steps
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Change, Cost, PassResult, describe_worst
 
-__all__ = [
-    "Channel",
-    "Rescaled",
-    "Scaling",
-    "is_scalable",
-    "merge_scales",
-    "requantize_network",
-    "requantize_weights",
-    "rescale_symmetric",
-    "rescale_weights",
-    "symmetric_limits",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Channel:

@@ -15,8 +15,6 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.rewriting import Rewriter
 
-__all__ = ["ScanForm", "scan_form"]
-
 _PASSED = ("Identity", "Cast")
 #: Numbers of turns for which places in a list are looked at.
 _TRIED = (0, 1, 5)

@@ -23,21 +23,6 @@ from qconvert.operators.sizes import SAME, axes_of_space, padding
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.rewriting import Pattern, Rewriter, match_producer
 
-__all__ = [
-    "NUDGE",
-    "is_shift_invariant",
-    "is_shifted_product",
-    "is_ties_away_average",
-    "is_touched",
-    "join_averages",
-    "linear_obstacle",
-    "obstacle",
-    "shift_average",
-    "shift_linear",
-    "shift_product",
-    "sums_of_weights",
-]
-
 
 def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
     """Return why an operator cannot take shifts in, in the words of a list of many; "" if it can.

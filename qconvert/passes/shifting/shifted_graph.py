@@ -12,8 +12,6 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.rewriting import Rewriter
 
-__all__ = ["Shifting"]
-
 #: Real types of 16 bits.
 _SHORT = ("float16", "bfloat16")
 

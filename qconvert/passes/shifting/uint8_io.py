@@ -15,9 +15,6 @@ from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, Rewriter, match_producer
 
-__all__ = ["bypass_unsigned", "from_unsigned", "restore_unsigned", "runs_in_float", "to_unsigned"]
-
-
 _QUANTIZED_TWICE = Pattern("Requantize", Pattern("Quantize", "real"))
 _DEQUANTIZED_TWICE = Pattern("Dequantize", Pattern("Requantize", "stored"))
 #: The steps of float values that are rounded, limited and stored.

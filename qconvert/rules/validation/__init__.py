@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph
-from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes, output_shapes
+from qconvert.operators.shapes_and_functions import merge_shapes, output_shapes
+from qconvert.operators.sizes import is_compatible
 from qconvert.rules.validation.quantization import quantization
 from qconvert.rules.validation.scopes import scopes
 from qconvert.rules.validation.structure import Problems, names, operators, order, tensors

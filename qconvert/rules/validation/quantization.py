@@ -15,8 +15,6 @@ from qconvert.operators.properties import AxisMove
 from qconvert.operators.typing import input_type, type_problems
 from qconvert.rules.validation.structure import Problems
 
-__all__ = ["is_axis_kept", "quantization"]
-
 _NO_INDEX = (*REALS, *SMALL_FLOATS, "complex64", "string")
 _NOT_QUANTIZED = (*REALS, "bool", "complex64", "string", "unknown")
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
 from qconvert.operators import FunctionCall, Kind, Port, kind_of
 from qconvert.operators.kind import Broken
-from qconvert.operators.shapes_and_functions import all_graphs, is_compatible, named_functions
+from qconvert.operators.shapes_and_functions import all_graphs, named_functions
+from qconvert.operators.sizes import is_compatible
 from qconvert.rules.validation.structure import Problems
-
-__all__ = ["scopes"]
-
 
 #: Functions that call each other run within one another.
 _DEEPEST = 50

@@ -10,8 +10,6 @@ from qconvert.graph.schema import Signature
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.kind import Broken
 
-__all__ = ["Problems", "names", "operators", "order", "tensors"]
-
 #: (operator or tensor, rule that it breaks, what is wrong with it)
 Problems = Iterator[tuple[str, str, str]]
 

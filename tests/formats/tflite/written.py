@@ -15,8 +15,6 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Tensor
 
-__all__ = ["codes", "opened", "random_stored", "require_same_outputs", "rewritten"]
-
 
 def opened(data: bytes) -> Any:
     """The model as objects of the schema."""

@@ -11,8 +11,6 @@ from typing import Any
 from qconvert.formats.torch.program import torch_package
 from qconvert.graph import Array
 
-__all__ = ["lowered_calls"]
-
 
 def lowered_calls(module: Any, inputs: Sequence[Array]) -> tuple[Counter[str], list[Array]]:
     """How often the compiled code calls each integer kernel of oneDNN, and its outputs."""

@@ -14,8 +14,6 @@ from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND, Step, Writing
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Layers of one operand without parameters -> kind.
 _LAYERS = {"Sigmoid": "Sigmoid", "TanH": "Tanh", "AbsVal": "Abs", "Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf", "Exp": "Exp",
            "Swish": "Swish"}  # fmt: skip

@@ -12,8 +12,6 @@ from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import MULTIPLIED, Step, Writing, blob_params
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Dimensions of a blob of channels, rows and columns.
 _PICTURE = 3
 

@@ -12,8 +12,6 @@ from qconvert_ncnn.ops.products import pads_of, size_2d
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 
-__all__ = ["READERS", "WRITERS"]
-
 _MAX, _AVERAGE = 0, 1
 #: Pooling's pad_mode: ceil mode, explicit padding, and two automatic ones.
 _FULL, _VALID = 0, 1

@@ -16,8 +16,6 @@ from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_fully_connected
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ACTIVATIONS, Writing
 
-__all__ = ["READERS", "WRITERS", "pads_of", "read_pads", "size_2d"]
-
 _RELU, _CLIP = 1, 3
 _LARGEST = float(np.finfo(np.float32).max)
 #: Values of pad_left that stand for SAME_UPPER and SAME_LOWER (src/layer/convolution.cpp).

@@ -11,8 +11,6 @@ from qconvert_ncnn.quantizations import inverse, is_data_quantization
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing
 
-__all__ = ["READERS", "WRITERS"]
-
 _TYPES = ("int8", "int16")
 
 

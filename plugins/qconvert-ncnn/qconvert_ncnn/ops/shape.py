@@ -12,8 +12,6 @@ from qconvert_ncnn.blobs import axis_of, order_of, perm_of, unsupported_error
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing, blob_params
 
-__all__ = ["READERS", "WRITERS"]
-
 _SIZE_KEYS = (2, 11, 1, 0)
 _REST = -233
 _PADDINGS = {"constant": 0, "edge": 1, "reflect": 2}

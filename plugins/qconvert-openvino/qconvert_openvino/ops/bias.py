@@ -9,8 +9,6 @@ from qconvert_openvino.constants import constant_of
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing
 
-__all__ = ["read_bias", "write_bias"]
-
 
 def read_bias(r: Reading, channels: int, rank: int, axis: int) -> tuple[Reading, list[str]]:
     """Return the layer of the result, either this one or an Add of a constant per channel after it, and the bias.

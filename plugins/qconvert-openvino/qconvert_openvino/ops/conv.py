@@ -11,8 +11,6 @@ from qconvert_openvino.ops.bias import read_bias, write_bias
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["PADDINGS", "READERS", "WRITERS", "write_pads"]
-
 #: OpenVINO's auto_pad -> the canonical one.
 PADDINGS = {"explicit": "NOTSET", "notset": "NOTSET", "same_upper": "SAME_UPPER", "same_lower": "SAME_LOWER", "valid": "VALID"}
 

@@ -12,8 +12,6 @@ from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Layer -> canonical kind, and the function of OpenVINO's package.
 _UNARY = {
     "Relu": ("ReLU", "relu"), "Sigmoid": ("Sigmoid", "sigmoid"), "Tanh": ("Tanh", "tanh"), "Abs": ("Abs", "abs"),

@@ -11,8 +11,6 @@ from qconvert_openvino.ops.bias import read_bias, write_bias
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_matmul(r: Reading) -> None:
     """MatMul: a Gemm where a matrix meets constant weights."""

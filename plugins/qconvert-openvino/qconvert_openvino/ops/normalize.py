@@ -9,8 +9,6 @@ from qconvert_openvino.container import Node
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_softmax(r: Reading) -> None:
     r.emit("LogSoftmax" if r.node.type == "LogSoftmax" else "Softmax", [r.value(0)], axis=r.integer("axis", "1"))

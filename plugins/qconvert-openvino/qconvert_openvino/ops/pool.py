@@ -9,8 +9,6 @@ from qconvert_openvino.ops.conv import PADDINGS, write_pads
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["READERS", "WRITERS"]
-
 _MODES = {"nearest": "nearest", "linear_onnx": "linear", "linear": "linear"}
 _COORDINATES = {name: name for name in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")}
 _NEAREST = {name: name for name in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")}

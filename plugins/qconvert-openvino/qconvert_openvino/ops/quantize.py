@@ -16,8 +16,6 @@ from qconvert_openvino.reading import Reading
 from qconvert_openvino.stated import Stated, fake_quantize_of
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["READERS", "WRITERS"]
-
 _GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
 
 

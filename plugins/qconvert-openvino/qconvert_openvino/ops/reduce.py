@@ -8,8 +8,6 @@ from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Canonical kind -> layer, and the function of OpenVINO's package.
 _REDUCTIONS = {
     "ReduceMean": ("ReduceMean", "reduce_mean"), "ReduceSum": ("ReduceSum", "reduce_sum"), "ReduceProd": ("ReduceProd", "reduce_prod"),

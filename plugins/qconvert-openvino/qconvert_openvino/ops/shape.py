@@ -11,8 +11,6 @@ from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_reshape(r: Reading) -> None:
     r.emit("Reshape", [r.value(0), r.int64(1)], **({} if r.flag("special_zero") else {"allowzero": 1}))

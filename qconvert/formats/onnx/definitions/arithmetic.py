@@ -8,8 +8,6 @@ import numpy as np
 
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 
-__all__ = ["DEFINITIONS"]
-
 
 def _matmul(s: Decomposition) -> None:
     """MatMul or MatMulInteger by a vector: a row in front, or a column after, which the result loses again (numpy.matmul)."""

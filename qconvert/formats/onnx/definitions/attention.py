@@ -15,8 +15,6 @@ import numpy as np
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
 
-__all__ = ["DEFINITIONS"]
-
 _HEADS = [0, 2, 1, 3]
 
 

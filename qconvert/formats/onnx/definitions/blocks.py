@@ -11,8 +11,6 @@ from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["DEFINITIONS", "coarse_product"]
-
 #: The accuracy_level at which onnxruntime's kernels round the data to int8, with a scale for each block of them.
 _ROUNDS = 4
 

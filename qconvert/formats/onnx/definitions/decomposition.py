@@ -10,8 +10,6 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 
-__all__ = ["Decomposition", "Definition", "NoDefinitionError"]
-
 Operand = str | int | float | Array
 
 #: The most elements of a constant that is made of sizes alone.

@@ -10,8 +10,6 @@ from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
 
-__all__ = ["DEFINITIONS"]
-
 
 def _embed_layer_norm(s: Decomposition) -> None:
     """EmbedLayerNormalization(words, segments, three tables, gamma, beta, mask, places)."""

@@ -14,11 +14,10 @@ from qconvert.formats.onnx.model import value_info
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
-from qconvert.operators.shapes_and_functions import is_compatible, rename_functions
+from qconvert.operators.shapes_and_functions import rename_functions
+from qconvert.operators.sizes import is_compatible
 from qconvert.plugins import Target, pass_named
 from qconvert.rules.validation import validate
-
-__all__ = ["infer_outputs", "run"]
 
 _DEFINITIONS: Mapping[str, Definition] = {
     **arithmetic.DEFINITIONS,

@@ -10,8 +10,6 @@ import numpy as np
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.formats.onnx.signatures import CONTRIB
 
-__all__ = ["DEFINITIONS"]
-
 
 def _real(s: Decomposition, index: int, scale: int, axis: int | None = None) -> str:
     """The float values of input `index`, whose scale and zero point are the inputs from `scale` on."""

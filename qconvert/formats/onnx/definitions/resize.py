@@ -13,8 +13,6 @@ import numpy as np
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array, numpy_dtype
 
-__all__ = ["DEFINITIONS"]
-
 _HALF = np.float32(0.5)
 
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
-
-__all__ = ["DEFINITIONS"]
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 
 #: Keys' coefficient of a cubic interpolation (ONNX GridSample).
 _A = -0.75

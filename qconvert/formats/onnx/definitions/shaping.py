@@ -9,8 +9,6 @@ import numpy as np
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import numpy_dtype
 
-__all__ = ["DEFINITIONS"]
-
 
 def _size(s: Decomposition) -> None:
     """The number of elements."""

@@ -21,8 +21,6 @@ from qconvert.graph.metadata import source_opset
 from qconvert.kernels.litert.forms import distribution, hard_swish_form
 from qconvert.rewriting.lowering import Scope, conditions, since
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def write_leaky_relu(op: Op, b: Builder) -> None:
     """LeakyRelu, as a kernel rounds it if the operator asks for it."""

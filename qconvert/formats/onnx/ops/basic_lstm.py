@@ -12,8 +12,6 @@ from qconvert.formats.onnx.values import Place, Value
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import BASIC_INPUTS, basic_lstm, name_tensors
 
-__all__ = ["WRITERS"]
-
 _INT16 = (-(2**15), 2**15 - 1)
 
 

@@ -13,8 +13,6 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.values import Place, Value, axes
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
-
 #: Types that onnxruntime's Pad does not take (1.31).
 _NO_PAD = ("int16", "uint16")
 

@@ -12,8 +12,6 @@ from qconvert.formats.onnx.reading import ReadFunction
 from qconvert.formats.onnx.values import Place
 from qconvert.graph import Graph, Op, numpy_dtype
 
-__all__ = ["OPSETS", "READERS", "WRITERS"]
-
 
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift, which ONNX has of unsigned integers. To the left, signed ones have the same bits; to the right, -1 - x, which is not

@@ -11,9 +11,7 @@ from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, re
 from qconvert.formats.onnx.graph_writing import subgraph
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.operators.shapes_and_functions import UNKNOWN
-
-__all__ = ["READERS", "WRITERS"]
+from qconvert.operators.sizes import UNKNOWN
 
 #: Loops within loops whose bodies are read again where a size turns out to change; deeper ones have all sizes open at once.
 _READ_AGAIN = 2

@@ -16,8 +16,6 @@ from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.sizes import SAME, swapped_weights
 
-__all__ = ["READERS", "WRITERS", "conv_window", "guard_large_bias", "read_conv_window", "read_window", "real_bias", "window"]
-
 
 def write_conv(op: Op, b: Builder) -> None:
     """Conv: DequantizeLinear of data, weights and bias, Conv, QuantizeLinear: the pattern of QLinearConv."""

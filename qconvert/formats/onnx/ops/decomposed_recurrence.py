@@ -13,8 +13,6 @@ from qconvert.graph import Array, Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names, resets_before_product
 
-__all__ = ["runs_in_float", "unknown_activation", "write_decomposed_gates", "write_decomposed_lstm"]
-
 #: Inputs after the data and the weights; GRU and RNN lack the last two.
 _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(3, 8)
 

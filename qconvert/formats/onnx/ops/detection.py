@@ -9,8 +9,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_roi_align(r: Reading) -> None:
     """RoiAlign of means of a number of points that is stated."""

@@ -15,8 +15,6 @@ from qconvert.formats.onnx.values import Place, Value, axes
 from qconvert.graph import Array, Op, Quantization
 from qconvert.operators import is_dynamic, kind_of, output_axis, range_axes
 
-__all__ = ["dynamic_data", "is_sum_exact", "product", "rounded_rows", "write_dynamic"]
-
 
 def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization, bias: Sequence[str], **window: Any) -> None:
     """Data by DynamicQuantizeLinear, or rounded row by row, an integer product, both scales, and the bias.

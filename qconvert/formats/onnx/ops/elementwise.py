@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_accumulator_scale
-from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place
@@ -14,8 +15,6 @@ from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
-
-__all__ = ["READERS", "WRITERS", "read_same_named", "write_named", "write_stored"]
 
 
 def write_named(op_type: str) -> WriteFunction:

@@ -10,8 +10,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Graph, Op
 
-__all__ = ["OPSETS", "READERS", "WRITERS"]
-
 
 def write_gather(op: Op, b: Builder) -> None:
     """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""

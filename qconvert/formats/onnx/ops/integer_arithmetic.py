@@ -13,8 +13,6 @@ from qconvert.arithmetic.fixed_point_functions import HALF_ROOT, ITERATIONS, LAR
 from qconvert.formats.onnx.values import Place, Value, axes
 from qconvert.graph import Array, Op
 
-__all__ = ["AWAY", "Rescale", "normalize_gates"]
-
 #: Rounds ties of a number of 32 bits away from zero, and changes no other rounding.
 AWAY = 1 + 2.0**-32
 #: Whole numbers up to which float64 holds all.

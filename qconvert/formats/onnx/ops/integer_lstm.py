@@ -18,8 +18,6 @@ from qconvert.formats.onnx.values import Place, ScanBody, Value, axes
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name_tensors
 
-__all__ = ["WRITERS", "int16_curve"]
-
 #: Whole numbers up to which float32 holds all.
 _EXACT32 = 2**24
 _LOW, _HIGH = -(2.0**15), 2.0**15 - 1

@@ -12,8 +12,6 @@ from qconvert.formats.onnx.values import Place, Value
 from qconvert.graph import Array, Op, integer_range
 from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, name_tensors
 
-__all__ = ["WRITERS"]
-
 
 def write_integer_svdf(op: Op, b: Builder) -> None:
     """The memory is shifted by one place; the newest product, and the sum over places and filters, are rescaled."""

@@ -15,8 +15,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.operators import is_dynamic
 
-__all__ = ["READERS", "WRITERS", "matmul_operand"]
-
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm with transB: weights stay O,I."""

@@ -10,8 +10,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Where a rank is unknown, an axis counted from the end is believed up to here: numpy has no more.
 _MOST_AXES = 64
 

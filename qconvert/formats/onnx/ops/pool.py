@@ -16,8 +16,6 @@ from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.onnxruntime import covers_all
 
-__all__ = ["READERS", "WRITERS", "may_tie", "pool_window", "read_pool_window"]
-
 
 def read_average_pool(r: Reading) -> None:
     """AveragePool."""

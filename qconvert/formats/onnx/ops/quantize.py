@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
@@ -16,8 +17,6 @@ from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.forms import line
 from qconvert.operators import kind_of
-
-__all__ = ["READERS", "WRITERS", "dequantize_with_scale", "write_line"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:

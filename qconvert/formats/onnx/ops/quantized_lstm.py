@@ -20,8 +20,6 @@ from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators import KINDS
 from qconvert.operators.recurrent import NORM, PROJECTION
 
-__all__ = ["QUANTIZED", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
-
 _DATA, _WEIGHTS, _RECURRENT, _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES, _SCALE, _POINT, _RECURRENT_SCALE, _RECURRENT_POINT = range(12)
 _GATES = 4
 _BYTES = ("int8", "uint8")

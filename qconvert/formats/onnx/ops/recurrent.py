@@ -18,8 +18,6 @@ from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_recurrence(r: Reading) -> None:
     """All attributes of opset 7 and newer; weights stay as they are stored."""

@@ -17,8 +17,6 @@ from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["OPSETS", "READERS", "WRITERS", "store_steps"]
-
 _HALF_BITS = 16
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Graph, Op, Quantization
-
-__all__ = ["OPSETS", "READERS", "WRITERS", "write_data_movement"]
 
 #: Integer types for which onnxruntime's CPU provider lacks a kernel of a data movement operator (1.31).
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}

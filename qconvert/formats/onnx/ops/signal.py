@@ -10,8 +10,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["READERS", "WRITERS"]
-
 #: The opset from which on the axis of a DFT is an input.
 _AXIS_AS_INPUT = 20
 

@@ -13,8 +13,6 @@ from qconvert.graph import Op, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
 
-__all__ = ["AWAY", "write_pair_of_16_bits", "write_sixteen_bits"]
-
 #: What makes multiples of 2^-31 up to 2^31 no ties, and brings no other number to one: ties go away from zero.
 AWAY = 1 + 2.0**-40
 

@@ -15,8 +15,6 @@ from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Sizes and factors from here on are none.
 _FAR = 2.0**40
 

@@ -8,8 +8,6 @@ from qconvert.formats.onnx.values import Place, Value, axes
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 
-__all__ = ["WRITERS", "shift_memory", "unit_sums"]
-
 _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 
 

@@ -12,8 +12,6 @@ from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
-__all__ = ["emit_on_quantization", "read_bipolar_quant", "read_quant", "read_trunc"]
-
 EVEN = "HALF_EVEN"
 _OTHER_NAMES = {"ROUND": EVEN}
 

@@ -12,8 +12,6 @@ import numpy as np
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.graph import Array, Quantization, Shape, integer_range
 
-__all__ = ["Range", "Stated", "bits_of", "is_positive", "limits_of", "numbers", "range_of", "read_stated", "require_broadcast", "storage"]
-
 _MOST_BITS = 32
 #: Integer types that integers are stored in, by whether they are signed: the first that has room.
 _STORAGE = {True: ("int8", "uint8", "int16", "uint16"), False: ("uint8", "int8", "int16", "uint16")}

@@ -20,8 +20,6 @@ from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, in
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.operators import kind_of
 
-__all__ = ["as_qonnx"]
-
 _VERSION = 1
 
 

@@ -8,7 +8,6 @@ from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.conv import conv_window, read_conv_window
 from qconvert.formats.onnx.qoperator.forms import (
-    CONTRIB,
     WriteForm,
     bias_reason,
     emit_result,
@@ -19,9 +18,8 @@ from qconvert.formats.onnx.qoperator.forms import (
     write_form,
 )
 from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Op, Quantization
-
-__all__ = ["READERS", "WRITERS", "weights_quantization"]
 
 
 def read_qlinear_conv(r: Reading) -> None:

@@ -12,12 +12,11 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
 from qconvert.formats.onnx.ops.pool import may_tie, pool_window, read_pool_window
 from qconvert.formats.onnx.ops.shape import write_concat as write_stored_concat
-from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form, write_one_type
+from qconvert.formats.onnx.qoperator.forms import WriteForm, one_type_reason, operand, read_form, write_form, write_one_type
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Op
 from qconvert.operators import is_onnxruntime_add
-
-__all__ = ["READERS", "WRITERS"]
 
 
 def read_unary(r: Reading) -> None:

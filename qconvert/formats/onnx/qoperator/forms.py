@@ -16,21 +16,6 @@ from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Attribute, Op, Quantization, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
 
-__all__ = [
-    "CONTRIB",
-    "WriteForm",
-    "bias_reason",
-    "emit_result",
-    "linear_reason",
-    "one_quantization",
-    "one_type_reason",
-    "operand",
-    "read_form",
-    "stored_bias",
-    "write_form",
-    "write_one_type",
-]
-
 _BYTES = ("int8", "uint8")
 
 #: Writes an operator in QOperator form and returns "", or adds nothing and says why it has none.

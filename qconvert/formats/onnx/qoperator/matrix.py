@@ -14,7 +14,6 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.matrix import matmul_operand
 from qconvert.formats.onnx.qoperator.conv import weights_quantization
 from qconvert.formats.onnx.qoperator.forms import (
-    CONTRIB,
     WriteForm,
     bias_reason,
     emit_result,
@@ -25,10 +24,9 @@ from qconvert.formats.onnx.qoperator.forms import (
     write_form,
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import is_dynamic, output_axis
-
-__all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
 
 #: Sizes of blocks that onnxruntime's kernels take: powers of two from here on; those of rows that are divided have at most so many.
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 128

@@ -13,8 +13,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.rewriting.lowering import Scope, conditions
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def _read_clip(lowest: float, highest: float, r: Reading) -> None:
     """An operator that clips float values to [lowest, highest]."""

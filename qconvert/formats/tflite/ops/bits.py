@@ -9,8 +9,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, numpy_dtype
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def _read_stablehlo(kind: str, of_truth: str, r: Reading) -> None:
     """An operator of plain numbers, which is `of_truth` of truth values."""

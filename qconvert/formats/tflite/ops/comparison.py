@@ -12,8 +12,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array, Tensor, integer_range
 
-__all__ = ["READERS", "WRITERS"]
-
 _BYTES = ("int8", "uint8")
 
 

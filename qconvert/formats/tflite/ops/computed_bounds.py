@@ -13,18 +13,6 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, integer_range
 
-__all__ = [
-    "FAR",
-    "FAR_BACK",
-    "Bound",
-    "Entries",
-    "bounds_of",
-    "emit_bounds",
-    "read_computed_slice",
-    "single_element_ends",
-    "write_computed_slice",
-]
-
 #: What runs to the end of an axis: a constant, and a number that is computed with, which has to fit TFLite's int32.
 FAR = int(np.iinfo(np.int64).max)
 FAR_BACK = int(np.iinfo(np.int64).min)

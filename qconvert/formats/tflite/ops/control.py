@@ -10,9 +10,7 @@ from qconvert.formats.reading.flexbuffer import encode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
-from qconvert.operators.shapes_and_functions import is_compatible
-
-__all__ = ["READERS", "WRITERS"]
+from qconvert.operators.sizes import is_compatible
 
 
 def read_if(r: Reading) -> None:

@@ -21,18 +21,6 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
 
-__all__ = [
-    "READERS",
-    "WRITERS",
-    "accumulator_bias",
-    "bias_type",
-    "dynamic_range",
-    "float_weights",
-    "transpose_weights",
-    "weighted_operands",
-    "write_bias",
-]
-
 
 def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
     """The reader of a convolution, whose weights are O,I,spatial after `perm`; I smaller than the data's channels means groups."""

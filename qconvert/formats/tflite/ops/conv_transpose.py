@@ -26,8 +26,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators.sizes import same_pads
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
     """The reader of a transposed convolution, whose weights have the order O,I,spatial after `perm`.

@@ -16,8 +16,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators.opaque import TFLITE_DOMAIN, custom_name, is_custom
 
-__all__ = ["READERS", "WRITERS", "read_custom"]
-
 _KEYS = {"domain", "op_type", "version", "attributes", "node"}
 #: Types of attributes that have a form in a FlexBuffer: FLOAT, INT, STRING, FLOATS, INTS, STRINGS (onnx.proto).
 _FIELDS = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}

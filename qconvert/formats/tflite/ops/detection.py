@@ -11,8 +11,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import KINDS
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_detection_postprocess(r: Reading) -> None:
     """TFLite_Detection_PostProcess: (box encodings, class scores, anchors) -> boxes, classes, scores, count."""

@@ -14,8 +14,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import kind_of
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def _read_fused(kind: str, scaled: tuple[str, ...], r: Reading) -> None:
     """An operator with a fused activation, whose kernels of the types `scaled` need scales."""

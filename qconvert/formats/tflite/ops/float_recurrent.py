@@ -31,20 +31,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
 
-__all__ = [
-    "ACTIVATIONS",
-    "PEEPHOLES",
-    "READERS",
-    "REAL_LSTM",
-    "ROWS",
-    "SEQUENCE",
-    "WAY",
-    "WRITERS",
-    "read_float_basic",
-    "read_float_lstm",
-    "read_float_step",
-]
-
 #: The gates in the order of an LSTM's rows, and of its peepholes.
 ROWS, PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
 #: The inputs of one way through a sequence by what they are, in TFLite's order (lstm_shared.h); data stand in front, states after.

@@ -25,8 +25,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS", "rnn_activation_code"]
-
 _HIDDEN, _AUX = 5, 9
 _SAME: Mapping[str, Any] = {"activations": ("Affine",), "activation_alpha": (1.0,), "activation_beta": (0.0,)}
 #: Activation of the schema -> the attributes of an RNN, whose clip limits what goes into its activation.

@@ -12,8 +12,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
 
-__all__ = ["READERS", "WRITERS", "is_never_negative", "sizes_of", "wrap_negative_indices"]
-
 
 def read_gather(r: Reading) -> None:
     """GATHER along an axis, for equal leading batch dimensions if batch_dims is set."""

@@ -12,8 +12,6 @@ from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
-__all__ = ["READERS", "WRITERS"]
-
 #: The most elements of a constant that is made of a shape alone.
 _MOST_PLACES = 2**24
 

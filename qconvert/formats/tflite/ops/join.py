@@ -9,8 +9,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
 from qconvert.graph import Array, Op
 from qconvert.operators.sizes import UNKNOWN
 
-__all__ = ["READERS", "WRITERS"]
-
 #: The most elements along an axis that a padding repeats, each with its own index.
 _MOST_PLACES = 2**20
 

@@ -12,8 +12,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators.integer_recurrent import LSTM_INPUTS
 
-__all__ = ["READERS", "WRITERS"]
-
 #: The fewest inputs: files from before layer normalizations have 20.
 _OLD = 20
 _TANH, _BASIC_KERNEL = 4, 1

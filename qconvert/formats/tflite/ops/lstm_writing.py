@@ -25,8 +25,6 @@ from qconvert.operators import integer_weights, is_dynamic
 from qconvert.operators.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS
 
-__all__ = ["READERS", "WRITERS", "activation_code"]
-
 _PEEPHOLES, _HIDDEN, _CELL = 7, 5, 6
 
 

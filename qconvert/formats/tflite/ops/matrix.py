@@ -13,10 +13,8 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.operators import is_dynamic
-from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes
-from qconvert.operators.sizes import UNKNOWN
-
-__all__ = ["READERS", "WRITERS"]
+from qconvert.operators.shapes_and_functions import merge_shapes
+from qconvert.operators.sizes import UNKNOWN, is_compatible
 
 
 def read_fully_connected(r: Reading) -> None:

@@ -16,8 +16,6 @@ from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Shape
 from qconvert.operators.values import Value, apply, cast, reshape, transpose, where
 
-__all__ = ["READERS", "WRITERS"]
-
 #: TfLitePadding; TfLiteFusedActivation has the schema's numbers.
 _SAME, _VALID = 1, 2
 #: What the kernel adds to an index, so that it is the same integer when it is cut off.

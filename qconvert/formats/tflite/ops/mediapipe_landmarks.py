@@ -18,8 +18,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.operators.values import Value, apply, cast, maximum, minimum, reduce, reshape, sqrt, where
 
-__all__ = ["READERS", "WRITERS"]
-
 _MATRIX = (1, 4, 4)
 
 

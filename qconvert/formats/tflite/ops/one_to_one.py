@@ -10,8 +10,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS", "make_reader", "make_writer"]
-
 
 def _read_real(kind: str, r: Reading) -> None:
     """A function of real numbers means nothing on integers without a scale: its kernel divides by that."""

@@ -15,8 +15,6 @@ from qconvert.graph import Op, Shape, integer_range
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import stated_pads
 
-__all__ = ["READERS", "WRITERS", "write_dilated_max", "write_volume"]
-
 
 def write_volume(op: Op, w: Writing, builtin: str, data: str, result: str) -> None:
     """A pool over depth, height and width, without padding: over height and width of each slice, then over depth of each column.

@@ -11,8 +11,6 @@ from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.rewriting.torch_forms import fused_quantize
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_quantize(r: Reading) -> None:
     """QUANTIZE: from float, or from one quantization to another (requantize)."""

@@ -8,9 +8,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS", "reduced_axes"]
-
-
 #: Types whose scales a kernel divides by (reduce.cc, PrepareMeanOrSum and PrepareProd).
 _SCALED = {"ReduceMean": ("int8", "uint8", "int16"), "ReduceSum": ("int8", "uint8", "int16"), "ReduceProd": ("int8", "int16")}
 

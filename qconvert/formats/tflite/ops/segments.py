@@ -11,8 +11,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_embedding_lookup(r: Reading) -> None:
     """EMBEDDING_LOOKUP: rows of a table; a table of integers gives float values where the result has them (the "hybrid" kernel)."""

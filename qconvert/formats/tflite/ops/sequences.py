@@ -13,29 +13,6 @@ from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators.recurrent import CELLS
 
-__all__ = [
-    "INTEGERS",
-    "Constant",
-    "Frame",
-    "Order",
-    "arithmetic_of",
-    "concat_steps",
-    "constant_int8",
-    "find_opposite_direction",
-    "is_asymmetric",
-    "joined_gates",
-    "order_of",
-    "real_constant",
-    "require_float32",
-    "require_int8",
-    "require_writable",
-    "rounds_rows",
-    "single_step",
-    "split_gates",
-    "state_of",
-    "sum_biases",
-]
-
 _TO_TIME = (1, 0, 2)
 
 

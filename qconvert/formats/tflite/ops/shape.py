@@ -10,8 +10,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_reshape(r: Reading) -> None:
     """RESHAPE: the new shape is input 1, or an option in old files. A 0 is a size where the data have no elements (reshape_utils.h);

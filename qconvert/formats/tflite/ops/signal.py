@@ -13,8 +13,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Tensor
 from qconvert.operators.sizes import UNKNOWN
 
-__all__ = ["COMPLEX", "READERS", "WRITERS"]
-
 
 def read_rfft2d(r: Reading) -> None:
     """RFFT2D."""

@@ -19,8 +19,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def _slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], outputs: list[str] | None = None) -> list[str]:
     """Emits a Slice of (axis, start, end, step) rows."""

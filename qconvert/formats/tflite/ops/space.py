@@ -13,8 +13,6 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
-__all__ = ["READERS", "WRITERS"]
-
 _LAYOUT: dict[str, Any] = {"data_format": "channels_last"}
 
 

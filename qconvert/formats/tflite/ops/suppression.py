@@ -9,8 +9,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
 
-__all__ = ["READERS", "WRITERS"]
-
 #: Images times classes, of which each is an operator.
 _MOST = 1024
 

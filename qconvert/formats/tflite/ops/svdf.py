@@ -10,8 +10,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 
-__all__ = ["READERS", "WRITERS"]
-
 _FEATURE, _TIME, _BIAS, _STATE = 1, 2, 3, 4
 #: Types of data, both weights and state. A kernel with weights of two types reads one of them as what they are not.
 _FLOAT = (("float32",) * 4, ("float32", "int8", "int8", "float32"))

@@ -7,8 +7,6 @@ from qconvert.formats.tflite.variables import Variables
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
-__all__ = ["READERS", "WRITERS"]
-
 
 def read_var_handle(r: Reading) -> None:
     """The name of a variable: no value, and no operator in the graph."""

@@ -13,24 +13,6 @@ from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op, Quantization
 from qconvert.operators.sizes import same_pads
 
-__all__ = [
-    "SAME",
-    "VALID",
-    "Window",
-    "own_window",
-    "read_per_axis",
-    "require_channels_last",
-    "result_shape",
-    "spatial_sizes",
-    "transpose_quantization",
-    "window",
-    "window_fields",
-    "write_padding",
-    "write_per_axis",
-    "write_weights",
-    "write_window",
-]
-
 #: Padding of the schema.
 SAME, VALID = 0, 1
 

@@ -12,8 +12,6 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators.windows import FUNCTIONS
 
-__all__ = ["READERS", "WRITERS"]
-
 #: What the body of a window does -> one of FUNCTIONS.
 _BODIES = {"Add": "add", "Mul": "mul", "Min": "min", "Max": "max", "And": "all", "Or": "any"}
 

@@ -19,8 +19,6 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.stored_values import EXPORT, Storages, StoredTensor, WrappedTensor
 from qconvert.formats.torch.unpickler import unpickle
 
-__all__ = ["Body", "Node", "Program", "SizeName", "TensorName", "parse_program", "read_early_tensors", "read_stored_tensors", "sizes_of"]
-
 _NEWEST, _OLDEST = 8, 2
 _MOST_NODES = 1_000_000
 _PLAIN = frozenset(f"as_{name}" for name in "int float bool string ints floats bools strings scalar_type expr".split())

@@ -27,10 +27,8 @@ from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS
-from qconvert.operators.shapes_and_functions import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN
 from qconvert.rules.validation import validate
-
-__all__ = ["DECOMPOSED", "emit_noted", "restore_noted"]
 
 #: The target of a call that stands for all that an operator is written with.
 DECOMPOSED = "qconvert::operator"

@@ -32,8 +32,6 @@ from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, WrappedTe
 from qconvert.formats.torch.values import EndlessError, Ref
 from qconvert.graph import Graph, Op, Tensor
 
-__all__ = ["program_entry", "read"]
-
 #: Operators that run a graph for its values alone, and how many arguments stand before the graph.
 _WRAPPERS = {
     "higher_order::wrap_with_set_grad_enabled",

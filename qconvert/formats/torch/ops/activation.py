@@ -13,8 +13,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 
-__all__ = ["OPERATORS", "emit_clip"]
-
 
 def read_relu(c: Reading) -> str:
     """aten::relu, which keeps the quantization of a quantized tensor, and takes integers."""

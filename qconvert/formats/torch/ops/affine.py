@@ -25,8 +25,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS"]
-
 
 def read_inner(c: Reading) -> Any:
     """export::access_subclass_inner_tensor(x, attr): a part of a tensor that keeps others inside."""

@@ -14,8 +14,6 @@ from qconvert.formats.torch.ops.reduce import emit_reduction, read_norm
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.graph import Array, numpy_dtype
 
-__all__ = ["OPERATORS"]
-
 
 def read_without_nan(c: Reading) -> str:
     """aten::nan_to_num(x, nan, posinf, neginf)."""

@@ -12,8 +12,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
 
-__all__ = ["OPERATORS"]
-
 
 def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     """Strides, dilations and groups."""

@@ -13,8 +13,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
-__all__ = ["OPERATORS"]
-
 #: Elements beyond which no constant is made, but an operator that makes the tensor when the model runs.
 _MOST = 2**16
 

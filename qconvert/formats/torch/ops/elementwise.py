@@ -16,8 +16,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
 
-__all__ = ["OPERATORS", "emit_trunc", "read_binary"]
-
 
 def _data(c: Reading) -> tuple[str, str, float, int]:
     """The quantized tensor: its name, its type, scale and zero point."""

@@ -23,8 +23,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS"]
-
 
 def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
     """Scales and zero points; the zero points that are learned are real, and are rounded and clipped when they are used."""

@@ -17,8 +17,6 @@ from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
 
-__all__ = ["OPERATORS", "combine_indices", "indices_of"]
-
 _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
 #: Bags of different sizes beyond which a model is not decomposed.
 _MOST_BAGS = 256

@@ -19,16 +19,6 @@ from qconvert.formats.torch.values import Packed
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
 
-__all__ = [
-    "OPERATORS",
-    "bias_of",
-    "emit_gemm",
-    "kernel_of",
-    "quantized_linear_params",
-    "require_real",
-    "rounding_of",
-]
-
 
 def _apply_activation(c: Reading, result: str, activation: str) -> str:
     return c.emit(activation, [result]) if activation else result

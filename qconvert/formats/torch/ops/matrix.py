@@ -13,8 +13,6 @@ from qconvert.formats.torch.quantizing import emit_dequantize, quantization_alon
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 
-__all__ = ["OPERATORS", "product"]
-
 #: The most elements of a causal mask that is a constant.
 _LARGEST_MASK = 2**22
 

@@ -12,8 +12,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization, Shape, numpy_dtype
 
-__all__ = ["OPERATORS"]
-
 #: The most elements of a parameter that a file does not hold.
 _MOST = 2**24
 

@@ -15,8 +15,6 @@ from qconvert.formats.torch.operands import as_real, emit_reshape, read_batched,
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.graph import Array, numpy_dtype
 
-__all__ = ["OPERATORS"]
-
 #: PyTorch's modes -> ours.
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 

@@ -14,8 +14,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Quantization
 
-__all__ = ["OPERATORS"]
-
 #: Windows of an adaptive pool along an axis.
 _MOST_WINDOWS = 4096
 

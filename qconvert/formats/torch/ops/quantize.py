@@ -33,8 +33,6 @@ from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
-__all__ = ["OPERATORS", "Parts"]
-
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 

@@ -12,8 +12,6 @@ from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
 
-__all__ = ["OPERATORS"]
-
 
 def read_identity(c: Reading) -> str:
     """Operators that return their input: contiguous, clone, detach, dropout of a model that is not trained."""

@@ -20,8 +20,6 @@ from qconvert.formats.torch.values import Packed, PackedCell
 from qconvert.graph import Array, Quantization
 from qconvert.operators.recurrent import CELLS, PROJECTION
 
-__all__ = ["OPERATORS"]
-
 #: Where the gates of ONNX stand among PyTorch's.
 _ORDER = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 _MOST_LAYERS = 2**10

@@ -14,8 +14,6 @@ from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS"]
-
 
 def read_place(kind: str) -> ReadFunction:
     """aten::argmax, argmin: along an axis, or of all elements."""

@@ -19,8 +19,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
-__all__ = ["OPERATORS", "multiply_axes"]
-
 #: The most elements of a matrix that maps all positions at once.
 _LARGEST_MAP = 2**22
 

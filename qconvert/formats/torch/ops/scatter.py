@@ -14,8 +14,6 @@ from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading
 
-__all__ = ["OPERATORS"]
-
 
 def read_copy(c: Reading) -> str:
     """aten::copy(self, src): the values of one tensor in the shape and type of another."""

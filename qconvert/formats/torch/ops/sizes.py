@@ -14,8 +14,6 @@ from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
 
-__all__ = ["OPERATORS"]
-
 
 def read_size(c: Reading) -> Any:
     """aten::size(x, dim) and aten::sym_size."""

@@ -11,8 +11,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["END", "OPERATORS", "emit_slice"]
-
 #: What PyTorch writes for "to the end".
 END = 2**63 - 1
 

@@ -18,8 +18,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
-__all__ = ["OPERATORS", "read_real", "scale_values"]
-
 
 def cast(c: Reading, name: str, dtype: str | None) -> str:
     """A tensor in another type; quantized tensors stay as they are. Constants of integers count as real numbers by a Dequantize, so that

@@ -20,8 +20,6 @@ from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 
-__all__ = ["LAYER", "Layer", "ModuleBuilder", "ModuleFunction"]
-
 #: The operator of nodes that call a layer.
 LAYER = "layer"
 #: Storage types -> PyTorch's types of quantized tensors.

@@ -14,8 +14,6 @@ from qconvert.formats.torch.writers.elementwise import bounds_of
 from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, pads_of
 from qconvert.graph import Array, Op, Quantization
 
-__all__ = ["WRITERS", "write_reinterpret"]
-
 
 def _binary(operator: str) -> ModuleFunction:
     """quantized::add and mul, with a Relu."""

@@ -27,8 +27,6 @@ from qconvert.formats.torch.writer import fill, lower_graph
 from qconvert.graph import Array, Graph, Op, Producers, Quantization
 from qconvert.plugins import operators
 
-__all__ = ["build", "live", "write"]
-
 #: Operators of aten that TorchScript calls otherwise.
 _RENAMED = {"sym_size": "size"}
 

@@ -22,8 +22,6 @@ from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
 from qconvert.plugins import Parameters
 
-__all__ = ["read_converted"]
-
 _LISTED = re.compile(r"^(?P<path>.*?)(?P<data>_input)?_scale_(?P<number>\d{1,6})$")
 #: Entries that say nothing of a value.
 _COUNTERS = ("num_batches_tracked", "_packed_params.dtype")

@@ -14,9 +14,6 @@ from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
-__all__ = ["STATISTICS", "Entries", "entry_name", "parent", "plain_tensor", "quantization", "sort_by_number", "take_rest"]
-
-
 #: What a normalization has, in the order of its formula.
 STATISTICS = ("weight", "bias", "running_mean", "running_var")
 

@@ -25,8 +25,6 @@ from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, Tor
 from qconvert.graph import Array, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.plugins import Decoding, Parameters
 
-__all__ = ["read_blocks", "rounding_of_data", "weight"]
-
 #: torchao's classes whose weights have any number of axes, and those that linear layers alone have.
 _CLASSES, _OF_LAYERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor"), ("Float8Tensor", "Int4Tensor")
 

@@ -22,8 +22,6 @@ from qconvert.formats.torch.states.entries import STATISTICS, Entries, quantizat
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
-__all__ = ["Observers", "has_observers", "read_observed"]
-
 _OBSERVER = "moving_min_max_observer"
 _FORMULAS, _SCHEMES, _GRAINS = ("google", "cambricon"), ("symmetric", "affine"), ("per_layer", "per_channel")
 

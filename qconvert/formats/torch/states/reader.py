@@ -29,8 +29,6 @@ from qconvert.formats.torch.unpickler import unpickle
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
 from qconvert.plugins import Parameters
 
-__all__ = ["read_parameters"]
-
 
 def safe_tensors(path: Path) -> dict[str, StoredTensor | WrappedTensor]:
     """The tensors of a file and of the others of its checkpoint, by name.

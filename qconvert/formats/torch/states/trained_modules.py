@@ -25,8 +25,6 @@ from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.plugins import Folding, Parameters
 
-__all__ = ["is_trained", "read_trained"]
-
 _WEIGHTS, _RESULTS = "weight_fake_quant", "activation_post_process"
 _LISTED = re.compile(r"^(?P<path>(?:.*\.)?)activation_post_process_(?P<number>\d{1,6})$")
 #: What observers and fake quantizations keep next to scale and zero point.

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.archive import Archive
 
-__all__ = ["Code", "Method", "file_of"]
-
 #: Parsing needs memory of about a hundred times the text, and 1.5 kB for each word. The largest file of a real detector has 200 kB.
 _LARGEST_FILE, _MOST_WORDS = 2**22, 2**18
 #: Nested brackets beyond which Python's parser may run out of stack.

@@ -15,7 +15,6 @@ from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
 if TYPE_CHECKING:
     from qconvert.formats.torch.torchscript.interpreter import Interpreter
 
-__all__ = ["CodeError", "Frame", "Function", "ReturnedError"]
 
 _RUN_TIME = (Ref, StoredTensor, Unknown)
 

@@ -13,8 +13,6 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 from qconvert.operators.sizes import Shapes
 
-__all__ = ["Guesses", "guess_shapes"]
-
 #: Input -> its shape and storage type.
 Guesses = Mapping[str, tuple[Shape, str]]
 

@@ -20,8 +20,6 @@ from qconvert.formats.torch.torchscript.guessed_shapes import Guesses
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import Quantization, Shape
 
-__all__ = ["Input", "arguments", "inputs_of"]
-
 _Tensor = Callable[[str, StoredTensor | None], "Input"]
 _TENSOR = ast.Name("Tensor")
 _REMEDY = "Save the model by torch.jit.trace, which notes its inputs, or by torch.export.save."

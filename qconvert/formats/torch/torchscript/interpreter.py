@@ -25,8 +25,6 @@ from qconvert.formats.torch.torchscript.frame import CodeError, Frame, Function,
 from qconvert.formats.torch.torchscript.numbers import NUMBERS, compute_number, function_of
 from qconvert.formats.torch.values import UNKNOWN, EndlessError, Named, Packed, PackedCell, Ref, Unknown, leaves
 
-__all__ = ["Budget", "Interpreter"]
-
 #: What a packed-parameters object is called in the module of its layer.
 _PACKED = re.compile(r"(\._packed_(params|weight))+(\.\d+)?$")
 

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.values import leaves
 
-__all__ = ["NUMBERS", "compute_number", "function_of", "length"]
-
 _LONGEST = 2**16
 _LONGEST_TEXT = 2**12
 

@@ -22,8 +22,6 @@ from qconvert.formats.torch.values import EndlessError, Ref, leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
 
-__all__ = ["read", "read_named"]
-
 #: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
 _NEWEST = 10
 #: Steps that any code may take, and the most further ones: one for each byte of it and of the objects that it works on.

@@ -15,8 +15,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators.space import block_axes
 
-__all__ = ["WRITERS"]
-
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""

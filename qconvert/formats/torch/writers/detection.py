@@ -10,8 +10,6 @@ from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["WRITERS"]
-
 _MOST = 200  # detections, of each of which some twenty calls are made
 
 

@@ -13,8 +13,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import Scope, conditions
 
-__all__ = ["WRITERS", "bounds_of"]
-
 
 def simple(operator: str, *attributes: str, kernel: Callable[[Op, Builder], bool] | None = None) -> WriteFunction:
     """An operator of the same operands, with some attributes as numbers after them.

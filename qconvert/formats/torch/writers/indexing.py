@@ -12,8 +12,6 @@ from qconvert.formats.torch.writing import Builder, along_axis, with_note
 from qconvert.graph import Op, numpy_dtype
 from qconvert.operators.segments import first_value
 
-__all__ = ["WRITERS", "gather_in_batches", "indices"]
-
 _REDUCE = {"mul": "prod", "max": "amax", "min": "amin", "prod": "prod"}
 
 

@@ -27,16 +27,6 @@ from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of, reduced_count
 
-__all__ = [
-    "finish_stored",
-    "finish_tflite_conv",
-    "finish_torch_average",
-    "write_kernel_binary",
-    "write_kernel_reduction",
-    "write_tflite_hard_swish",
-    "write_xnnpack_line",
-]  # fmt: skip
-
 
 def finish_stored(op: Op, b: Builder, steps: Node) -> None:
     """Ends an operator with integers, clipped to the limits of the quantization and of a fused activation."""

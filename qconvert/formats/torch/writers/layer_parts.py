@@ -23,21 +23,6 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of, range_axes
 from qconvert.operators.sizes import SAME, window_extent
 
-__all__ = [
-    "computes_on_quantizations",
-    "integer_sum",
-    "is_symmetric",
-    "pad_conv_data",
-    "pad_data",
-    "pads_of",
-    "real_data",
-    "round_data",
-    "round_recurrent_data",
-    "subtract_zero_point",
-    "sum_as_tflite",
-    "torch_pads",
-]
-
 
 def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
     """The pads before each axis, then those after each."""

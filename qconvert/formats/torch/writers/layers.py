@@ -24,8 +24,6 @@ from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.sizes import swapped_weights
 
-__all__ = ["WRITERS"]
-
 
 def _bias(op: Op, b: Builder) -> Any:
     """The bias's float values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""

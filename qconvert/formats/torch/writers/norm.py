@@ -11,8 +11,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
 
-__all__ = ["WRITERS", "axes_of"]
-
 #: The smallest normal float32: divided by that instead of by a norm of zero, zeros stay zeros.
 _LEAST_NORM = 2.0**-126
 

@@ -10,8 +10,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis, w
 from qconvert.graph import Array, Op, numpy_dtype
 from qconvert.operators.signal import fake_quant_quantization
 
-__all__ = ["WRITERS"]
-
 
 def plain(operator: str) -> WriteFunction:
     """An operator of the same operands."""

@@ -17,8 +17,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis
 from qconvert.graph import Array, Op
 from qconvert.operators.resize import nearest, positions
 
-__all__ = ["WRITERS", "known_sizes", "nearest_operator"]
-
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
 _SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear2d", ("linear", 3): "upsample_trilinear3d",

@@ -10,8 +10,6 @@ from qconvert.formats.torch.writers.kernels import write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, integer_range
 
-__all__ = ["WRITERS"]
-
 
 def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of float values. The quantize of quantized_decomposed takes float32 alone."""

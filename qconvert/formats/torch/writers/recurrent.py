@@ -15,8 +15,6 @@ from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, activation_names, resets_before_product
 from qconvert.rewriting.lowering import Scope, conditions
 
-__all__ = ["WRITERS"]
-
 _BIAS, _LENGTHS, _STATE, _PEEPHOLES = 3, 4, 5, 7
 #: Steps of a sequence up to which they are written one after the other.
 _MOST_STEPS = 256

@@ -12,8 +12,6 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["FOLLOWED", "WRITERS", "defer_sizes", "sizes_of"]
-
 _ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv, "FloorDiv": operator.floordiv}
 
 
