@@ -55,9 +55,10 @@ class Place:
         """A constant; of its own type unless another one is given."""
         values = np.asarray(data, numpy_dtype(dtype) if dtype else None)
         dtype = canonical_dtype(values.dtype)
+        name = f"{self.hint}/constant" if self.hint and values.ndim else "constant"
         if values.size > _SMALL:
-            return Value(self, self.b.const(values, "constant"), dtype)
-        made = self.b.make_once("constant", f"{dtype} {values.tolist()!r}", lambda: [self.b.const(values, "constant")])
+            return Value(self, self.b.const(values, name), dtype)
+        made = self.b.make_once("constant", f"{dtype} {values.tolist()!r}", lambda: [self.b.const(values, name)])
         return Value(self, made[0], dtype)
 
     def nodes(self, kind: str, operands: Sequence[Value], dtypes: Sequence[str], **attributes: Any) -> list[Value]:
