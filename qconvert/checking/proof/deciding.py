@@ -358,6 +358,8 @@ def _find_read_tensor(graph: Graph, ops: Sequence[Op], name: str, inputs: Sequen
     """Which of the tensors that operators read one of theirs is computed from; "" if from several or none."""
     writers = {op.outputs[0]: op for op in ops}
     while name not in inputs:
+        if name not in writers:  # a constant
+            return ""
         given = [item for item in writers[name].inputs if item and graph[item].data is None]
         if len(given) != 1:
             return ""
