@@ -27,7 +27,6 @@ _ABOUT = {
         "a Mul that took over a factor, and Softmax's beta that another scale took over; what conversions make of each other: "
         "MatMul and Gemm, pools and means"
     ),
-    "checking/classify.py": "a word of a sentence",
     "checking/expected_values.py": (
         "sums of two values and batch normalization have error bounds of their own; hidden values of an LSTM are rounded at each step"
     ),

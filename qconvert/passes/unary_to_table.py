@@ -102,9 +102,9 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
 
 
 def _is_of_bytes(graph: Graph, op: Op) -> bool:
-    """Whether what it computes and what it gives are codes of 8 bits, for which a table is small."""
+    """Whether what it computes, of one operand, and what it gives are codes of 8 bits, for which a table is small."""
     data = [graph[name] for name in (*op.inputs, *op.outputs) if name and not graph[name].is_constant]
-    return all(has_codes(tensor) and _width(tensor) <= _BYTE for tensor in data)
+    return len(data) == 1 + len(op.outputs) and all(has_codes(tensor) and _width(tensor) <= _BYTE for tensor in data)
 
 
 def _has_lookup(codes: Tensor, target: Target) -> bool:
