@@ -329,9 +329,14 @@ class Kind:
         intervals = tuple(found[name] if name else ANY for name in op.inputs)
         return Operands(op, tensors, intervals, tuple(found[name] for name in self.moved_inputs(op)))
 
-    def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
-        """Between which float values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
-        return self.bounds(self.operands(graph, op, found))
+    def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval] | None = None) -> Interval:
+        """Between which float values the results of `op` lie, before its activation.
+
+        Args:
+            graph, op: an operator of this kind.
+            found: the intervals of its inputs by name; None where they may have any value.
+        """
+        return self.bounds(self.operands(graph, op, dict.fromkeys(op.inputs, ANY) if found is None else found))
 
     def limits(self, op: Op, constant: Callable[[str], Array | None]) -> tuple[float | None, float | None] | None:
         """Between which numbers `op` clips its data, None at an open end.

@@ -121,7 +121,7 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     bounds = kind_of(clip).limits(clip, graph.constant)
     if bounds is None or not is_exact(bounds, source):
         return None
-    own = kind_of(writer).interval(graph, writer, dict.fromkeys(writer.inputs, ANY))
+    own = kind_of(writer).interval(graph, writer)
     inner, first, second = (clip_range(source, limits) for limits in (own, activation_bounds(writer), bounds))
     if own != ANY and second[0] <= inner[0] and inner[1] <= second[1]:
         return replace(writer, outputs=clip.outputs)

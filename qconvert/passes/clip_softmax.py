@@ -9,14 +9,16 @@ An accelerator knows a Softmax by the two operators around it, so that a target 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, drop_keys
+from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-_BOUNDS = {"Softmax": (0.0, 1.0), "LogSoftmax": (None, 0.0)}
+_KINDS = ("Softmax", "LogSoftmax")
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -24,13 +26,14 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if target is not None and target.accelerator is not None:
         return graph, ()
     rewriter, count = Rewriter(graph), 0
-    for op in rewriter.of_kind(*_BOUNDS):
+    for op in rewriter.of_kind(*_KINDS):
         if not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
             continue
         result = graph[op.outputs[0]]
         real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
-        clip = rewriter.clip(values, _BOUNDS[op.kind], bounded, op.source)
+        bounds = [bound if math.isfinite(bound) else None for bound in kind_of(op).interval(graph, op)]
+        clip = rewriter.clip(values, bounds, bounded, op.source)
         in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
         rewriter.replace(op, in_float, clip, Op("Quantize", (bounded,), (result.name,), {}, op.source))
         count += 1

@@ -23,7 +23,6 @@ from qconvert.arithmetic import affine_range, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.operators.properties import ANY
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
@@ -118,7 +117,7 @@ def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool
     assert result.quantization is not None
     step = float(result.quantization.scale.min())
     own, others = affine_range(result.quantization, result.dtype), affine_range(fixed, result.dtype)
-    low, high = kind_of(op).interval(graph, op, dict.fromkeys(op.inputs, ANY))
+    low, high = kind_of(op).interval(graph, op)
     lost = max(float(others[0].max()) - max(float(own[0].min()), low), min(float(own[1].max()), high) - float(others[1].min()))
     return fixed.step >= 2 * step or lost > step
 

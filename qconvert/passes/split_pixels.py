@@ -137,13 +137,14 @@ def _split_pixels(rewriter: Rewriter, op: Op, chain: tuple[str, str], window: Ar
     if op["data_format"] == "channels_last":
         rewriter.replace(last, replace(conv, inputs=(data.name, *operands), outputs=(result.name,)))
         return
+    perm = permutation("channels_first", 4)
     turned = [
-        rewriter.add(f"{tensor.name}/channels_first", tensor, shape=tuple((tensor.shape or ())[axis] for axis in (0, 3, 1, 2)))
+        rewriter.add(f"{tensor.name}/channels_first", tensor, shape=tuple((tensor.shape or ())[axis] for axis in perm))
         for tensor in (data, result)
     ]
     rewriter.replace(
         last,
-        Op("Transpose", (data.name,), (turned[0],), {"perm": permutation("channels_first", 4)}, op.source),
+        Op("Transpose", (data.name,), (turned[0],), {"perm": perm}, op.source),
         replace(conv, inputs=(turned[0], *operands), outputs=(turned[1],)),
         Op("Transpose", (turned[1],), (result.name,), {"perm": permutation("channels_last", 4)}, op.source),
     )

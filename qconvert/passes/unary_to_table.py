@@ -43,7 +43,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> Pass
     """Make tables for the functions that hold a kind which the target's format or runtime lacks; for chains where they are asked for."""
     rewriter, roots = Tables(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)
-    chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
+    chains = _chains(rewriter, roots, _BYTE if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
         return graph, ()
     wanted = set(graph.public)

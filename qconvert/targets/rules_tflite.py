@@ -16,6 +16,7 @@ from qconvert.formats.tflite.write_operators import write_operators
 from qconvert.graph import Graph, Op
 from qconvert.kernels.litert.limits import FACTORS, Sides, list_unfit_factors
 from qconvert.operators import kind_of
+from qconvert.operators.formulas.places import MOST_JOINED
 from qconvert.operators.opaque import is_custom
 from qconvert.operators.products import is_depthwise
 from qconvert.plugins import Target, Violation
@@ -54,8 +55,6 @@ _MICRO_RECURRENT = {
 }
 #: Operators of tflite-micro whose results are indices of int32 alone (arg_min_max.cc, shape.cc; measured).
 _GIVES_INT32 = ("ARG_MAX", "ARG_MIN", "SHAPE")
-#: Tensors that tflite-micro joins at once (concatenation.cc, kMaxInputNum).
-_MOST_JOINED = 10
 #: Where the first weights and the first state of these are; and inputs of an LSTM that tflite-micro wants (the input gate), or has none of
 #: (peepholes, projection, layer normalization).
 _WEIGHTS_AND_STATE = {"SVDF": (1, 4), "UNIDIRECTIONAL_SEQUENCE_LSTM": (2, 18)}
@@ -87,7 +86,7 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
         result = w.tensor(operator.outputs[0])
         if operator.builtin in _GIVES_INT32 and result.dtype != "int32":
             yield result.name, f"{operator.builtin} giving {result.dtype}"
-        if operator.builtin == "CONCATENATION" and len(operator.inputs) > _MOST_JOINED:
+        if operator.builtin == "CONCATENATION" and len(operator.inputs) > MOST_JOINED:
             yield result.name, f"CONCATENATION of {len(operator.inputs)} tensors"
         data = w.tensor(operator.inputs[0]) if operator.builtin == "DEQUANTIZE" else None
         if data is not None and data.quantization is not None and data.quantization.scale.size > 1:  # dequantize.cc reads the first alone

@@ -37,7 +37,7 @@ from qconvert.operators.windows import count_windows
 #: Types that are added up as they are; others wrap around in, or are exact in, one of them.
 _ADDED = ("float32", "float64", "int32", "int64")
 #: Tensors that every runtime joins at once (tflite-micro, concatenation.cc: kMaxInputNum).
-_MOST_JOINED = 10
+MOST_JOINED = 10
 
 
 @lowers("Tile")
@@ -53,7 +53,7 @@ def copies_side_by_side(x: Value, repeats: Value) -> Value:
 
 def _repeat_along(x: Value, count: int, axis: int) -> Value:
     """Return so many copies side by side; of many, halves are."""
-    if count <= _MOST_JOINED:
+    if count <= MOST_JOINED:
         return x if count == 1 else apply("Concat", *[x] * count, axis=axis)
     half = _repeat_along(x, count // 2, axis)
     return apply("Concat", half, half, *[x] * (count % 2), axis=axis)
@@ -62,9 +62,9 @@ def _repeat_along(x: Value, count: int, axis: int) -> Value:
 @lowers("Concat")
 def join_by_tens(*items: Value, axis: int) -> Value:
     """At most ten side by side, and these in their turn."""
-    if len(items) <= _MOST_JOINED:
+    if len(items) <= MOST_JOINED:
         return None
-    groups = [items[first : first + _MOST_JOINED] for first in range(0, len(items), _MOST_JOINED)]
+    groups = [items[first : first + MOST_JOINED] for first in range(0, len(items), MOST_JOINED)]
     parts = [apply("Concat", *group, axis=axis) if len(group) > 1 else group[0] for group in groups]
     return apply("Concat", *parts, axis=axis)
 
