@@ -47,6 +47,7 @@ _ABOUT = {
         "writes the operators that round data when they run; puts a Gather or a Mul before linear layers, through the Reshape of "
         "their rows; writes the operators of fake quantization"
     ),
+    "conversion/states/joined_layers.py": "divides a linear layer, and joins the results",
     "conversion/states/network.py": "the two forms of a linear layer; how PyTorch calls the constants of its modules",
     "conversion/states/places.py": "which operators PyTorch's modules of functions stand for",
     "conversion/states/sequences.py": "which operators FX quantizes",

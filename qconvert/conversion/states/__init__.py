@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 
 from qconvert.conversion.states.inserted_operators import Rounding, adjust_inputs, round_at_run_time
+from qconvert.conversion.states.joined_layers import split_joined_layers
 from qconvert.conversion.states.network import Network, align_prefixes, module_of, with_linear_layers
 from qconvert.conversion.states.places import Places
 from qconvert.conversion.states.sequences import place_sequences
@@ -36,6 +37,7 @@ def join_parameters(parameters: Parameters, graph: Graph, scopes: Mapping[str, s
     graph = with_linear_layers(graph)
     known = {module_of(tensor.name) for tensor in graph.constants()} | set(scopes.values())
     parameters, name_in_file = align_prefixes(parameters, known)
+    graph = split_joined_layers(graph, parameters.tensors)
     network = Network(graph, scopes, parameters)
     substitution = Substitution(network)
     substitution.run()

@@ -236,9 +236,12 @@ def _with_named_weights(graph: Graph) -> Graph:
     """A product with a transposed constant as one that says that its weights are turned."""
     producers = graph.producers()
     ops: list[Op] = []
+    turned: set[str] = set()
     for op in graph.ops:
         before = producers.find(op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
         if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
             op = op.with_input(1, before.inputs[0]).with_attributes(trans_b=1)
+            turned.add(before.outputs[0])
         ops.append(op)
-    return graph.evolve(ops=ops)
+    turned.difference_update(graph.public, *(op.inputs for op in ops))
+    return graph.evolve(ops=[op for op in ops if turned.isdisjoint(op.outputs)])

@@ -127,6 +127,32 @@ def test_layers_that_read_the_same_data_in_one_order_share_a_gather(tmp_path: Pa
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize(
+    ("joined", "layers"),
+    [("gate_up_proj", ("gate_proj", "up_proj")), ("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("lm_head", ("embed_out",))],
+)
+def test_a_layer_of_the_network_that_is_several_in_the_checkpoint(joined: str, layers: tuple[str, ...], tmp_path: Path) -> None:
+    """Each part is a product of its own, with its own act-order; the results are joined."""
+    folder = copied("gm_desc4", tmp_path)
+    head, data = parts(folder)
+    stored = {f"{layer}.{key.rpartition('.')[2]}": head[key] for key in head if key.startswith(LAYERS[1]) for layer in layers}
+    put_together(folder, stored, data)
+    size = 256 * len(layers)
+    weights = numpy_helper.from_array(np.zeros((size, 256), np.float32), f"{joined}.weight")
+    nodes = [
+        helper.make_node("Transpose", [f"{joined}.weight"], ["w"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    sides = [helper.make_tensor_value_info(name, 1, [2, 3, count]) for name, count in (("x", 256), ("y", size))]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
+    found = read_parameters(folder / "model.safetensors", {})
+    x = np.random.default_rng(0).normal(size=(2, 3, 256)).astype(np.float32)
+    (y,) = evaluate(load(folder / "model.safetensors", graph=tmp_path / "float.onnx"), {"x": x}).values()
+    wanted = x @ dequantized(found.tensors[f"{layers[0]}.weight"], found.orders[layers[0]]).T
+    np.testing.assert_allclose(y, np.concatenate([wanted] * len(layers), axis=2), atol=2e-6 * np.abs(wanted).max())
+
+
 def copied(name: str, path: Path) -> Path:
     shutil.copytree(FIXTURES / name, path / name)
     return path / name
