@@ -52,7 +52,7 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
     return {
         "qweight": columns_of_words(weight.words, rows=_OUTPUTS).view(np.int32),
         "qzeros": pack(np.ascontiguousarray(zeros.reshape(len(zeros), -1)), _BITS).view(np.int32),
-        "scales": np.ascontiguousarray(weight.scale.T),
+        "scales": weight.scale.T,
     }
 
 

@@ -21,7 +21,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written, expand_blocks
-from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_row_major, unpack, word_count, words_of_bytes
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
@@ -54,13 +54,13 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     found = {
-        "weight_packed": to_row_major(weight.words).view(np.int32),
-        "weight_scale": np.ascontiguousarray(weight.scale),
+        "weight_packed": weight.words.view(np.int32),
+        "weight_scale": weight.scale,
         "weight_shape": np.array([weight.outputs, weight.inputs], np.int64),
     }
     if not weight.is_symmetric:
         packed = pack(np.ascontiguousarray(weight.zero.astype(np.uint8).T), weight.bits)
-        found["weight_zero_point"] = np.ascontiguousarray(packed.T).view(np.int32)
+        found["weight_zero_point"] = packed.T.view(np.int32)
     return {**found, **activation_tensors(weight)}
 
 
@@ -107,7 +107,7 @@ def has_matrix_of_scales(parts: Parts) -> bool:
 def _write_int8(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     half = symmetric_zero_point(weight.bits)
-    found = {"weight": (weight.codes - np.uint8(half)).view(np.int8), "weight_scale": np.ascontiguousarray(weight.scale)}
+    found = {"weight": (weight.codes - np.uint8(half)).view(np.int8), "weight_scale": weight.scale}
     if not weight.is_symmetric:
         found["weight_zero_point"] = (weight.zero - half).astype(np.int8)
     return {**found, **activation_tensors(weight)}

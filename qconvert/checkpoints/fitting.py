@@ -237,17 +237,22 @@ def _shift_codes(weight: BlockWeight, by: int) -> BlockWeight | None:
 
 def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:
     """scale * (q - zero) + offset as scale * q + offset, with an offset of the type of the scales: a type that holds both."""
-    wanted = _offsets(weight)
-    wrong = np.ones(wanted.shape, bool)
-    own = weight.scale.dtype.name
-    for name in sorted(needs.scales, key=lambda name: name != own):
+    scales, wanted = weight.scales, _offsets(weight)
+
+    def convert(name: str, rows: slice = slice(None)) -> tuple[Array, Array, Array]:
         dtype = dtype_of(name)
         with np.errstate(over="ignore"):
-            scale, offset = weight.scales.astype(dtype), wanted.astype(np.float32).astype(dtype)
-        changes = (offset.astype(np.float64) != wanted) | (to_float32(scale) != weight.scales)
+            scale, offset = scales[rows].astype(dtype), wanted[rows].astype(np.float32).astype(dtype)
+        return scale, offset, (offset.astype(np.float64) != wanted[rows]) | (to_float32(scale) != scales[rows])
+
+    names = sorted(needs.scales, key=lambda name: name != weight.scale.dtype.name)
+    for name in names:
+        if convert(name, slice(1))[2].any():
+            continue  # a type that does not fit mostly shows it in the first row
+        scale, offset, changes = convert(name)
         if not changes.any():
             return replace(weight, zero=None, offset=offset, scale=scale, outer=None)
-        wrong = changes if name == own else wrong & changes
+    wrong = np.all([convert(name)[2] for name in names], axis=0)
     raise _NoRoomError("zero point times scale is no number of the type that offsets have", float(wrong.mean()))
 
 

@@ -72,8 +72,7 @@ def _read_mxfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
 
 
 def _pack_tensors(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:
-    scale = np.ascontiguousarray(weight.scale)
-    found = {name: to_row_major(weight.words).view(np.uint8), "weight_scale": scale.view(scale_as) if scale_as else scale}
+    found = {name: to_row_major(weight.words).view(np.uint8), "weight_scale": weight.scale.view(scale_as) if scale_as else weight.scale}
     return {**found, **activation_tensors(weight)}
 
 

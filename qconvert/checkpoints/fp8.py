@@ -57,7 +57,7 @@ def _codes(weight: BlockWeight) -> Array:
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     first = {"tensor": weight.scale[0, :1], "block": weight.scale[::_SQUARE]}
-    scale = np.ascontiguousarray(first.get(weight.strategy, weight.scale))
+    scale = first.get(weight.strategy, weight.scale)
     return {"weight": _codes(weight), "weight_scale": scale, **activation_tensors(weight)}
 
 
@@ -75,7 +75,7 @@ def _write_modelopt(weight: BlockWeight) -> dict[str, Array]:
 
 
 def _write_squares(weight: BlockWeight) -> dict[str, Array]:
-    return {"weight": _codes(weight), "weight_scale_inv": np.ascontiguousarray(weight.scale[::_SQUARE])}
+    return {"weight": _codes(weight), "weight_scale_inv": weight.scale[::_SQUARE]}
 
 
 def _config_of_squares(written: Written) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _config_of_squares(written: Written) -> dict[str, Any]:
 
 
 def _write_powers(weight: BlockWeight) -> dict[str, Array]:
-    return {"weight": _codes(weight), "weight_scale": np.ascontiguousarray(weight.scale).view(np.uint8), **activation_tensors(weight)}
+    return {"weight": _codes(weight), "weight_scale": weight.scale.view(np.uint8), **activation_tensors(weight)}
 
 
 def _state_powers(kind: LayerKind) -> dict[str, Any]:

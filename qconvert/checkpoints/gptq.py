@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks, is_head
-from qconvert.checkpoints.weight import WORD, BlockWeight, pack, to_row_major, unpack
+from qconvert.checkpoints.weight import WORD, BlockWeight, pack, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
@@ -74,9 +74,9 @@ def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
     groups = weight.groups if weight.groups is not None else np.arange(weight.inputs, dtype=np.int32) // weight.block
     zeros = np.ascontiguousarray((weight.zero - less).T).astype(np.uint8)
     return {
-        "qweight": to_row_major(weight.words.T).view(np.int32),
+        "qweight": weight.words.T.view(np.int32),
         "qzeros": pack(zeros, weight.bits).view(np.int32),
-        "scales": np.ascontiguousarray(weight.scale.T),
+        "scales": weight.scale.T,
         "g_idx": groups.astype(np.int32),
     }
 

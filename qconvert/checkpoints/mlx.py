@@ -16,7 +16,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import E8M0_NAN, Container, Needs, Parts, Written
 from qconvert.checkpoints.fp8 import refuse_nan_codes
-from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight, to_row_major
+from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 5, 6, 8)
@@ -81,16 +81,15 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.offset is not None
-    return _shape_tensors(weight, {"weight": to_row_major(weight.words), "scales": weight.scale, "biases": weight.offset})
+    return _shape_tensors(weight, {"weight": weight.words, "scales": weight.scale, "biases": weight.offset})
 
 
 def _write_small(weight: BlockWeight) -> dict[str, Array]:
-    scales = np.ascontiguousarray(weight.scale).view(np.uint8)
-    return _shape_tensors(weight, {"weight": to_row_major(weight.words), "scales": scales})
+    return _shape_tensors(weight, {"weight": weight.words, "scales": weight.scale.view(np.uint8)})
 
 
 def _shape_tensors(weight: BlockWeight, tensors: dict[str, Array]) -> dict[str, Array]:
-    return {name: np.ascontiguousarray(tensor).reshape(*weight.shape[:-1], -1) for name, tensor in tensors.items()}
+    return {name: tensor.reshape(*weight.shape[:-1], -1) for name, tensor in tensors.items()}
 
 
 def _config(written: Written, mode: str) -> dict[str, Any]:

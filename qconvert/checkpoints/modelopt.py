@@ -36,7 +36,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     codes = weight.codes ^ np.uint8(symmetric_zero_point(_BITS))
-    found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": np.ascontiguousarray(weight.scale)}
+    found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": weight.scale}
     return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
 
 

@@ -268,10 +268,10 @@ class _Repacking:
                         self._count(layers[-1])
                     if layer.name in self._source.layers:
                         self._tell_progress()
+                    self._source.release(layer.name)
                     for name, tensor in layer.tensors.items() if not self._misfits else ():
                         writer.add(name, tensor)
                         sizes[name] = tensor.nbytes
-                    self._source.release(layer.name)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -9,17 +9,20 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array, canonical_dtype, numpy_dtype
+from qconvert.checkpoints.weight import to_row_major
 from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to
+from qconvert.files.mapped import release_pages
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
 _LARGEST_INDEX, _MOST_FILES = 200_000_000, 10_000
@@ -33,6 +36,10 @@ _NAMES = {name: stored for stored, name in _TYPES.items()}
 _SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
 #: Bytes of a tensor's entry in a header, without its name.
 _ENTRY = 200
+#: Tensors that wait to be written.
+_WAITING = 4
+#: Bytes of a matrix that are turned at once.
+_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,48 +156,62 @@ def _tensor(content: memoryview, name: str, entry: Mapping[str, Any]) -> Array:
 
 
 class Writer:
-    """A .safetensors file that tensors are added to, each written at once; its header goes before them at the end.
+    """A .safetensors file that tensors are added to, written by a thread meanwhile; its header goes before them at the end.
 
     Room for the header is left at the start of the file and filled with spaces, as the format allows.
 
     Args:
-        stream: of the file.
+        path: of the file.
         names: that tensors may get, at most: they say how much room the header needs.
         metadata: texts of the header.
+        pool: of one thread.
     """
 
-    def __init__(self, stream: BinaryIO, names: list[str], metadata: Mapping[str, str]) -> None:
-        self._stream = stream
+    def __init__(self, path: Path, names: list[str], metadata: Mapping[str, str], pool: ThreadPoolExecutor) -> None:
+        self._path, self._pool = path, pool
         self._header: dict[str, Any] = {"__metadata__": dict(metadata)}
         room = len(json.dumps(self._header)) + sum(len(json.dumps(name)) + _ENTRY for name in names)
         self._room = -(-room // 8) * 8
         self._size = 0
-        stream.write(bytes(8 + self._room))
+        self._waiting: list[Future[None]] = []
+        path.write_bytes(bytes(8 + self._room))
 
     def add(self, name: str, tensor: Array) -> None:
-        """Write a tensor."""
+        """Write a tensor, which stays as it is until the file is finished."""
         if name in self._header:
             raise InternalError("two tensors of a .safetensors file get one name", where=repr(name), rule="duplicate-name")
-        data = np.ascontiguousarray(tensor)
-        shape = list(tensor.shape)
         self._header[name] = {
-            "dtype": _NAMES[canonical_dtype(tensor.dtype)], "shape": shape, "data_offsets": [self._size, self._size + data.nbytes]
+            "dtype": _NAMES[canonical_dtype(tensor.dtype)], "shape": list(tensor.shape),
+            "data_offsets": [self._size, self._size + tensor.nbytes],
         }  # fmt: skip
-        if data.size:
-            self._stream.write(data.reshape(-1).view(np.uint8).data)
-        self._size += data.nbytes
+        if len(self._waiting) == _WAITING:
+            self._waiting.pop(0).result()
+        self._waiting.append(self._pool.submit(self._write, tensor, 8 + self._room + self._size))
+        self._size += tensor.nbytes
+
+    def _write(self, tensor: Array, place: int) -> None:
+        """Write the numbers of a tensor; a matrix that lies in columns is turned as many rows at a time as stay in a cache."""
+        rows = tensor if tensor.ndim == 2 and not tensor.flags.c_contiguous else np.ascontiguousarray(tensor).reshape(1, -1)
+        step = max(1, _AT_ONCE * len(rows) // max(rows.nbytes, 1))
+        with self._path.open("r+b") as stream:
+            stream.seek(place)
+            for first in range(0, len(rows) if rows.size else 0, step):
+                stream.write(to_row_major(rows[first : first + step]).reshape(-1).view(np.uint8).data)
+        release_pages(tensor)
 
     def finish(self) -> None:
-        """Write the header."""
+        """Write the header, once all tensors are."""
+        for future in self._waiting:
+            future.result()
         text = json.dumps(self._header, separators=(",", ":")).encode()
-        self._stream.seek(0)
-        self._stream.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
+        with self._path.open("r+b") as stream:
+            stream.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
 
 
 @contextmanager
 def written_file(path: Path, names: list[str], metadata: Mapping[str, str]) -> Iterator[Writer]:
     """A Writer of a file, finished when the block succeeds."""
-    with path.open("wb") as stream:
-        writer = Writer(stream, names, metadata)
+    with ThreadPoolExecutor(1) as pool:
+        writer = Writer(path, names, metadata, pool)
         yield writer
         writer.finish()
