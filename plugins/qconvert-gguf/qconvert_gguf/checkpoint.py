@@ -65,6 +65,7 @@ _COUNTS = {
     "num_attention_heads": "attention.head_count",
     "max_position_embeddings": "context_length",
 }
+_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _ROPE = "rope_freqs.weight"
 #: What all models of Llama 3 with scaled frequencies state; their factors tell the largest alone.
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -248,8 +249,13 @@ class _Model:
             "tie_word_embeddings": "output.weight" not in self.tensors,
             "attention_bias": "blk.0.attn_q.bias" in self.tensors,
             "mlp_bias": "blk.0.ffn_up.bias" in self.tensors,
-            "torch_dtype": "float16",
+            "torch_dtype": self._find_dtype(),
         }
+
+    def _find_dtype(self) -> str:
+        """Return the type of the largest matrix of floats; that of the scales of most types where all matrices are in blocks."""
+        matrices = [stored for stored in self.tensors.values() if stored.type in _FLOATS and len(stored.shape) == 2]
+        return _FLOATS[max(matrices, key=lambda stored: math.prod(stored.shape)).type] if matrices else "float16"
 
 
 def _find_scaling(factors: Array, base: float, size: int) -> dict[str, Any]:

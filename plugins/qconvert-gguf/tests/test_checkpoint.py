@@ -158,6 +158,13 @@ def test_other_tensors_and_config(tmp_path: Path) -> None:
     assert config["quantization_config"]["group_size"] == 32 and config["quantization_config"]["sym"]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_type_of_the_model_is_that_of_its_embeddings(dtype: str, tmp_path: Path) -> None:
+    llama(tmp_path / "m.gguf", "Q4_0", more={"token_embd.weight": np.ones((32, SIZE), dtype)})
+    qconvert.convert(tmp_path / "m.gguf", tmp_path / "out", result_format="gptq-v2")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == dtype
+
+
 def test_rows_of_qwen2_stay(tmp_path: Path) -> None:
     wanted = llama(tmp_path / "m.gguf", "Q8_0", architecture="qwen2")
     qconvert.convert(tmp_path / "m.gguf", tmp_path / "out", result_format="gptq")
