@@ -59,7 +59,8 @@ def unpack_weight(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight
     """
     kind = KINDS[type]
     count = shape[-1] // kind.values
-    codes, scale, more = kind.read(data.reshape(-1, len(data.reshape(-1)) * kind.values // int(np.prod(shape))))
+    with np.errstate(invalid="ignore"):  # scales that are not finite are an error of whoever requires them
+        codes, scale, more = kind.read(data.reshape(-1, len(data.reshape(-1)) * kind.values // int(np.prod(shape))))
     rows = len(codes) // count
     for name in ("zero", "offset"):
         if name in more:

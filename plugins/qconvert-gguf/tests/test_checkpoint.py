@@ -44,6 +44,7 @@ EXACT = {
     "Q8_0": ("gptq-v2", "compressed-tensors-int8"),
     "Q4_K": ("mlx",),
     "Q6_K": ("compressed-tensors-int8",),
+    "IQ4_NL": ("gptq", "compressed-tensors-int8"),
     "MXFP4": ("mxfp4", "mlx-mxfp4", "nvfp4"),
 }
 FLOAT16 = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
