@@ -92,4 +92,5 @@ AWQ = Container(
     _write,
     _config,
     has_head=False,
+    methods=("awq", "auto-round", "intel/auto-round"),
 )

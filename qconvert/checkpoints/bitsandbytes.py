@@ -103,6 +103,7 @@ BNB_4BIT = Container(
     ("weight.absmax", "weight", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map", *_STATES),
     lambda parts: "weight.absmax" in parts and "weight" in parts,
     _read,
+    methods=("bitsandbytes",),
 )
 BNB_INT8 = Container(
     "bitsandbytes-int8",
@@ -111,4 +112,5 @@ BNB_INT8 = Container(
     lambda parts: "SCB" in parts and parts.dtype("weight") == "int8",
     _read_int8,
     note="bitsandbytes rounds the data of int8 layers to 8 bits at each run, which is not carried over: they stay floats",
+    methods=("bitsandbytes",),
 )

@@ -7,10 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_next_to
+
+if TYPE_CHECKING:
+    from qconvert.checkpoints.container import Container, Parts
 
 _LARGEST = 16_000_000
 #: Files that hold it, the first one under one of the keys.
@@ -63,11 +66,26 @@ class Config:
         stated = self.stated.get("kv_cache_scheme") or self.stated.get("kv_cache_quant_algo")
         return "the quantization of the KV cache, which config.json states, is left out" if stated else ""
 
-    def require_known(self) -> None:
-        """Raise UnsupportedError if config.json states a tool, or transforms of data, that change the meaning of the tensors."""
+    def require_known(self, layers: Mapping[str, tuple[Container, Parts]]) -> None:
+        """Check what config.json states of all layers.
+
+        Raises:
+            UnsupportedError: a tool, or transforms of data, that change the meaning of the tensors.
+            InvalidModelError: another tool than that of a layer's tensors, or groups of layers that are none.
+        """
         method = str(self.stated.get("quant_method", "")).lower()
         if method not in _METHODS:
             raise UnsupportedError(f"config.json states quant_method {method!r}, which is not covered", rule="blocks-not-covered")
+        for layer, (container, _) in layers.items() if method else ():
+            if container.methods and method not in container.methods:
+                raise InvalidModelError(
+                    f"config.json states quant_method {method!r}, the tensors of the layer are those of {container.title}",
+                    where=repr(layer),
+                    rule="config-contradicts",
+                )
+        groups = self.stated.get("config_groups") or {}
+        if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
+            raise InvalidModelError("config.json states config_groups that are no objects", rule="damaged-config")
         if self.stated.get("transform_config"):
             raise UnsupportedError(
                 "config.json states transform_config: data are transformed, which is not covered", rule="blocks-not-covered"
@@ -80,7 +98,7 @@ class Config:
         stated = [item.get("group_size") for item in weights if isinstance(item, dict)]
         own = self.of_layer(layer)
         stated += [own["group_size"]] if "group_size" in own and not own.get("dynamic") else []
-        sizes = [inputs if size is None or size == -1 else size for size in stated if size is None or type(size) is int]
+        sizes = [inputs if size is None or size == -1 else _whole_number("group_size", size, layer) for size in stated]
         if sizes and block not in sizes and not (block == inputs and max(sizes) >= inputs):
             raise InvalidModelError(
                 f"config.json states blocks of {' or '.join(map(str, sorted({*sizes})))} inputs, the tensors of the layer say {block}, of "
@@ -97,8 +115,7 @@ class Config:
     @property
     def _groups(self) -> list[Mapping[str, Any]]:
         """The groups of layers that compressed-tensors states."""
-        found = self.stated.get("config_groups")
-        return [group for group in found.values() if isinstance(group, dict)] if isinstance(found, dict) else []
+        return list((self.stated.get("config_groups") or {}).values())
 
     def group_of_layer(self, layer: str) -> Mapping[str, Any]:
         """What compressed-tensors or ModelOpt states of a layer: the group that names it, else the first that names a class of layers."""
@@ -166,10 +183,18 @@ class Config:
     def require(self, name: str, found: int, where: str) -> None:
         """Raise InvalidModelError if a number stated for all layers contradicts the tensors."""
         stated = self.of_layer(where).get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
-        if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 and stated != found:
+        if stated is not None and _whole_number(name, stated, where) != found:
             raise InvalidModelError(
                 f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"
             )
+
+
+def _whole_number(name: str, stated: Any, layer: str) -> int:
+    if type(stated) is not int:
+        raise InvalidModelError(
+            f"config.json states {name} {stated!r}; a whole number is required", where=repr(layer), rule="damaged-config"
+        )
+    return stated
 
 
 def _matches(pattern: str, layer: str) -> bool:
@@ -190,20 +215,21 @@ def read_config(path: Path) -> Config:
     """The quantization that is stated next to a checkpoint.
 
     Raises:
-        InvalidModelError: the file is no JSON object, or too large to be one.
+        InvalidModelError: the file, or what it states, is no JSON object, or it is too large to be one.
     """
     model: Mapping[str, Any] = {}
     for name in FILES_OF_CONFIG:
         file = path.parent / name
-        if not file.is_file():
+        if not file.exists():
             continue
-        found = json_next_to(file, _LARGEST)
-        stated = found
+        stated = found = json_next_to(file, _LARGEST)
         if name == FILES_OF_CONFIG[0] and isinstance(found, dict):
             model = found
             inner = found.get("text_config")
             places = [found, *([inner] if isinstance(inner, dict) else [])]
-            stated = next((place[key] for place in places for key in KEYS_OF_CONFIG if place.get(key)), None)
-        if isinstance(stated, dict) and stated:
+            stated = next((place[key] for place in places for key in KEYS_OF_CONFIG if place.get(key)), {})
+        if not isinstance(stated, dict):
+            raise InvalidModelError(f"{name}, or the quantization that it states, is no object", rule="damaged-config")
+        if stated:
             return Config(stated, model)
     return Config({}, model)

@@ -271,6 +271,7 @@ class Container:
         has_head: whether the last layer, lm_head, may.
         in_columns: whether words are written column by column: those that lie so in memory are written as they are.
         note: what a user should know of layers that are read.
+        methods: what config.json calls the tool (quant_method), if anything; () for several, which are not told apart.
     """
 
     name: str
@@ -286,6 +287,7 @@ class Container:
     has_head: bool = True
     in_columns: bool = False
     note: str = ""
+    methods: tuple[str, ...] = ()
 
 
 def is_embedding(layer: str) -> bool:

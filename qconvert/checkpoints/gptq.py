@@ -19,6 +19,7 @@ from qconvert.checkpoints.weight import WORD, BlockWeight, pack, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
+_METHODS = ("gptq", "auto-round", "intel/auto-round")
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -140,6 +141,7 @@ GPTQ = Container(
     partial(_config, version="gptq"),
     partial(_files, version="gptq"),
     in_columns=True,
+    methods=_METHODS,
 )
 GPTQ_V2 = Container(
     "gptq-v2",
@@ -152,4 +154,5 @@ GPTQ_V2 = Container(
     partial(_config, version="gptq_v2"),
     partial(_files, version="gptq_v2"),
     in_columns=True,
+    methods=_METHODS,
 )

@@ -59,4 +59,5 @@ QUARK = Container(
     ("weight_scale", "weight", "weight_zero_point", "input_scale", "input_zero_point"),
     lambda parts: parts.dtype("weight") == "int32" and "weight_zero_point" in parts,
     _read,
+    methods=("quark",),
 )

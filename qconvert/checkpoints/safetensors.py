@@ -21,11 +21,11 @@ from qconvert.arithmetic.storage import Array, canonical_dtype, numpy_dtype
 from qconvert.checkpoints.weight import to_row_major
 from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.files.documents import json_next_to
+from qconvert.files.documents import json_next_to, json_of
 from qconvert.files.mapped import release_pages
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
-_LARGEST_INDEX, _MOST_FILES = 200_000_000, 10_000
+_LARGEST_INDEX, _MOST_FILES, _MOST_TENSORS = 200_000_000, 10_000, 1_000_000
 _MAX_RANK = 64
 _TYPES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32", "I64": "int64",
@@ -109,6 +109,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise InvalidModelError(
                 f"the index says that {name} has the tensor, which it lacks", where=repr(lacking[0]), rule="tensor-missing"
             )
+        if doubled := next((tensor for tensor in tensors if tensor in found), ""):
+            raise InvalidModelError(f"{where[doubled]} and {name} have a tensor of this name", where=repr(doubled), rule="duplicate-name")
         found.update(tensors)
         where.update(dict.fromkeys(tensors, name))
         metadata.update(more)
@@ -119,10 +121,10 @@ def _index(path: Path) -> dict[str, str]:
     """Tensor -> the name of its file, by the index that lists `path`; empty where there is none."""
     for file in sorted(path.parent.glob(f"*{_INDEX}")):
         found = json_next_to(file, _LARGEST_INDEX)
-        if not isinstance(found, dict):
-            raise InvalidModelError(f"{file.name} is no index", rule="damaged-config")
-        places = found.get("weight_map")
-        if isinstance(places, dict) and path.name in places.values() and all(isinstance(name, str) for name in places.values()):
+        places = found.get("weight_map") if isinstance(found, dict) else None
+        if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
+            raise InvalidModelError(f"{file.name} is no index: weight_map is to name a file for each tensor", rule="damaged-config")
+        if path.name in places.values():
             return places
     return {}
 
@@ -133,7 +135,10 @@ def _read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
     if len(content) < 8 or length > min(len(content) - 8, _LARGEST_HEADER):
         raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}", rule="damaged-header")
     try:
-        header = json.loads(bytes(content[8 : 8 + length]))
+        header = json_of(bytes(content[8 : 8 + length]), "the header")
+        if len(header) > _MOST_TENSORS:
+            raise InvalidModelError(f"the header lists {len(header)} tensors; at most {_MOST_TENSORS} are read", rule="too-many-tensors")
+        "".join(header).encode()  # halves of surrogate pairs are no names
         metadata = header.pop("__metadata__", None) or {}  # MLX writes null where it is given none
         tensors = {name: _tensor(content[8 + length :], name, entry) for name, entry in header.items()}
         return tensors, {str(key): str(text) for key, text in metadata.items()}

@@ -50,7 +50,7 @@ class CheckpointSource:
         checkpoint = name_experts(read_checkpoint(path))
         layers = layers_in_blocks(checkpoint.tensors, checkpoint.metadata)
         config = read_config(path)
-        config.require_known()
+        config.require_known(layers)
         owners = _owners(layers)
         plain = {name: item for name, item in checkpoint.tensors.items() if name not in owners}
         return cls(checkpoint, config, layers, plain, path.parent if config.model else None)

@@ -167,4 +167,5 @@ TORCHAO = Container(
     ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
     lambda parts: "_weight_qdata" in parts and bool(parts.stated),
     _read,
+    methods=("torchao",),
 )

@@ -35,7 +35,7 @@ def json_of(data: str | bytes, what: str) -> Any:
     try:
         return json.loads(data, object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{what} is not JSON: {error}", rule="not-json") from error
+        raise InvalidModelError(f"{what} is not JSON: {str(error)[:100]}", rule="not-json") from error
 
 
 def json_next_to(file: Path, largest: int) -> Any:
@@ -46,14 +46,13 @@ def json_next_to(file: Path, largest: int) -> Any:
         largest: size in bytes that it may have.
 
     Raises:
-        InvalidModelError: it is larger, or no JSON.
+        InvalidModelError: it is larger, or what json_of() refuses.
     """
+    if not file.is_file():  # a pipe would be waited for
+        raise InvalidModelError(f"{file.name} is not a regular file", rule="not-a-regular-file")
     if (size := file.stat().st_size) > largest:
         raise InvalidModelError(f"{file.name} has {size} bytes; at most {largest} are read", rule="config-too-large")
-    try:
-        return json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{file.name} is no JSON: {str(error)[:100]}", rule="damaged-config") from None
+    return json_of(file.read_bytes(), file.name)
 
 
 def fail(at: str, reason: str, *, rule: str = "malformed-document") -> NoReturn:

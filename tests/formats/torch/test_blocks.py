@@ -241,7 +241,11 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
         with refused(InvalidModelError, rule):
             read_parameters(folder / names[LAYERS[1]], {})
     (folder / "model.safetensors.index.json").write_text("[1")
-    with refused(InvalidModelError, "damaged-config"):
+    with refused(InvalidModelError, "not-json"):
+        read_parameters(folder / names[LAYERS[1]], {})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    put_together(folder, head, data, names[LAYERS[1]])
+    with refused(InvalidModelError, "duplicate-name"):
         read_parameters(folder / names[LAYERS[1]], {})
 
 
@@ -439,6 +443,10 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
 
         return damage
 
+    def replaced_by_folder(folder: Path) -> None:
+        (folder / "config.json").unlink()
+        (folder / "config.json").mkdir()
+
     def shape(key: str, sizes: list[int]) -> Callable[[Path], None]:
         def damage(folder: Path) -> None:
             head, data = parts(folder)
@@ -470,7 +478,12 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ct_MXFP4A16", "wrong-type", InvalidModelError, raw("weight_scale", 255))
     fails("mo_INT4_AWQ", "wrong-type", InvalidModelError, shape("pre_quant_scale", [2, 256]))
     fails("mo_INT4_AWQ", "blocks-do-not-fit", InvalidModelError, shape("weight_scale", [128, 8]))
-    fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
+    fails("ct_W4A16", "not-json", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
+    fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[]") and None)
+    fails("ct_W4A16_ASYM", "damaged-config", InvalidModelError, lambda folder: changed(folder, config_groups="Linear"))
+    fails("gm_v2_asym", "damaged-config", InvalidModelError, lambda folder: changed(folder, bits="4"))
+    fails("gm_desc4", "config-contradicts", InvalidModelError, lambda folder: changed(folder, quant_method="awq"))
+    fails("gm_v2_asym", "not-a-regular-file", InvalidModelError, replaced_by_folder)
 
 
 def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     if not found:
         return None
     config = read_config(path)
-    config.require_known()
+    config.require_known(found)
     tensors: dict[str, Tensor] = {}
     orders: dict[str, Array] = {}
     factors: dict[str, Array] = {}
