@@ -7,13 +7,12 @@ of AutoAWQ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks
 from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, unpack
 
 _BITS, _PER_WORD = 4, 8
@@ -56,7 +55,7 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
     }
 
 
-def _config(written: Written) -> dict[str, Any]:
+def _documents(written: Written) -> Documents:
     bits, block = written.usual
     stated = {
         "quant_method": "awq",
@@ -66,7 +65,7 @@ def _config(written: Written) -> dict[str, Any]:
         "version": "gemm",
         "modules_to_not_convert": list(written.real) or None,
     }
-    return {"quantization_config": stated}
+    return config_of(stated)
 
 
 def _recognizes(parts: Parts) -> bool:
@@ -90,7 +89,7 @@ AWQ = Container(
         one_block=True,
     ),
     _write,
-    _config,
+    _documents,
     has_head=False,
     methods=("awq", "auto-round", "intel/auto-round"),
 )

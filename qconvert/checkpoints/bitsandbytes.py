@@ -76,8 +76,7 @@ def _absmax(parts: Parts, state: dict[str, Any]) -> Array:
             raise parts.shapes_error("weight.absmax", "weight.nested_absmax")
         inner = table.astype(np.float32)[found.reshape(-1)]
         found = inner * np.repeat(outer.reshape(-1), block)[: found.size] + np.float32(offset)
-    if not np.isfinite(found).all():
-        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    parts.require_finite("weight.absmax", found)
     return np.asarray(found.reshape(-1))
 
 
@@ -85,8 +84,7 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
     integers, scales = parts.matrix("weight", "int8"), parts.tensors["SCB"]
     if scales.dtype != np.float32 or scales.size != len(integers):
         raise parts.tensor_error("SCB", f"float32 [{len(integers)}]")
-    if not np.isfinite(scales).all():
-        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    parts.require_finite("SCB", scales)
     if "weight_format" in parts and parts.tensors["weight_format"].any():
         raise UnsupportedError(
             "weight_format is not 0: the integers are not in rows, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"

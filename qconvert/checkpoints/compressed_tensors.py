@@ -20,7 +20,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written, expand_blocks
+from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 
@@ -123,7 +123,7 @@ def _state_integers(kind: LayerKind, *, is_packed: bool) -> dict[str, Any]:
     return {**stated, "zp_dtype": None if kind.is_symmetric else "torch.int8"} if is_packed else stated
 
 
-def config_of_groups(written: Written, format: str, state_weights: Callable[[LayerKind], Mapping[str, Any]]) -> dict[str, Any]:
+def config_of_groups(written: Written, format: str, state_weights: Callable[[LayerKind], Mapping[str, Any]]) -> Documents:
     """The configuration of compressed-tensors (quantization_config.py there), with a group for layers of which it says the same."""
     groups: dict[str, list[str]] = {}
     always: dict[str, Any] = {"dynamic": False, "actorder": None, "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
@@ -149,7 +149,7 @@ def config_of_groups(written: Written, format: str, state_weights: Callable[[Lay
         "global_compression_ratio": None,
         "version": _VERSION,
     }
-    return {"quantization_config": config}
+    return config_of(config)
 
 
 def _state_activations(how: Activations) -> dict[str, Any]:

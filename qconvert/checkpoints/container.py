@@ -13,12 +13,9 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
-from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.weight import BlockWeight
+from qconvert.checkpoints.config import FILES_OF_CONFIG, Config
+from qconvert.checkpoints.weight import BlockWeight, dtype_of
 from qconvert.errors import InvalidModelError, UnsupportedError
-
-#: The exponent of E8M0 that stands for no number.
-E8M0_NAN = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +74,24 @@ class Parts:
         found = self.tensors.get(name)
         if found is None or found.ndim not in axes or not found.size or not is_float(found):
             raise self.tensor_error(name, f"a tensor of floats with {' or '.join(map(str, axes))} axes")
-        if not np.isfinite(found.astype(np.float32)).all():
-            raise InvalidModelError(f"{name} has a scale that is not finite", where=repr(self.layer), rule="scale-not-finite")
+        self.require_finite(name, found)
         return found
 
-    def powers(self, name: str) -> Array:
-        """Powers of two, as their exponents are stored (E8M0)."""
-        import ml_dtypes
+    def small_scales(self, name: str, dtype: str) -> Array:
+        """Scales of 8 bits, all of them finite, as numbers of their type, E4M3 or E8M0; files have bytes where they have no name for it."""
+        found = self.matrix(name, self.dtype(name) if self.dtype(name) == dtype else "uint8").view(dtype_of(dtype))
+        self.require_finite(name, found)
+        return found
 
-        found = self.matrix(name, "uint8")
-        if (found == E8M0_NAN).any():
-            raise self.tensor_error(name, "a matrix of powers of two (E8M0)")
-        return found.view(ml_dtypes.float8_e8m0fnu)
+    def require_finite(self, name: str, scales: Array) -> None:
+        """Raise InvalidModelError where a scale is no finite number."""
+        if not np.isfinite(scales).all():
+            raise InvalidModelError(f"{name} has a scale that is not finite", where=repr(self.layer), rule="scale-not-finite")
 
     def number(self, name: str) -> Array:
         """One float32 that is finite and not 0, as [1, 1]."""
         found = self.tensors.get(name)
-        if found is None or found.size != 1 or not is_float(found) or not np.isfinite(found.astype(np.float32)).all() or not found.any():
+        if found is None or found.size != 1 or not is_float(found) or not np.isfinite(found).all() or not found.any():
             raise InvalidModelError(f"{name} is missing, 0 or not finite", where=repr(self.layer), rule="scale-not-finite")
         return found.astype(np.float32).reshape(1, 1)
 
@@ -253,6 +251,15 @@ class Written:
         return {name: (kind.bits, kind.block) for name, kind in self.layers.items() if (kind.bits, kind.block) != usual}
 
 
+#: JSON files next to a checkpoint, by name: their entries, of config.json those that are added to the model's.
+Documents = Mapping[str, Mapping[str, Any]]
+
+
+def config_of(stated: Mapping[str, Any]) -> Documents:
+    """config.json with a quantization."""
+    return {FILES_OF_CONFIG[0]: {"quantization_config": stated}}
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """How one tool stores a layer.
@@ -265,8 +272,7 @@ class Container:
         read: the tensors and the configuration -> the weight. Raises QConvertError.
         needs: which weights can be written; None where none are.
         write: weight -> tensors by their names below the layer.
-        config: what the configuration says then, as entries of config.json.
-        files: further JSON files that its users' programs read, by name: what they say.
+        documents: what config.json, and other JSON files that its users' programs read, say then.
         has_embeddings: whether tables of embeddings may be in blocks too.
         has_head: whether the last layer, lm_head, may.
         in_columns: whether words are written column by column: those that lie so in memory are written as they are.
@@ -281,8 +287,7 @@ class Container:
     read: Callable[[Parts, Config], BlockWeight]
     needs: Needs | None = None
     write: Callable[[BlockWeight], dict[str, Array]] | None = None
-    config: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
-    files: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
+    documents: Callable[[Written], Documents] = field(default=lambda written: {})
     has_embeddings: bool = False
     has_head: bool = True
     in_columns: bool = False

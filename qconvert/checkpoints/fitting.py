@@ -6,14 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.weight import E4M3, BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
+from qconvert.checkpoints.weight import (
+    E4M3,
+    BlockWeight,
+    comparable_values,
+    dtype_of,
+    pack,
+    symmetric_zero_point,
+    to_float32,
+    to_row_major,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +50,6 @@ class _NoRoomError(Exception):
     def __init__(self, reason: str, share: float = 1.0, shared: str = "blocks") -> None:
         super().__init__(reason)
         self.misfit = Misfit(reason, share, shared)
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The numpy dtype of scales by its name, those of ml_dtypes among them."""
-    if name in ("float16", "float32"):
-        return np.dtype(name)
-    import ml_dtypes
-
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return found
 
 
 def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:

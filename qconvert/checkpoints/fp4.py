@@ -8,7 +8,7 @@ mxfp4; export/quant_utils.py of TensorRT Model Optimizer; OCP Microscaling Forma
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -16,14 +16,15 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.compressed_tensors import activation_tensors, can_state_activations, config_of_groups
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written
-from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
+from qconvert.checkpoints.modelopt import documents_of_modelopt
 from qconvert.checkpoints.weight import E2M1, BlockWeight, to_row_major
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import UnsupportedError
 
 _BITS, _PER_WORD = 4, 8
 #: Inputs of a block; ModelOpt has NVFP4 with 32 too.
 _NVFP4_BLOCKS, _MXFP4_BLOCKS = (16, 32), (32,)
+_E4M3, _E8M0 = "float8_e4m3fn", "float8_e8m0fnu"
 
 
 def _words(parts: Parts, name: str) -> Array:
@@ -33,42 +34,26 @@ def _words(parts: Parts, name: str) -> Array:
     return np.ascontiguousarray(packed).view("<u4")
 
 
-def _weight(parts: Parts, name: str, scale: Array, config: Config, blocks: tuple[int, ...], **more: Any) -> BlockWeight:
-    words = _words(parts, name)
+def _read(parts: Parts, config: Config, name: str, blocks: tuple[int, ...], scales: str, level: str = "") -> BlockWeight:
+    """A weight whose codes are `name`, with scales of a type, and a second level of them."""
+    words, scale = _words(parts, name), parts.small_scales("weight_scale", scales)
     inputs = words.shape[1] * _PER_WORD
     if scale.shape[0] != words.shape[0] or inputs not in [block * scale.shape[1] for block in blocks]:
         raise parts.shapes_error(name, "weight_scale")  # of FP6, which has the same names, the blocks would be longer
-    found = BlockWeight(words, _BITS, inputs, scale, table=E2M1, activations=read_activations(parts, config), **more)
-    with np.errstate(over="ignore"):
-        if not np.isfinite(found.scales).all():
-            raise InvalidModelError("a scale with its second level is not finite", where=repr(parts.layer), rule="scale-not-finite")
-    return found
-
-
-def _e4m3(parts: Parts) -> Array:
-    found = parts.matrix("weight_scale", "float8_e4m3fn")
-    if not np.isfinite(found.astype(np.float32)).all():
-        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
-    return found
-
-
-def _read_nvfp4(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(
-        parts, "weight_packed", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_global_scale"), outer_divides=True
+    found = BlockWeight(
+        words,
+        _BITS,
+        inputs,
+        scale,
+        table=E2M1,
+        outer=parts.number(level) if level else None,
+        outer_divides=level == "weight_global_scale",
+        factors=parts.factors(inputs),
+        activations=read_activations(parts, config),
     )
-
-
-def _read_nvfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
-    factors = parts.factors(2 * parts.matrix("weight", "uint8").shape[1])
-    return _weight(parts, "weight", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_scale_2"), factors=factors)
-
-
-def _read_mxfp4(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight_packed", parts.powers("weight_scale"), config, _MXFP4_BLOCKS)
-
-
-def _read_mxfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight", parts.powers("weight_scale"), config, _MXFP4_BLOCKS)
+    with np.errstate(over="ignore"):
+        parts.require_finite(level or "weight_scale", found.scales)
+    return found
 
 
 def _pack_tensors(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:
@@ -91,7 +76,7 @@ def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
     return _pack_tensors(weight, "weight_packed", "uint8")
 
 
-def _config_nvfp4(written: Written) -> dict[str, Any]:
+def _config_nvfp4(written: Written) -> Documents:
     weights = {"num_bits": _BITS, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
     return config_of_groups(written, "nvfp4-pack-quantized", lambda kind: {**weights, "scale_dtype": "torch.float8_e4m3fn"})
 
@@ -107,19 +92,19 @@ def _algorithm(written: Written) -> str:
     return "NVFP4" if rounds_data.pop() else "W4A16_NVFP4"
 
 
-def _config_mxfp4(written: Written) -> dict[str, Any]:
+def _config_mxfp4(written: Written) -> Documents:
     weights = {"num_bits": _BITS, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True, "scale_dtype": "torch.uint8"}
     return config_of_groups(written, "mxfp4-pack-quantized", lambda kind: weights)
 
 
-_NVFP4_NEEDS = Needs((_BITS,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), inputs_in_words=True)
-_MXFP4 = Needs((_BITS,), E2M1, scales=("float8_e8m0fnu",), blocks=(32,), inputs_in_words=True, has_activations=can_state_activations)
+_NVFP4_NEEDS = Needs((_BITS,), E2M1, scales=(_E4M3,), blocks=(16,), inputs_in_words=True)
+_MXFP4 = Needs((_BITS,), E2M1, scales=(_E8M0,), blocks=(32,), inputs_in_words=True, has_activations=can_state_activations)
 NVFP4 = Container(
     "nvfp4",
     "compressed-tensors (nvfp4-pack-quantized)",
     ("weight_packed", "weight_scale", "weight_global_scale", "input_global_scale", "input_scale"),
-    lambda parts: "weight_packed" in parts and "weight_shape" not in parts and parts.dtype("weight_scale") == "float8_e4m3fn",
-    _read_nvfp4,
+    lambda parts: "weight_packed" in parts and "weight_shape" not in parts and parts.dtype("weight_scale") == _E4M3,
+    partial(_read, name="weight_packed", blocks=_NVFP4_BLOCKS, scales=_E4M3, level="weight_global_scale"),
     replace(
         _NVFP4_NEEDS,
         outer="divides",
@@ -132,19 +117,18 @@ NVFP4_MODELOPT = Container(
     "nvfp4-modelopt",
     "ModelOpt (NVFP4)",
     ("weight_scale", "weight", "weight_scale_2", "input_scale", "pre_quant_scale"),
-    lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float8_e4m3fn",
-    _read_nvfp4_modelopt,
+    lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == _E4M3,
+    partial(_read, name="weight", blocks=_NVFP4_BLOCKS, scales=_E4M3, level="weight_scale_2"),
     replace(_NVFP4_NEEDS, outer="times", has_activations=lambda how: how is None or (how.has_two_levels and not how.scale_divides)),
     _write_nvfp4_modelopt,
-    lambda written: config_of_modelopt(written, _algorithm(written)),
-    lambda written: files_of_modelopt(written, _algorithm(written)),
+    lambda written: documents_of_modelopt(written, _algorithm(written)),
 )
 MXFP4 = Container(
     "mxfp4",
     "compressed-tensors (mxfp4-pack-quantized)",
     ("weight_packed", "weight_scale", "input_scale"),
     lambda parts: "weight_packed" in parts and "weight_shape" not in parts and parts.dtype("weight_scale") == "uint8",
-    _read_mxfp4,
+    partial(_read, name="weight_packed", blocks=_MXFP4_BLOCKS, scales=_E8M0),
     _MXFP4,
     _write_mxfp4,
     _config_mxfp4,
@@ -154,5 +138,5 @@ MXFP4_MODELOPT = Container(
     "ModelOpt or Quark (mxfp4)",
     ("weight_scale", "weight", "input_scale"),
     lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "uint8",
-    _read_mxfp4_modelopt,
+    partial(_read, name="weight", blocks=_MXFP4_BLOCKS, scales=_E8M0),
 )

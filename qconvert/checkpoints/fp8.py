@@ -18,9 +18,9 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations, read_activations
 from qconvert.checkpoints.compressed_tensors import activation_tensors, can_state_activations, config_of_groups, has_matrix_of_scales
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written, expand_blocks
-from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
-from qconvert.checkpoints.weight import E4M3, BlockWeight, words_of_bytes
+from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
+from qconvert.checkpoints.modelopt import documents_of_modelopt
+from qconvert.checkpoints.weight import E4M3, BlockWeight, dtype_of, words_of_bytes
 from qconvert.errors import InvalidModelError
 
 _BITS, _SQUARE, _MODELOPT = 8, 128, "FP8"
@@ -40,7 +40,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     refuse_nan_codes(parts, codes)
     name = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
     if parts.dtype(name) == "uint8":
-        scale = parts.powers(name)
+        scale = parts.small_scales(name, "float8_e8m0fnu")
         if scale.shape[0] != len(codes) or codes.shape[1] % scale.shape[1]:
             raise parts.shapes_error("weight", name)
         config.require_block(parts.layer, codes.shape[1] // scale.shape[1], codes.shape[1])
@@ -50,9 +50,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 
 
 def _codes(weight: BlockWeight) -> Array:
-    import ml_dtypes
-
-    return np.ascontiguousarray(weight.codes).view(ml_dtypes.float8_e4m3fn)
+    return np.ascontiguousarray(weight.codes).view(dtype_of("float8_e4m3fn"))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -78,7 +76,7 @@ def _write_squares(weight: BlockWeight) -> dict[str, Array]:
     return {"weight": _codes(weight), "weight_scale_inv": weight.scale[::_SQUARE]}
 
 
-def _config_of_squares(written: Written) -> dict[str, Any]:
+def _state_squares(written: Written) -> Documents:
     has_powers = any(kind.activations is not None and kind.activations.has_powers for kind in written.layers.values())
     stated = {
         "quant_method": "fp8",
@@ -88,7 +86,7 @@ def _config_of_squares(written: Written) -> dict[str, Any]:
         "modules_to_not_convert": list(written.real) or None,
         **({"scale_fmt": "ue8m0"} if has_powers else {}),
     }
-    return {"quantization_config": stated}
+    return config_of(stated)
 
 
 def _write_powers(weight: BlockWeight) -> dict[str, Array]:
@@ -130,8 +128,7 @@ FP8_MODELOPT = Container(
     _read,
     Needs((_BITS,), E4M3, scales=("float32",), outputs=0, has_activations=_rounds_by_one_scale),
     _write_modelopt,
-    partial(config_of_modelopt, algorithm=_MODELOPT),
-    partial(files_of_modelopt, algorithm=_MODELOPT),
+    partial(documents_of_modelopt, algorithm=_MODELOPT),
 )
 FP8 = Container(
     "fp8",
@@ -141,7 +138,7 @@ FP8 = Container(
     _read,
     Needs((_BITS,), E4M3, scales=("float32",), blocks=(_SQUARE,), outputs=_SQUARE, has_activations=_rounds_groups),
     _write_squares,
-    _config_of_squares,
+    _state_squares,
 )
 MXFP8 = Container(
     "mxfp8",

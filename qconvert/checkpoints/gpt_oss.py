@@ -13,9 +13,9 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import E8M0_NAN, Container, Parts
+from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.safetensors import Checkpoint
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.weight import E2M1, BlockWeight, dtype_of
 from qconvert.errors import InvalidModelError
 
 _BLOCK, _BYTES = 32, 16
@@ -45,18 +45,15 @@ def name_experts(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
-    import ml_dtypes
-
     blocks, scales = parts.tensors["blocks"], parts.tensors.get("scales")
     if blocks.dtype != np.uint8 or blocks.ndim != 4 or blocks.shape[3] != _BYTES or not blocks.size:
         raise parts.tensor_error("blocks", f"uint8 [E, N, G, {_BYTES}]")
     if scales is None or scales.dtype != np.uint8 or scales.shape != blocks.shape[:3]:
         raise parts.tensor_error("scales", f"uint8 {list(blocks.shape[:3])}")
-    if (scales == E8M0_NAN).any():
-        raise parts.tensor_error("scales", "powers of two (E8M0)")
     experts, outputs, groups = scales.shape
     words = np.ascontiguousarray(blocks).reshape(experts * outputs, groups * _BYTES).view("<u4")
-    scale: Array = np.ascontiguousarray(scales).reshape(experts * outputs, groups).view(ml_dtypes.float8_e8m0fnu)
+    scale: Array = np.ascontiguousarray(scales).reshape(experts * outputs, groups).view(dtype_of("float8_e8m0fnu"))
+    parts.require_finite("scales", scale)
     return BlockWeight(words, 4, groups * _BLOCK, scale, table=E2M1, experts=experts)
 
 

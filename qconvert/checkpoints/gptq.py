@@ -7,6 +7,7 @@ value is scale * (q - zero point). Source: qlinear_cuda.py of AutoGPTQ, BaseQuan
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,11 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written, divide_blocks, is_head
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks, is_head
 from qconvert.checkpoints.weight import WORD, BlockWeight, pack, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
-_METHODS = ("gptq", "auto-round", "intel/auto-round")
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -82,7 +82,7 @@ def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
     }
 
 
-def _config(written: Written, version: str) -> dict[str, Any]:
+def _documents(written: Written, version: str) -> Documents:
     bits, block = written.usual
     others: dict[str, Any] = {
         f"+:^{re.escape(name)}$": {"bits": other_bits, "group_size": other} for name, (other_bits, other) in written.unusual().items()
@@ -100,25 +100,7 @@ def _config(written: Written, version: str) -> dict[str, Any]:
         "pack_dtype": "int32",
         **({"dynamic": others} if others else {}),
     }
-    return {"quantization_config": stated}
-
-
-def _files(written: Written, version: str) -> dict[str, Any]:
-    """AutoGPTQ's own file, with what config.json says."""
-    return {"quantize_config.json": _config(written, version)["quantization_config"]}
-
-
-def _needs(least: int) -> Needs:
-    return Needs(
-        _BITS,
-        zeros=lambda bits: (least, 2**bits - 1),
-        has_groups=True,
-        outputs_in_words=True,
-        inputs_in_words=True,
-    )
-
-
-_PARTS = ("qweight", "qzeros", "scales", "g_idx")
+    return {**config_of(stated), "quantize_config.json": stated}  # AutoGPTQ's own file
 
 
 def _recognizes(parts: Parts) -> bool:
@@ -130,29 +112,20 @@ def _columns(parts: Parts, name: str) -> int:
     return int(parts.tensors[name].size // max(len(parts.tensors[name]), 1)) if parts.tensors[name].ndim else 0
 
 
-GPTQ = Container(
-    "gptq",
-    "GPTQ v1",
-    _PARTS,
-    _recognizes,
-    _read,
-    _needs(1),
-    partial(_write, less=1),
-    partial(_config, version="gptq"),
-    partial(_files, version="gptq"),
-    in_columns=True,
-    methods=_METHODS,
-)
-GPTQ_V2 = Container(
-    "gptq-v2",
-    "GPTQ v2",
-    _PARTS,
-    lambda parts: False,
-    _read,
-    _needs(0),
-    partial(_write, less=0),
-    partial(_config, version="gptq_v2"),
-    partial(_files, version="gptq_v2"),
-    in_columns=True,
-    methods=_METHODS,
-)
+def _make_container(name: str, title: str, version: str, recognizes: Callable[[Parts], bool], less: int) -> Container:
+    return Container(
+        name,
+        title,
+        ("qweight", "qzeros", "scales", "g_idx"),
+        recognizes,
+        _read,
+        Needs(_BITS, zeros=lambda bits: (less, 2**bits - 1), has_groups=True, outputs_in_words=True, inputs_in_words=True),
+        partial(_write, less=less),
+        partial(_documents, version=version),
+        in_columns=True,
+        methods=("gptq", "auto-round", "intel/auto-round"),
+    )
+
+
+GPTQ = _make_container("gptq", "GPTQ v1", "gptq", _recognizes, 1)
+GPTQ_V2 = _make_container("gptq-v2", "GPTQ v2", "gptq_v2", lambda parts: False, 0)

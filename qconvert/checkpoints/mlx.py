@@ -7,14 +7,15 @@ inputs, E4M3 of 16 in nvfp4, without a second level. Tables of embeddings are st
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
-from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import E8M0_NAN, Container, Needs, Parts, Written
+from qconvert.checkpoints.config import FILES_OF_CONFIG, Config
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
 from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -58,8 +59,6 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
 
 
 def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
-    import ml_dtypes
-
     mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
     if mode not in ("mxfp4", "nvfp4", "mxfp8"):
         raise UnsupportedError(
@@ -67,86 +66,54 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
         )
     block, bits = _NVFP4 if mode == "nvfp4" else _MX, 8 if mode == "mxfp8" else 4
     parts, experts = parts.join_experts()
-    words, stored = parts.words("weight"), parts.matrix("scales", "uint8")
+    words, scale = parts.words("weight"), parts.small_scales("scales", "float8_e4m3fn" if mode == "nvfp4" else "float8_e8m0fnu")
     inputs = words.shape[1] * WORD // bits
-    if len(stored) != len(words) or stored.shape[1] * block != inputs:
+    if len(scale) != len(words) or scale.shape[1] * block != inputs:
         raise parts.shapes_error("weight", "scales")
-    if (stored == E8M0_NAN).any() or (block == _NVFP4 and ((stored & 0x7F) == 0x7F).any()):
-        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
     if mode == "mxfp8":
         refuse_nan_codes(parts, words.view(np.uint8))
-    scale = stored.view(ml_dtypes.float8_e4m3fn if block == _NVFP4 else ml_dtypes.float8_e8m0fnu)
     return BlockWeight(words, bits, inputs, scale, table=E4M3 if mode == "mxfp8" else E2M1, experts=experts)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
-    assert weight.offset is not None
-    return _shape_tensors(weight, {"weight": weight.words, "scales": weight.scale, "biases": weight.offset})
-
-
-def _write_small(weight: BlockWeight) -> dict[str, Array]:
-    return _shape_tensors(weight, {"weight": weight.words, "scales": weight.scale.view(np.uint8)})
-
-
-def _shape_tensors(weight: BlockWeight, tensors: dict[str, Array]) -> dict[str, Array]:
+    scales = weight.scale.view(np.uint8) if weight.scale.itemsize == 1 else weight.scale
+    tensors = {"weight": weight.words, "scales": scales, **({} if weight.offset is None else {"biases": weight.offset})}
     return {name: tensor.reshape(*weight.shape[:-1], -1) for name, tensor in tensors.items()}
 
 
-def _config(written: Written, mode: str) -> dict[str, Any]:
+def _documents(written: Written, mode: str) -> Documents:
     bits, block = written.usual
     others = {name: {"group_size": other, "bits": other_bits, "mode": mode} for name, (other_bits, other) in written.unusual().items()}
     stated = {"group_size": block, "bits": bits, "mode": mode, **others}
-    return {"quantization": stated, "quantization_config": stated}
+    return {FILES_OF_CONFIG[0]: {"quantization": stated, "quantization_config": stated}}
 
 
-_PARTS = ("scales", "weight", "biases")
+def _make_container(name: str, mode: str, recognizes: Callable[[Parts], bool], needs: Needs, *, has_biases: bool = False) -> Container:
+    return Container(
+        name,
+        f"MLX ({mode})",
+        ("scales", "weight", "biases"),
+        recognizes,
+        _read if has_biases else _read_of_mode,
+        replace(needs, has_experts=True, inputs_in_words=True),
+        _write,
+        partial(_documents, mode=mode),
+        has_embeddings=True,
+    )
 
 
-def _is_small(parts: Parts) -> bool:
-    return parts.dtype("weight") == "uint32" and parts.dtype("scales") == "uint8" and "biases" not in parts
-
-
-MLX = Container(
+MLX = _make_container(
     "mlx",
-    "MLX (affine)",
-    _PARTS,
+    "affine",
     lambda parts: parts.dtype("weight") == "uint32" and "biases" in parts and "scales" in parts,
-    _read,
-    Needs(_BITS, has_offsets=True, scales=("float16", "bfloat16", "float32"), blocks=_BLOCKS, has_experts=True, inputs_in_words=True),
-    _write,
-    partial(_config, mode="affine"),
-    has_embeddings=True,
+    Needs(_BITS, has_offsets=True, scales=("float16", "bfloat16", "float32"), blocks=_BLOCKS),
+    has_biases=True,
 )
-MLX_MXFP4 = Container(
+MLX_MXFP4 = _make_container(
     "mlx-mxfp4",
-    "MLX (mxfp4)",
-    _PARTS,
-    _is_small,
-    _read_of_mode,
-    Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(32,), has_experts=True, inputs_in_words=True),
-    _write_small,
-    partial(_config, mode="mxfp4"),
-    has_embeddings=True,
+    "mxfp4",
+    lambda parts: parts.dtype("weight") == "uint32" and parts.dtype("scales") == "uint8" and "biases" not in parts,
+    Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(_MX,)),
 )
-MLX_NVFP4 = Container(
-    "mlx-nvfp4",
-    "MLX (nvfp4)",
-    _PARTS,
-    lambda parts: False,
-    _read_of_mode,
-    Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), has_experts=True, inputs_in_words=True),
-    _write_small,
-    partial(_config, mode="nvfp4"),
-    has_embeddings=True,
-)
-MLX_MXFP8 = Container(
-    "mlx-mxfp8",
-    "MLX (mxfp8)",
-    _PARTS,
-    lambda parts: False,
-    _read_of_mode,
-    Needs((8,), E4M3, scales=("float8_e8m0fnu",), blocks=(_MX,), has_experts=True, inputs_in_words=True),
-    _write_small,
-    partial(_config, mode="mxfp8"),
-    has_embeddings=True,
-)
+MLX_NVFP4 = _make_container("mlx-nvfp4", "nvfp4", lambda parts: False, Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(_NVFP4,)))
+MLX_MXFP8 = _make_container("mlx-mxfp8", "mxfp8", lambda parts: False, Needs((8,), E4M3, scales=("float8_e8m0fnu",), blocks=(_MX,)))

@@ -8,14 +8,13 @@ export/quant_utils.py of TensorRT Model Optimizer.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point
 
 _BITS, _AWQ = 4, "W4A16_AWQ"
@@ -40,23 +39,14 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
     return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
 
 
-def config_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
-    """What config.json says."""
-    stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER}
-    return {"quantization_config": {**stated, **_group_size(written), "ignore": list(written.real)}}
-
-
-def files_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
-    """ModelOpt's own file, which TensorRT-LLM reads."""
-    stated = {"quant_algo": algorithm, "kv_cache_quant_algo": None, **_group_size(written), "exclude_modules": list(written.real)}
+def documents_of_modelopt(written: Written, algorithm: str) -> Documents:
+    """What config.json says, and ModelOpt's own file, which TensorRT-LLM reads."""
+    size = {"group_size": written.usual[1]} if written.usual[1] > 0 else {}
+    stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER, **size, "ignore": list(written.real)}
+    own = {"quant_algo": algorithm, "kv_cache_quant_algo": None, **size, "exclude_modules": list(written.real)}
     if algorithm == _AWQ:
-        stated |= {"has_zero_point": False, "pre_quant_scale": True}
-    return {FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": stated}}
-
-
-def _group_size(written: Written) -> dict[str, int]:
-    size = written.usual[1]
-    return {"group_size": size} if size > 0 else {}
+        own |= {"has_zero_point": False, "pre_quant_scale": True}
+    return {**config_of(stated), FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": own}}
 
 
 INT4_MODELOPT = Container(
@@ -74,6 +64,5 @@ INT4_MODELOPT = Container(
         one_block=True,
     ),
     _write,
-    partial(config_of_modelopt, algorithm=_AWQ),
-    partial(files_of_modelopt, algorithm=_AWQ),
+    partial(documents_of_modelopt, algorithm=_AWQ),
 )

@@ -336,9 +336,9 @@ class _Repacking:
                 where=repr(name),
                 rule="blocks-differ",
             )
-        entries = self._container.config(written) if layers else {}
+        documents = dict(self._container.documents(written)) if layers else {}
         kept = {key: _without_quantization(value) for key, value in self._source.config.model.items() if key not in KEYS_OF_CONFIG}
-        documents = {FILES_OF_CONFIG[0]: {**kept, **entries}, **(self._container.files(written) if layers else {})}
+        documents[FILES_OF_CONFIG[0]] = {**kept, **documents.get(FILES_OF_CONFIG[0], {})}
         for name, document in documents.items():
             (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -202,6 +202,16 @@ def symmetric_zero_point(bits: int) -> int:
     return int(2 ** (bits - 1))
 
 
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The numpy dtype of scales or codes by its name, those of ml_dtypes among them."""
+    if name in ("float16", "float32"):
+        return np.dtype(name)
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
 def to_float32(numbers: Array) -> Array:
     """Numbers as float32, which holds those of every type of scales."""
     return numbers.astype(np.float32)

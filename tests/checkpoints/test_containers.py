@@ -67,9 +67,8 @@ def read_again(container: Container, weight: BlockWeight) -> BlockWeight:
     reader = next(item for item in CONTAINERS if item.recognizes(parts))
     how = None if weight.activations is None else replace(weight.activations, scale=None, zero=0)
     kind = LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, how)
-    config = container.config(Written({"a.b": kind}, [], weight.groups is not None))
-    stated = config.get("quantization_config") or config["quantization"]
-    return reader.read(parts, Config(stated))
+    config = container.documents(Written({"a.b": kind}, [], weight.groups is not None))["config.json"]
+    return reader.read(parts, Config(config["quantization_config"]))
 
 
 @pytest.mark.parametrize("container", WRITTEN, ids=lambda container: container.name)

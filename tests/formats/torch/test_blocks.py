@@ -475,7 +475,7 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ar_auto_awq_W4A16_asym", "blocks-do-not-fit", InvalidModelError, shape("scales", [2, 512]))
     fails("ct_W4A16_ASYM", "blocks-do-not-fit", InvalidModelError, shape("weight_zero_point", [64, 2]))
     fails("ct_W4A16", "wrong-type", InvalidModelError, without("weight_scale"))
-    fails("ct_MXFP4A16", "wrong-type", InvalidModelError, raw("weight_scale", 255))
+    fails("ct_MXFP4A16", "scale-not-finite", InvalidModelError, raw("weight_scale", 255))
     fails("mo_INT4_AWQ", "wrong-type", InvalidModelError, shape("pre_quant_scale", [2, 256]))
     fails("mo_INT4_AWQ", "blocks-do-not-fit", InvalidModelError, shape("weight_scale", [128, 8]))
     fails("ct_W4A16", "not-json", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
