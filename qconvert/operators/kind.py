@@ -299,6 +299,11 @@ class Kind:
         return self.rule == "convert" and not (self.quantizes or self.dequantizes)
 
     @property
+    def commutes(self) -> bool:
+        """Whether its two operands may change places (Add, Mul)."""
+        return self.affine is not None and self.affine(0, 2.0) == self.affine(1, 2.0)
+
+    @property
     def normalizes(self) -> bool:
         """Whether it takes off a mean, divides by a deviation, and scales by parameters (BatchNormalization, LayerNormalization)."""
         return "epsilon" in self.attributes

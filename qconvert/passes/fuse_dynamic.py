@@ -13,15 +13,19 @@ What else reads the nodes between keeps them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of, output_axis
+from qconvert.operators.values import Value, apply, clip, maximum, minimum
 from qconvert.plugins import PassResult, Target
-from qconvert.rewriting import Match, Pattern, Rewriter, dequantized_source, match_producer
+from qconvert.rewriting import Pattern, Rewriter, dequantized_source
+from qconvert.rewriting.drawn_patterns import draw_pattern
 
+_PLAIN = {"activation": ""}
 #: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them.
 _INTEGER_PRODUCT = Pattern(
     "Mul",
@@ -29,21 +33,32 @@ _INTEGER_PRODUCT = Pattern(
         "Cast",
         Pattern("MatMulInteger|ConvInteger", Pattern("DynamicQuantizeLinear", name="rounding"), "weights", name="product"),
         name="cast",
+        attributes={"to": "float32"},
     ),
-    Pattern("Mul", name="scales"),
+    Pattern("Mul", name="scales", attributes=_PLAIN),
     any_order=True,
+    attributes=_PLAIN,
 )
-#: (clip(round(x * (1 / scale)) + point) - point) * scale.
-_SHIFTED = Pattern("Add", Pattern("Round", Pattern("Mul", "data", Pattern("Div", "one", "scale"))), "point")
-_ROUNDED = Pattern("Mul", Pattern("Sub", Pattern("Clip", _SHIFTED, "low", "high"), "point"), "scale")
-#: max((highest - lowest) / 255, eps), 0 among both.
-_HIGHEST = Pattern("Max", Pattern("ReduceMax", "data", "highest_axes"), "zero")
-_LOWEST = Pattern("Min", Pattern("ReduceMin", "data", "lowest_axes"), "other_zero", name="lowest")
-_SCALE = Pattern("Unsqueeze", Pattern("Max", Pattern("Div", Pattern("Sub", _HIGHEST, _LOWEST), "count"), name="scale"))
-#: clip(first - round(lowest / scale)).
-_POINT = Pattern("Unsqueeze", Pattern("Clip", Pattern("Sub", "first", Pattern("Round", Pattern("Div", "lowest", "scale"))), "low", "high"))
-#: The limits of uint8 and int8.
-_LIMITS = ((0.0, 255.0), (-128.0, 127.0))
+
+
+def _round_data(low: float, high: float) -> Callable[..., Value]:
+    """Return what PyTorch computes between data and their float values after they were rounded, in steps from `low` to `high`."""
+
+    def round_data(data: Value, low_axes: Value, high_axes: Value, eps: Value) -> Value:
+        lowest = minimum(apply("ReduceMin", data, low_axes), 0.0)
+        highest = maximum(apply("ReduceMax", data, high_axes), 0.0)
+        least_scale = maximum((highest - lowest) / 255.0, eps)
+        first_point = clip(low - apply("Round", lowest / least_scale), low, high)
+        scale, point = (apply("Unsqueeze", item, None) for item in (least_scale, first_point))
+        return (clip(apply("Round", data * (1.0 / scale)) + point, low, high) - point) * scale
+
+    return round_data
+
+
+#: By the limits of uint8 and int8.
+_ROUNDED = tuple(
+    draw_pattern(_round_data(*limits), "data", "lowest_axes", "highest_axes", "eps") for limits in ((0.0, 255.0), (-128.0, 127.0))
+)
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -73,16 +88,6 @@ class _Fusing(Rewriter):
         self.fused: set[int] = set()
         self._moved: dict[str, str] = {}
 
-    def _match(self, pattern: Pattern, name: str) -> Match | None:
-        """Return how a pattern fits before a tensor; None where it does not, or an operator has an activation."""
-        found = match_producer(self.producers, pattern, name)
-        return None if found is None or any(op.attributes.get("activation") for op in found.ops) else found
-
-    def _numbers(self, match: Match, *names: str) -> tuple[float | None, ...]:
-        """Return the single numbers that tensors of a match are."""
-        found = [self.graph.constant(match.tensors[name]) for name in names]
-        return tuple(None if data is None or data.size != 1 else float(np.float32(data.reshape(-1)[0])) for data in found)
-
     def _find_data(self, name: str) -> str:
         """Return float data of which `name` are the rounded values, also after data movement, which then follow the data; "" if there are
         none."""
@@ -102,27 +107,15 @@ class _Fusing(Rewriter):
     def _find_rounded_data(self, name: str) -> str:
         """Return the float data x of which `name` is the value after Quantize and Dequantize in 255 steps from min(x) to max(x); "" if of
         none."""
-        rounded = self._match(_ROUNDED, name)
-        if rounded is None:
+        match = next((found for pattern in _ROUNDED if (found := self.match(pattern, name)) is not None), None)
+        if match is None:
             return ""
-        scale, point = self._match(_SCALE, rounded.tensors["scale"]), self._match(_POINT, rounded.tensors["point"])
-        if scale is None or point is None:
+        data = self.graph[match.tensors["data"]]
+        reduced = [self.graph.constant(match.tensors[axes]) for axes in ("lowest_axes", "highest_axes")]
+        if data.shape != self.graph[name].shape or not all(axes is not None and len(axes) == data.rank for axes in reduced):
             return ""
-        data, limits = rounded.tensors["data"], self._numbers(rounded, "low", "high")
-        reduced = [self.graph.constant(scale.tensors[axes]) for axes in ("highest_axes", "lowest_axes")]
-        fits = (
-            limits in _LIMITS
-            and self._numbers(rounded, "one") == (1,)
-            and self._numbers(scale, "count", "zero", "other_zero") == (255, 0, 0)
-            and self._numbers(point, "first", "low", "high") == (limits[0], *limits)
-            and scale.tensors["data"] == data
-            and all(point.tensors[word] == scale.named[word].outputs[0] for word in ("lowest", "scale"))
-            and all(axes is not None and len(axes) == self.graph[data].rank for axes in reduced)
-        )
-        if not fits:
-            return ""
-        self.fused.update(id(op) for match in (rounded, scale, point) for op in match.ops)
-        return data
+        self.fused.update(map(id, match.ops))
+        return data.name
 
     def fuse_float_product(self, op: Op) -> Op | None:
         """Return a product of rounded data and weights after a Dequantize as an operator of dynamic range; None if it is none."""
@@ -145,8 +138,8 @@ class _Fusing(Rewriter):
     def fuse_integer_product(self, op: Op) -> Op | None:
         """Return the operator of dynamic range that a DynamicQuantizeLinear, a product of integers, a Cast and this Mul by both scales are;
         None if it is no such Mul."""
-        match = self._match(_INTEGER_PRODUCT, op.name)
-        if match is None or match.named["cast"]["to"] != "float32":
+        match = self.match(_INTEGER_PRODUCT, op.name)
+        if match is None:
             return None
         rounding, product, cast, scales = (match.named[word] for word in ("rounding", "product", "cast", "scales"))
         if product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:

@@ -7,21 +7,26 @@ becomes the operator of that name. It sums in its own order: the last bit of a f
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, reduce
+from typing import Any
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Producers, Tensor
 from qconvert.graph.names import Names
-from qconvert.operators import kind_of
-from qconvert.operators.recurrent import CELLS
+from qconvert.operators import KINDS, kind_of
+from qconvert.operators.recurrent import ACTIVATIONS, CELLS, Activation, Parts
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
+from qconvert.operators.values import Value
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, PassResult, Target
-from qconvert.rewriting import Pattern, Rewriter, match_producer
+from qconvert.rewriting import Pattern, Rewriter
 from qconvert.rewriting.control_flow import prefix_of
+from qconvert.rewriting.drawn_patterns import Drawn
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -171,26 +176,55 @@ def _origin(body: Graph, name: str) -> str:
 
 
 #: Kinds that are activations of a recurrence, which names them as they are.
-_ACTIVATIONS = ("Sigmoid", "Tanh", "Relu")
-_NEW = Pattern("|".join(_ACTIVATIONS), name="g")
-#: (1 - update) * g + update * hidden.
-_GRU = Pattern(
-    "Add",
-    Pattern("Mul", Pattern("Sub", "one", "update"), _NEW, any_order=True),
-    Pattern("Mul", "update", "hidden", any_order=True),
-    any_order=True,
-)
+_PLAIN_ACTIVATIONS = tuple(name for name, (alpha, beta, _) in ACTIVATIONS.items() if name in KINDS and not (alpha or beta))
 
 
-def _lstm_pattern(kind: str) -> Pattern:
-    """Return output * last(forget * cell + input * g), whose three gates are of one kind."""
-    kept = Pattern("Mul", Pattern(kind, name="forget"), "cell", any_order=True)
-    added = Pattern("Mul", Pattern(kind, name="input"), _NEW, any_order=True)
-    last = Pattern(_NEW.kinds, Pattern("Add", kept, added, any_order=True, name="sum"), name="last")
-    return Pattern("Mul", Pattern(kind, name="output"), last, any_order=True)
+class _GateSums(Drawn):
+    """What is added up for gates, while a cell's step is drawn: which products and constants that is, the graph says.
+
+    A match gives the tensor under what is in the sum ("data", "hidden" or "both") and the number of the gate.
+    """
+
+    def __init__(self, what: str, first: int, count: int) -> None:
+        super().__init__(f"{what} {first}")
+        self._what, self._first, self._count = what, first, count
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        return "rows", self._count
+
+    def apply(self, kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
+        if kind == "Split":
+            return [_GateSums(self._what, self._first + place, 1) for place in range(outputs)]
+        if kind == "Add" and all(isinstance(item, _GateSums) for item in operands):
+            return _GateSums("both", self._first, self._count)
+        return super().apply(kind, operands, attributes, outputs)
 
 
-_LSTMS = tuple(map(_lstm_pattern, _ACTIVATIONS))
+@cache
+def _draw_cell(kind: str, gate: str, before: int) -> tuple[Pattern, ...]:
+    """Return the patterns of a cell's next states.
+
+    Args:
+        kind: LSTM, GRU or RNN.
+        gate: the activation of its gates. A match gives its other ones under their places, "1" and "2".
+        before: linear_before_reset of a GRU.
+    """
+    cell, (hidden, *others) = CELLS[kind], (Drawn(name) for name in ("hidden", "cell"))
+
+    def activation(place: int) -> Activation:
+        kinds = "|".join(_PLAIN_ACTIVATIONS) if place else gate
+        return lambda value: Drawn(Pattern(kinds, value.part, name=str(place) if place else ""))
+
+    def product(values: Value, first: int, count: int) -> Value:
+        if values is hidden:
+            return _GateSums("hidden", first, count)
+        return Drawn(Pattern("Gemm", values.part, name=f"product {first}", attributes={"activation": ""}))
+
+    op = Op(kind, (), (), {"linear_before_reset": before} if "linear_before_reset" in KINDS[kind].attributes else {})
+    parts = Parts(op, [activation(place) for place in range(len(cell.activations))], product)
+    found = cell.step(parts, _GateSums("data", 0, cell.gates), hidden, *others[: cell.states - 1])
+    return tuple(item.part for item in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,72 +265,49 @@ class _Linear:
 
 def cell_of(body: Graph, states: int) -> Cell | None:
     """Return the cell that a body is, with so many states and one element of a sequence after them; None if it is none."""
-    if states not in (1, 2) or len(body.inputs) != states + 1:
+    if len(body.inputs) != states + 1:
         return None
-    found = [_Cells(body, hidden, states) for hidden in range(states)]
-    makers = [cells.lstm() if states == 2 else cells.gru() or cells.rnn() for cells in found]
-    return next((cell for cell in makers if cell is not None), None)
+    kinds = [kind for kind, cell in CELLS.items() if cell.states == states]
+    forms = itertools.product(kinds, _PLAIN_ACTIVATIONS, (0, 1), range(states))
+    return next((found for form in forms if (found := _Cells(body, form[-1], states).match(*form[:-1])) is not None), None)
 
 
 class _Cells:
     def __init__(self, body: Graph, hidden: int, states: int) -> None:
-        self._body = body
+        self._body, self._rewriter = body, Rewriter(body)
         self._makers = Producers((name, op) for name, op in body.producers().items() if not op.attributes.get("activation"))
         self._x, self._h = body.inputs[states], body.inputs[hidden]
         self._hidden = hidden
-        self._new = body.outputs[:states]
-        self._c = next((name for name in body.inputs[:states] if name != self._h), "")
+        order = sorted(range(states), key=lambda place: place != hidden)
+        self._new = [body.outputs[place] for place in order]
+        self._old = dict(zip(("hidden", "cell"), (body.inputs[place] for place in order), strict=False))
 
-    def rnn(self) -> Cell | None:
-        """h' = f(W x + R h + b)"""
-        op = self._activation(self._new[0])
-        return None if op is None else self._cell("RNN", [self._linear(op.inputs[0])], (op,))
+    def match(self, kind: str, gate: str, before: int) -> Cell | None:
+        """Return the cell of a kind that the body is, with an activation of its gates; None if it is none."""
+        tensors, named = dict(self._old), dict[str, Op]()
+        for pattern, name in zip(_draw_cell(kind, gate, before), self._new, strict=True):
+            found = self._rewriter.match(pattern, name)
+            if found is None or any(tensors.setdefault(key, value) != value for key, value in found.tensors.items()):
+                return None
+            if any(named.setdefault(key, op) != op for key, op in found.named.items()):
+                return None
+        gates = [self._gate(place, tensors, named) for place in range(CELLS[kind].gates)]
+        others = [named[str(place)].kind for place in range(1, len(CELLS[kind].activations))]
+        return self._cell(kind, gates, (gate, *others), before)
 
-    def gru(self) -> Cell | None:
-        """h' = z * h + (1 - z) * g(x part + reset)"""
-        found = match_producer(self._makers, _GRU, self._new[0])
-        one = None if found is None else self._body.constant(found.tensors["one"])
-        if found is None or one is None or not (one == 1).all() or found.tensors["hidden"] != self._h:
+    def _gate(self, place: int, tensors: Mapping[str, str], named: Mapping[str, Op]) -> _Linear | None:
+        """Return all that is added up for a gate; None if a part of it is no such sum."""
+        sums = {what: self._linear(name) for what in ("both", "data", "hidden") if (name := tensors.get(f"{what} {place}")) is not None}
+        if (data := sums.get("data")) is not None and data.r is not None:
             return None
-        gate = self._activation(found.tensors["update"])
-        update = self._linear(gate.inputs[0]) if gate is not None else None
-        return None if gate is None or update is None else self._reset(gate, found.named["g"], update)
+        if (hidden := sums.get("hidden")) is not None:  # its constants are what the reset gate takes a part of
+            sums["hidden"] = None if hidden.w is not None else replace(hidden, w_bias=0.0, r_bias=hidden.r_bias + hidden.w_bias)
+        if (op := named.get(f"product {place}")) is not None:
+            inner = self._matrix(op)
+            sums["product"] = None if inner is None else _Linear(r=inner[0], w_bias=inner[1])
+        return reduce(lambda a, b: None if a is None or b is None else a.plus(b), sums.values())
 
-    def _reset(self, gate: Op, g: Op, update: _Linear) -> Cell | None:
-        """Return the part of a GRU's hidden gate that the reset gate takes: r * (R h + b), or R (r * h)."""
-        total = self._linear(g.inputs[0])
-        if total is None or total.r is not None or len(total.others) != 1 or total.w is None:
-            return None
-        other = self._makers.find(total.others[0], "Gemm")
-        inner = self._matrix(other) if other is not None else None
-        factors = self._operands(other.inputs[0] if inner is not None and other is not None else total.others[0], "Mul")
-        for r, h in (factors, factors[::-1]) if factors else ():
-            reset = self._activation(r, gate)
-            part = self._linear(reset.inputs[0]) if reset is not None else None
-            if part is None:
-                continue
-            if inner is not None:
-                if h == self._h:
-                    hidden = _Linear(total.w, inner[0], total.w_bias + inner[1], total.r_bias)
-                    return self._cell("GRU", [update, part, hidden], (gate, g), before=0)
-                continue
-            product = self._linear(h)
-            if product is not None and product.r is not None and product.w is None and not product.others:
-                hidden = _Linear(total.w, product.r, total.w_bias + total.r_bias, product.r_bias + product.w_bias)
-                return self._cell("GRU", [update, part, hidden], (gate, g), before=1)
-        return None
-
-    def lstm(self) -> Cell | None:
-        """c' = f * c + i * g(cell part), h' = o * last(c')"""
-        for pattern in _LSTMS:
-            found = match_producer(self._makers, pattern, self._new[self._hidden])
-            if found is None or (found.named["sum"].name, found.tensors["cell"]) != (self._new[1 - self._hidden], self._c):
-                continue
-            gates = [self._linear(found.named[name].inputs[0]) for name in ("input", "output", "forget", "g")]
-            return self._cell("LSTM", gates, [found.named[name] for name in ("output", "g", "last")])
-        return None
-
-    def _cell(self, kind: str, gates: Sequence[_Linear | None], activations: Sequence[Op], before: int = 0) -> Cell | None:
+    def _cell(self, kind: str, gates: Sequence[_Linear | None], activations: tuple[str, ...], before: int) -> Cell | None:
         w, r, b = [], [], []
         for gate in gates:
             if gate is None or gate.w is None or gate.r is None or gate.others:
@@ -309,11 +320,7 @@ class _Cells:
         if any(item.shape != (cells, cells) for item in r) or any(len(item) != cells for item in w):
             return None
         bias = np.concatenate([*(one for one, _ in b), *(other for _, other in b)]).astype(np.float32)
-        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), tuple(op.kind for op in activations), self._hidden, before)
-
-    def _activation(self, name: str, like: Op | None = None) -> Op | None:
-        """Return the activation that computes a value, of the kind of another one if that is given."""
-        return self._makers.find(name, *(_ACTIVATIONS if like is None else (like.kind,)))
+        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), activations, self._hidden, before)
 
     def _operands(self, name: str, kind: str) -> tuple[str, ...]:
         op = self._makers.find(name, kind)

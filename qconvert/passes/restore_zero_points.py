@@ -36,7 +36,7 @@ from qconvert.rules.changed_values import redeclare_changes
 
 #: What is left of two constants that cancel, as a share of them: both are rounded to float32.
 _CANCELLED = 2.0**-20
-_NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name="average"), "factor"), name="last")
+_NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name="average"), NUDGE), name="last")
 #: Steps of a bias that float32 may have rounded away while it is still sure which integer it was.
 _SURE = 0.25
 
@@ -272,10 +272,7 @@ class _Restoring(Rewriter):
             return True
         match = self._averages.get(op.name)
         known = self._added.get(op.inputs[0]) if match is not None else None
-        number = self.graph.constant(match.tensors["factor"]) if match is not None else None
         if match is None or known is None or op.inputs[0] not in self._made_of:
-            return False
-        if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE:
             return False
         last = match.named["last"]
         whole = replace(op.with_attributes(arithmetic="ties_away"), inputs=(self._made_of[op.inputs[0]],), outputs=last.outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer
+from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches
 from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter
 
@@ -12,6 +12,5 @@ __all__ = [
     "Rewriter",
     "dequantized_source",
     "find_matches",
-    "match_producer",
     "with_quantization",
 ]

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
+import numpy as np
+
 from qconvert.errors import InvalidModelError, OptionError
-from qconvert.graph.schema import Graph, Op
+from qconvert.graph.schema import DEFAULTS, Attribute, Graph, Op
 from qconvert.operators import kind_of
 
 
@@ -19,20 +21,29 @@ class Pattern:
 
     Attributes:
         kinds: the kinds that it may have, with "|" between: "Relu|Clip".
-        inputs: for each operand a pattern of the operator that computes it, or a name under which the match gives the tensor; "" for any.
-            Operands after the last are not looked at. A name that stands twice is one tensor.
+        inputs: for each operand a pattern of the operator that computes it, a number that a constant is, or a name under which the match
+            gives the tensor; "" for any. Operands after the last are not looked at. A name that stands twice is one tensor.
         name: under which the match gives the operator; by default it has none.
         any_order: whether the operands may stand in any order, as those of a sum.
+        attributes: those that the operator has to have.
     """
 
     kinds: str
-    inputs: tuple[Pattern | str, ...] = ()
+    inputs: tuple[Operand, ...] = ()
     name: str = ""
     any_order: bool = False
+    attributes: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
 
-    def __init__(self, kinds: str, *inputs: Pattern | str, name: str = "", any_order: bool = False) -> None:
-        for key, value in (("kinds", kinds), ("inputs", inputs), ("name", name), ("any_order", any_order)):
+    def __init__(
+        self, kinds: str, *inputs: Operand, name: str = "", any_order: bool = False, attributes: Mapping[str, Attribute] | None = None
+    ) -> None:
+        given = {"kinds": kinds, "inputs": inputs, "name": name, "any_order": any_order, "attributes": attributes or {}}
+        for key, value in given.items():
             object.__setattr__(self, key, value)
+
+
+#: See Pattern.inputs.
+Operand = Pattern | str | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,7 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
         OptionError: the pattern gives two operators one name.
     """
     _require_names(pattern, set())
-    finder = _Finder(graph.producers(), through_conversions)
+    finder = _Finder(graph, graph.producers(), through_conversions)
     consumers, places = graph.consumers() if closed else {}, {id(op): place for place, op in enumerate(graph.ops)}
     taken: set[int] = set()
     for op in graph.ops:
@@ -78,16 +89,17 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
         yield Match(tuple(sorted(found.ops.values(), key=lambda item: places[id(item)])), found.named, found.tensors)
 
 
-def match_producer(producers: Mapping[str, Op], pattern: Pattern, name: str) -> Match | None:
+def match_producer(graph: Graph, producers: Mapping[str, Op], pattern: Pattern, name: str) -> Match | None:
     """Return how a pattern fits the operator that computes a tensor, whatever else reads what is between; None if it does not.
 
     Args:
-        producers: the operator that computes each tensor of a graph.
+        graph: with the tensor.
+        producers: the operators among which to look, by the tensors that they compute.
         pattern: its last operator, with those before it as operands.
         name: of the tensor.
     """
     op = producers.get(name)
-    found = _Finder(producers, through_conversions=False).match(pattern, op, _Found()) if op is not None else None
+    found = _Finder(graph, producers, through_conversions=False).match(pattern, op, _Found()) if op is not None else None
     return None if found is None else Match(tuple(found.ops.values())[::-1], found.named, found.tensors)
 
 
@@ -99,6 +111,11 @@ def dequantized_source(producers: Mapping[str, Op], name: str) -> str:
 
 def _fits_kind(pattern: Pattern, op: Op) -> bool:
     return op.kind in pattern.kinds.split("|")
+
+
+def _fits_attributes(pattern: Pattern, op: Op) -> bool:
+    usual = DEFAULTS.get(op.kind, {})
+    return all(op.attributes.get(name, usual.get(name)) == value for name, value in pattern.attributes.items())
 
 
 @dataclass(slots=True)
@@ -114,27 +131,31 @@ class _Found:
 
 
 class _Finder:
-    def __init__(self, producers: Mapping[str, Op], through_conversions: bool) -> None:
-        self._producers = producers
+    def __init__(self, graph: Graph, producers: Mapping[str, Op], through_conversions: bool) -> None:
+        self._graph, self._producers = graph, producers
         self._through_conversions = through_conversions
 
     def match(self, pattern: Pattern, op: Op, found: _Found) -> _Found | None:
         """Return what was found and this operator with its operands; None if they do not fit."""
-        if not _fits_kind(pattern, op):
+        if not _fits_kind(pattern, op) or not _fits_attributes(pattern, op):
             return None
         found = found.copy()
         found.ops[id(op)] = op
         if pattern.name:
             found.named[pattern.name] = op
-        orders: Iterator[Sequence[Pattern | str]] = permutations(pattern.inputs) if pattern.any_order else iter((pattern.inputs,))
+        orders: Iterator[Sequence[Operand]] = permutations(pattern.inputs) if pattern.any_order else iter((pattern.inputs,))
         return next((whole for order in orders if (whole := self._match_operands(order, op, found)) is not None), None)
 
-    def _match_operands(self, wanted: Sequence[Pattern | str], op: Op, found: _Found) -> _Found | None:
+    def _match_operands(self, wanted: Sequence[Operand], op: Op, found: _Found) -> _Found | None:
         found = found.copy()
         for place, part in enumerate(wanted):
             given = op.inputs[place] if place < len(op.inputs) else ""
             if isinstance(part, str):
                 if part and (not given or found.tensors.setdefault(part, given) != given):
+                    return None
+                continue
+            if not isinstance(part, Pattern):
+                if not self._is_number(given, part):
                     return None
                 continue
             maker = self._producers.get(given)
@@ -146,6 +167,11 @@ class _Finder:
                 return None
             found = inner
         return found
+
+    def _is_number(self, name: str, number: float) -> bool:
+        """Whether a tensor is a constant of which each element is a number."""
+        data = self._graph.constant(name)
+        return data is not None and data.size > 0 and data.dtype.kind in "fiu" and bool(np.all(data == number))
 
 
 def _require_names(pattern: Pattern, seen: set[str]) -> None:

@@ -17,6 +17,7 @@ from qconvert.graph.correspondence import GONE, Correspondence, Relation, compos
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import needed_ops
 from qconvert.operators.sizes import UNKNOWN
+from qconvert.rewriting.parts import Match, Pattern, match_producer
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
 MOST_INLINED = 50_000
@@ -83,6 +84,11 @@ class Rewriter:
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors as they are now, those that were added or changed before those of the graph."""
         return ChainMap(self._tensors, self.graph.tensors)  # type: ignore[arg-type]  # which is only read through
+
+    def match(self, pattern: Pattern, name: str) -> Match | None:
+        """Return how a pattern fits the operator that computes a tensor of the graph, whatever else reads what is between; None if it does
+        not."""
+        return match_producer(self.graph, self.producers, pattern, name)
 
     def is_read_once(self, name: str) -> bool:
         """Whether one operator reads the tensor, once, and no user sees it."""

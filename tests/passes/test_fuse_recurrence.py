@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import qconvert
 from qconvert.conversion import run_passes
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators.recurrent import CELLS, Parts
 from qconvert.operators.shapes_and_functions import all_ops
+from qconvert.operators.values import apply
+from qconvert.passes.fuse_recurrence import cell_of
 from qconvert.plugins import Target
+from qconvert.rewriting.lowering import Emission, Symbol
 from qconvert.rules.validation import validate
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "recurrent"
@@ -118,3 +123,43 @@ def test_other_loops_stay(changes: dict[str, Any]) -> None:
     assert any(op.kind == "While" for op in all_ops(changed))
     given = feed(graph)
     assert np.array_equal(evaluate(graph, given)["sum"], evaluate(changed, given)["sum"])
+
+
+def cell_body(kind: str, activations: str, before: int = 0, *, of_data: bool = False) -> tuple[Graph, list[np.ndarray[Any, Any]]]:
+    """One step of a cell as its formula says it, and its weights; `of_data` lets it read the data in place of the hidden values."""
+    rng, cell = np.random.default_rng(1), CELLS[kind]
+    rows = 4 * cell.gates
+    w, r, b = (rng.normal(size=shape).astype(np.float32) for shape in ((rows, 4), (rows, 4), (2 * rows,)))
+    tensors = {name: t(name, (2, 4)) for name in ("h", "c", "x")}
+    emission = Emission(tensors, "float32", "", "cell")
+    h, c, x = (Symbol(emission, name) for name in tensors)
+
+    def product(values: Any, first: int, count: int) -> Any:
+        part = slice(4 * first, 4 * (first + count))
+        return apply("Gemm", x if of_data and values is h else values, r[part], b[rows:][part])
+
+    op = Op(kind, (), (), {"linear_before_reset": before} if kind == "GRU" else {})
+    parts = Parts(op, [partial(apply, name) for name in activations.split()], product)
+    found = cell.step(parts, apply("Gemm", x, w, b[:rows]), h, *[c][: cell.states - 1])
+    inputs = ("h", *["c"][: cell.states - 1], "x")
+    made = {name: tensor for name, tensor in {**tensors, **emission.tensors}.items() if name != "c" or cell.states == 2}
+    return Graph("body", made, tuple(emission.ops), inputs, tuple(item.name for item in found)), [w, r, b]
+
+
+_CELLS = [("LSTM", "Sigmoid Tanh Relu", 0), ("GRU", "Sigmoid Tanh", 0), ("GRU", "Sigmoid Softsign", 1), ("RNN", "Relu", 0)]
+
+
+@pytest.mark.parametrize(("kind", "activations", "before"), _CELLS)
+def test_a_cell_is_found_by_its_formula(kind: str, activations: str, before: int) -> None:
+    graph, weights = cell_body(kind, activations, before)
+    found = cell_of(graph, CELLS[kind].states)
+    assert found is not None and (found.kind, found.linear_before_reset) == (kind, before)
+    assert found.activations == tuple(activations.split())
+    for wanted, own in zip(weights, found.weights, strict=True):
+        if wanted.ndim > 1 or kind != "GRU" or before:
+            assert np.array_equal(wanted, own)
+
+
+@pytest.mark.parametrize(("kind", "activations", "before"), _CELLS)
+def test_a_cell_that_does_not_read_its_hidden_values_is_none(kind: str, activations: str, before: int) -> None:
+    assert cell_of(cell_body(kind, activations, before, of_data=True)[0], CELLS[kind].states) is None

@@ -21,7 +21,7 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.operators.products import is_product_of_activations
 from qconvert.operators.sizes import SAME, axes_of_space, padding
 from qconvert.passes.shifting.shifted_graph import Shifting
-from qconvert.rewriting import Pattern, Rewriter, match_producer
+from qconvert.rewriting import Pattern, Rewriter
 
 
 def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
@@ -175,7 +175,7 @@ def join_averages(graph: Graph) -> Graph:
     """Put such averages on integers that ran in float between Dequantize and Quantize."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        match = match_producer(rewriter.producers, _FLOAT_AVERAGE, op.name)
+        match = rewriter.match(_FLOAT_AVERAGE, op.name)
         if match is None or not rewriter.is_read_once(op.inputs[0]):
             continue
         average = match.named["average"]

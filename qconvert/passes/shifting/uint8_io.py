@@ -13,12 +13,12 @@ from qconvert.operators import kind_of
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import Target
-from qconvert.rewriting import Pattern, Rewriter, match_producer
+from qconvert.rewriting import Pattern, Rewriter
 
 _QUANTIZED_TWICE = Pattern("Requantize", Pattern("Quantize", "real"))
 _DEQUANTIZED_TWICE = Pattern("Dequantize", Pattern("Requantize", "stored"))
 #: The steps of float values that are rounded, limited and stored.
-_STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), "lowest", "highest"))
+_STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), *integer_range("uint8")))
 
 
 def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
@@ -34,7 +34,7 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
     rewriter = Rewriter(graph)
     for op in rewriter:
         for kind, pattern in (("Quantize", _QUANTIZED_TWICE), ("Dequantize", _DEQUANTIZED_TWICE)):
-            match = match_producer(rewriter.producers, pattern, op.name)
+            match = rewriter.match(pattern, op.name)
             middle = graph[op.inputs[0]] if match is not None else None
             if match is None or middle is None or not runs_in_float(middle, target):
                 continue
@@ -153,17 +153,11 @@ def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
 def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     """Return the output of uint8 that a Cast of rounded steps gives, with its quantization, the signed tensor that it is made of, and the
     result."""
-    graph, match = rewriter.graph, match_producer(rewriter.producers, _STORED, op.name)
+    graph, match = rewriter.graph, rewriter.match(_STORED, op.name)
     if match is None or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
         return None
-    bounds = tuple(_bound(graph, match.tensors[word]) for word in ("lowest", "highest"))
-    line = _line(rewriter, match.tensors["steps"]) if bounds == integer_range("uint8") else None
+    line = _line(rewriter, match.tensors["steps"])
     if line is None or not kind_of(line.maker).dequantizes or not graph[line.maker.inputs[0]].is_quantized:
         return None
     quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
     return None if quantization is None else (replace(graph[op.outputs[0]], quantization=quantization), line.maker.inputs[0], op.outputs[0])
-
-
-def _bound(graph: Graph, name: str) -> int | None:
-    data = graph.constant(name)
-    return None if data is None or data.size != 1 else int(data.reshape(-1)[0])
