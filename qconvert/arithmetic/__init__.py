@@ -77,6 +77,7 @@ from qconvert.arithmetic.rounding import (
     round_half_up,
     saturate,
     scale_and_zero_point,
+    subtract_zero_points,
 )
 from qconvert.arithmetic.sixteen_bits import (
     BYTE_PAIR_BITS,
@@ -185,6 +186,7 @@ __all__ = [
     "short_multipliers",
     "softmax_steps",
     "split_product",
+    "subtract_zero_points",
     "sum_exponentials",
     "tflite_comparison_tables",
     "tflite_curve",

@@ -172,6 +172,11 @@ def _round_and_saturate(
     return saturate(rounding(steps).astype(np.float64) + zero_point, dtype, limits)
 
 
+def subtract_zero_points(stored: Array, quantization: Quantization) -> Array:
+    """Return stored integers less their zero points, in int64."""
+    return np.asarray(stored.astype(np.int64) - scale_and_zero_point(quantization, stored.shape)[1])
+
+
 def dequantize(stored: Any, quantization: Quantization) -> Array:
     """The float values, in float64: scale * (stored - zero_point), as TFLite and ONNX specify.
 

@@ -14,7 +14,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from qconvert.arguments import Progress, no_progress, with_checked_arguments
-from qconvert.arithmetic import scale_and_zero_point
 from qconvert.checking.findings import lowest_sqnr
 from qconvert.checking.outputs import Border
 from qconvert.conversion import load, normalize, run_passes
@@ -160,9 +159,7 @@ def _count_changed_weights(graph: Graph, changed: Graph) -> int:
 def _has_other_integers(a: Tensor, b: Tensor) -> bool:
     if a.data is None or b.data is None or a.quantization is None or b.quantization is None or a.data.shape != b.data.shape:
         return True
-    stored = (a.data, a.quantization), (b.data, b.quantization)
-    first, second = (data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1] for data, q in stored)
-    return not np.array_equal(first, second)
+    return not np.array_equal(a.steps(), b.steps())
 
 
 @dataclass(frozen=True, slots=True)

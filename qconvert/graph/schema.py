@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from qconvert.arithmetic.rounding import dequantize
+from qconvert.arithmetic.rounding import dequantize, subtract_zero_points
 from qconvert.arithmetic.storage import Array, Quantization, equal_data, read_only, reduce_frozen
 from qconvert.errors import InvalidGraphError
 from qconvert.graph.correspondence import Correspondence
@@ -104,6 +104,11 @@ class Tensor:
         if self.data is None:
             raise InvalidGraphError("is computed at run time and has no values in the graph", where=repr(self.name), rule="not-constant")
         return self.data if self.quantization is None else dequantize(self.data, self.quantization)
+
+    def steps(self) -> Array:
+        """The integers of a quantized constant less their zero points, in int64."""
+        assert self.data is not None and self.quantization is not None
+        return subtract_zero_points(self.data, self.quantization)
 
     def shares_quantization(self, other: Tensor) -> bool:
         """Whether stored values mean the same in both: of one type, under one quantization or none."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
+from qconvert.arithmetic import dequantize, quantize, subtract_zero_points
 from qconvert.arithmetic.storage import Array, Quantization, canonical_dtype, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds
 from qconvert.graph.schema import Op, Tensor
@@ -96,9 +96,8 @@ class Call:
             return np.asarray(value.astype(np.float64)), 1.0
         if quantization.axis not in (None, axis) or quantization.block_size:
             return dequantize(value, quantization), 1.0
-        _, zero_point = scale_and_zero_point(quantization, value.shape)
         scale = quantization.scale.astype(np.float64)
-        steps = value.astype(np.float64) if value.dtype.name.startswith("float") else value.astype(np.int64) - zero_point
+        steps = value if value.dtype.name.startswith("float") else subtract_zero_points(value, quantization)
         return steps.astype(np.float64), float(scale[0]) if quantization.axis is None else scale
 
     def real_zero(self, index: int = 0) -> Any:

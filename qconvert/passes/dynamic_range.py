@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, scale_and_zero_point
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization, drop_keys
 from qconvert.graph.metadata import DYNAMIC_RANGE
@@ -200,7 +200,7 @@ class _Fitting(Rewriter):
             return name
         key = (name, f"int8{'/channels' * spread}")
         if key not in self._made:
-            steps = data.astype(np.int16) - scale_and_zero_point(q, data.shape)[1].astype(np.int16)
+            steps = tensor.steps()
             if steps.size and (steps.min() < -127 or steps.max() > 127):
                 return ""
             scale = np.repeat(q.scale, len(data)) if spread else q.scale

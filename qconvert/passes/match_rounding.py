@@ -43,9 +43,7 @@ _LARGEST = 2**24
 def _sum(data: Tensor, weights: Tensor) -> int:
     """Return what no sum of products is beyond."""
     low, high = integer_range(data.dtype)
-    assert weights.data is not None and weights.quantization is not None
-    points = weights.quantization.zero_point.reshape([-1, *[1] * (weights.data.ndim - 1)])
-    totals = np.abs(weights.data.astype(np.int64) - points).sum(axis=tuple(range(1, weights.data.ndim)))
+    totals = np.abs(weights.steps()).sum(axis=tuple(range(1, weights.rank or 1)))
     return int(totals.max(initial=0)) * (high - low)
 
 

@@ -105,9 +105,9 @@ def _narrow_constants(graph: Graph, op: Op) -> list[str]:
 
 def _widen_to_int16(rewriter: Rewriter, tensor: Tensor) -> str:
     """Add a constant as int16, less its zero point."""
-    assert tensor.data is not None and tensor.quantization is not None
-    data = np.asarray(tensor.data.astype(np.int32) - tensor.quantization.point, np.int16)
-    return rewriter.constant(f"{tensor.name}/int16", data, quantization=Quantization.per_tensor(tensor.quantization.step))
+    assert tensor.quantization is not None
+    quantization = Quantization.per_tensor(tensor.quantization.step)
+    return rewriter.constant(f"{tensor.name}/int16", tensor.steps().astype(np.int16), quantization=quantization)
 
 
 def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:

@@ -17,9 +17,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
-from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
@@ -151,8 +148,7 @@ def _is_exact_signed(weights: Tensor) -> bool:
         return True
     if signed.quantization.block_size or not signed.data.size:
         return False
-    steps = signed.data.astype(np.int32) - scale_and_zero_point(signed.quantization, signed.data.shape)[1].astype(np.int32)
-    low, high = integer_range(signed.dtype)
+    steps, (low, high) = signed.steps(), integer_range(signed.dtype)
     return bool(low < steps.min() and steps.max() <= high)
 
 

@@ -12,7 +12,7 @@ from itertools import permutations
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
+from qconvert.arithmetic import dequantize, quantize
 from qconvert.arithmetic.storage import REALS, Array, Quantization, integer_range
 from qconvert.graph.metadata import CHANGED, read_entries
 from qconvert.graph.schema import Graph, Op, Tensor
@@ -188,7 +188,7 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
     if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
-        return integer_difference(a, _subtract_zero_points(b), b.quantization)
+        return integer_difference(a, b.steps(), b.quantization)
     if _is_decomposed(a, b) or _is_decomposed(b, a):
         return ""
     if any(quantizations) or {a.dtype, b.dtype}.issubset(REALS):
@@ -204,15 +204,9 @@ def _is_decomposed(a: Tensor, b: Tensor) -> bool:
     return _count_differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
 
 
-def _subtract_zero_points(tensor: Tensor) -> Array:
-    """The integers of a constant less their zero points."""
-    assert tensor.data is not None and tensor.quantization is not None
-    return np.asarray(tensor.data.astype(np.int64) - scale_and_zero_point(tensor.quantization, tensor.data.shape)[1])
-
-
 def integer_difference(tensor: Tensor, integers: Array, quantization: Quantization | None) -> str:
     """What differs between a quantized constant and integers less their zero points with a quantization, in words; "" if nothing does."""
-    wanted = _subtract_zero_points(tensor)
+    wanted = tensor.steps()
     wrong = _count_differing(wanted, integers)
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
@@ -303,7 +297,7 @@ def digest(tensor: Tensor) -> str:
         parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
     if tensor.data is not None:
         parts.append(
-            _subtract_zero_points(tensor)
+            tensor.steps()
             if quantization is not None and tensor.dtype in _INTEGERS and not quantization.block_size
             else _float_values(tensor)
         )

@@ -70,7 +70,7 @@ def rescale_weights(
     """
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None and not q.block_size
-    steps = data.astype(np.int32) - scale_and_zero_point(q, data.shape)[1].astype(np.int32)
+    steps = weights.steps()
     along = q.axis if q.axis is not None else axis
     parts = steps[None] if along is None else np.moveaxis(steps, along, 0)
     scales, points = (np.broadcast_to(values, len(parts)) for values in (q.scale, q.zero_point - middle(weights.dtype)))
@@ -98,7 +98,7 @@ def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: fl
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None and not q.block_size
     new = np.float32(scale)
-    steps = data.astype(np.int32) - scale_and_zero_point(q, data.shape)[1].astype(np.int32)
+    steps = weights.steps()
     parts = steps[None] if q.axis is None else np.moveaxis(steps, q.axis, 0)
     kept = 0
     for part, own in zip(parts, q.scale, strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import scale_and_zero_point
+from qconvert.arithmetic import subtract_zero_points
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.noted_operators import turned_name
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY
@@ -41,8 +41,7 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
     inputs = [stored.name, kernel, "" if by_rows else data_point.name, _zero_point(b, quantization, weights, at.hint)]
     total = at.value(b.node("ConvInteger" if is_conv else "MatMulInteger", inputs, hint=f"{at.hint}/sum", **window)[0], "int32")
     if by_rows:
-        centred = weights.astype(np.int64) - scale_and_zero_point(quantization, weights.shape)[1].astype(np.int64)
-        total = total - data_point * centred.sum(axis=-2, keepdims=True).astype(np.int32)
+        total = total - data_point * subtract_zero_points(weights, quantization).sum(axis=-2, keepdims=True).astype(np.int32)
     real, scales = total.cast("float32"), quantization.scale.reshape(along if quantization.axis is not None else ())
     # By rows in the order of XNNPACK's kernels.
     value = real * scale * scales if by_rows else real * (scale * scales)

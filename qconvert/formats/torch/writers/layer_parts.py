@@ -284,8 +284,7 @@ def _magnitude(tensor: Tensor) -> float:
 def _largest(x: Tensor, w: Tensor, length: int) -> float:
     """More than any part of a sum of products."""
     if w.data is not None and w.quantization is not None and w.quantization.axis in (None, 0) and w.data.ndim > 1:
-        points = w.quantization.zero_point.reshape([-1, *[1] * (w.data.ndim - 1)])
-        sizes = np.abs(w.data.astype(np.int64) - points)
+        sizes = np.abs(w.steps())
         if length == np.prod(w.data.shape[1:]):
             return _magnitude(x) * float(sizes.sum(axis=tuple(range(1, w.data.ndim))).max(initial=0))
         return _magnitude(x) * length * float(sizes.max(initial=0))
