@@ -156,21 +156,72 @@ def trip_count(outer: Graph | Rewriter, op: Op, body: Graph) -> float | None:
     if op.inputs[1] and (given is None or not given.all()):
         return None
     count = outer[op.inputs[0]].data if op.inputs[0] else None
-    least = math.inf if count is None else max(int(count.reshape(-1)[0]), 0)
-    counting, waiting = _Counting(outer, op, body), [body.outputs[0]]
-    while waiting:
-        name = skip_identities(counting.makers, waiting.pop())
+    counting = _Counting(outer, op, body)
+
+    def is_true(name: str) -> bool:
         data = counting.constant(name)
-        if (both := counting.makers.find(name, "And")) is not None:
+        return name == body.inputs[1] or (data is not None and bool(data.all()))
+
+    turns = turns_while(counting.makers, body.outputs[0], counting.start, counting.number, is_true)
+    return None if turns is None else min(1 + turns, math.inf if count is None else max(int(count.reshape(-1)[0]), 0))
+
+
+def turns_while(
+    makers: Producers,
+    condition: str,
+    start: Callable[[str], float | None],
+    number: Callable[[str], float | None],
+    is_true: Callable[[str], bool] = lambda name: False,
+) -> float | None:
+    """Return in how many turns, from the first on, a condition holds; None where only a run can say.
+
+    Args:
+        makers: the operators that compute it.
+        condition: comparisons of numbers that grow by 1 at each turn with constants, all of which have to hold.
+        start: gives such a number in the first turn; None for other values.
+        number: gives the number that a constant is; None for other values.
+        is_true: whether a value is true in every turn.
+
+    Returns:
+        A whole number; infinity for a condition that is always true.
+    """
+    least, waiting = math.inf, [condition]
+    while waiting:
+        name = skip_identities(makers, waiting.pop())
+        if (both := makers.find(name, "And")) is not None:
             waiting += both.inputs
-        elif (less := counting.makers.find(name, "Less")) is not None:
-            turns = counting.turns_below(*less.inputs)
-            if turns is None:
+        elif (less := makers.find(name, "Less")) is not None:
+            first, end = start(less.inputs[0]), number(less.inputs[1])
+            if first is None or end is None or max(abs(end), abs(first)) > _EXACT:
                 return None
-            least = min(least, 1 + turns)
-        elif name != body.inputs[1] and (data is None or not data.all()):
+            least = min(least, max(0, math.ceil(end - first)))
+        elif not is_true(name):
             return None
     return least
+
+
+def counter_start(makers: Producers, first: Array | None, own: str, after: str, number: Callable[[str], float | None]) -> int | None:
+    """Return where an integer starts to which each turn adds 1; None where it is none.
+
+    Args:
+        makers: the operators of the body.
+        first: what it is before the first turn, if that is known.
+        own, after: its names at the begin and at the end of a turn.
+        number: gives the number that a constant is; None for other values.
+    """
+    maker = makers.find(skip_identities(makers, after), "Add")
+    if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
+        return None
+    steps = [number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if skip_identities(makers, name) == own]
+    return int(first.reshape(-1)[0]) if steps == [1.0] else None
+
+
+def single_number(data: Array | None) -> float | None:
+    """Return the finite number that a constant is; None for other values."""
+    if data is None or data.size != 1 or data.dtype.kind not in "iuf":
+        return None
+    number = float(data.reshape(-1)[0])
+    return number if math.isfinite(number) else None
 
 
 class _Counting:
@@ -188,46 +239,30 @@ class _Counting:
             return self._outer[self._op.inputs[place]].data
         return self._body.constant(name)
 
-    def turns_below(self, value: str, limit: str) -> int | None:
-        """In how many turns, from the first on, a number that grows by 1 is below a constant."""
-        end, start = self._number(limit), self._start(value)
-        if end is None or start is None or max(abs(end), abs(start)) > _EXACT:
-            return None
-        return max(0, math.ceil(end - start))
+    def number(self, name: str) -> float | None:
+        """Return the number that a name stands for in each turn."""
+        return single_number(self.constant(name))
 
-    def _number(self, name: str) -> float | None:
-        data = self.constant(name)
-        if data is None or data.size != 1 or data.dtype.kind not in "iuf":
-            return None
-        number = float(data.reshape(-1)[0])
-        return number if math.isfinite(number) else None
-
-    def _start(self, name: str) -> float | None:
+    def start(self, name: str) -> float | None:
         """Return what a value is in the first turn, if it is one more in each: the number of the turn, or one that is carried."""
         shift = 0.0
         while (maker := self.makers.get(name)) is not None:
             if kind_of(maker).sum_sign > 0:
                 summands = [
-                    (other, number) for other, own in (maker.inputs, maker.inputs[::-1]) if (number := self._number(own)) is not None
+                    (other, number) for other, own in (maker.inputs, maker.inputs[::-1]) if (number := self.number(own)) is not None
                 ]
                 if len(summands) != 1 or not summands[0][1].is_integer():
                     return None
                 name, shift = summands[0][0], shift + summands[0][1]
-            elif kind_of(maker).copies or (maker.kind == "Cast" and maker["to"] in ("int32", "int64", "float32", "float64")):
+            elif kind_of(maker).copies or (kind_of(maker).casts and maker["to"] in ("int32", "int64", "float32", "float64")):
                 name = maker.inputs[0]
             else:
                 return None
         place = self._body.inputs.index(name) if name in self._body.inputs else -1
         if place == 0:
             return shift
-        return self._first(place, shift) if place in self._carried else None
-
-    def _first(self, place: int, shift: float) -> float | None:
-        """Return the first value of what is carried, if each turn adds 1."""
-        first, after = self._outer[self._op.inputs[place]].data, skip_identities(self.makers, self._body.outputs[place - 1])
-        maker = self.makers.find(after, "Add")
-        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
+        if place not in self._carried:
             return None
-        own = self._body.inputs[place]
-        steps = [self._number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if skip_identities(self.makers, name) == own]
-        return int(first.reshape(-1)[0]) + shift if steps == [1.0] else None
+        first = self._outer[self._op.inputs[place]].data
+        found = counter_start(self.makers, first, self._body.inputs[place], self._body.outputs[place - 1], self.number)
+        return None if found is None else found + shift

@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.control_flow import counter_start, single_number, turns_while
 
 _PASSED = ("Identity", "Cast")
 #: Numbers of turns for which places in a list are looked at.
@@ -85,32 +86,17 @@ class _Loop:
         self.counters = {index: start for index in range(len(body.inputs)) if (start := self._start(index)) is not None}
 
     def _start(self, index: int) -> int | None:
-        first, maker = self._first[index], self._makers.find(self._body.outputs[index], "Add")
-        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
-            return None
-        names = list(maker.inputs)
-        if self._body.inputs[index] not in names:
-            return None
-        names.remove(self._body.inputs[index])
-        step = self._body.constant(names[0])
-        return int(first.reshape(-1)[0]) if step is not None and step.size == 1 and int(step.reshape(-1)[0]) == 1 else None
+        body = self._body
+        return counter_start(
+            self._makers, self._first[index], body.inputs[index], body.outputs[index], lambda name: single_number(body.constant(name))
+        )
 
     def turns(self, condition: Graph) -> int | None:
         """Return how often the body runs: as long as counters are below constants."""
-        makers, waiting, left = condition.producers(), [condition.outputs[0]], []
-        while waiting:
-            name = waiting.pop()
-            if (both := makers.find(name, "And")) is not None:
-                waiting += both.inputs
-                continue
-            op = makers.find(name, "Less")
-            if op is None or op.inputs[0] not in condition.inputs:
-                return None
-            index, limit = condition.inputs.index(op.inputs[0]), condition.constant(op.inputs[1])
-            if index not in self.counters or limit is None or limit.size != 1:
-                return None
-            left.append(int(limit.reshape(-1)[0]) - self.counters[index])
-        return max(0, min(left)) or None
+        starts = {condition.inputs[index]: float(start) for index, start in self.counters.items()}
+        makers, number = condition.producers(), lambda name: single_number(condition.constant(name))
+        turns = turns_while(makers, condition.outputs[0], starts.get, number)
+        return int(turns) if turns else None
 
     def _is_turn(self, name: str) -> bool:
         """Return whether a value is the number of the turn, from 0 on."""
