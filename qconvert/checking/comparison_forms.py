@@ -21,7 +21,7 @@ from qconvert.checking.outputs import Border
 from qconvert.data.input_limits import sizes_to_try
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS, simplest_activation
+from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
@@ -167,8 +167,8 @@ def _simplify_activation(graph: Graph, op: Op) -> Op:
     tensor = graph[op.outputs[0]] if op.outputs else None
     if not name or tensor is None or tensor.per_tensor is None:
         return op
-    found = simplest_activation(tensor, ACTIVATIONS[name])
-    return op if found == name else op.with_attributes(activation=found)
+    found = simplest_activation(tensor, clip_range(tensor, ACTIVATIONS[name]))
+    return op if found is None or found == name else op.with_attributes(activation=found)
 
 
 def _round_to_even(op: Op) -> Op:

@@ -13,8 +13,10 @@ from qconvert.arithmetic import round_half_away, round_half_even
 from qconvert.arithmetic.storage import integer_range
 from qconvert.graph.schema import Graph, Op, Tensor
 
-#: The real range that each fused activation leaves: (lower bound, upper bound), None where there is none.
-ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
+#: Lower and upper bound of real values, None where there is none.
+Bounds = tuple[float | None, float | None]
+#: The real range that each fused activation leaves.
+ACTIVATIONS: Mapping[str, Bounds] = {
     "": (None, None),
     "relu": (0.0, None),
     "relu6": (0.0, 6.0),
@@ -22,12 +24,12 @@ ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
 }
 
 
-def activation_bounds(op: Op) -> tuple[float | None, float | None]:
+def activation_bounds(op: Op) -> Bounds:
     """The real range that the fused activation of an operator leaves; see ACTIVATIONS."""
     return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
 
-def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:
+def clip_range(tensor: Tensor, bounds: Bounds) -> tuple[int, int]:
     """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)], within the quantization's limits.
 
     TFLite computes the same limits (CalculateActivationRangeQuantized, kernel_util.cc): zero_point + round(bound / scale).
@@ -48,19 +50,12 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     return lowest, highest
 
 
-def simplest_activation(tensor: Tensor, bounds: tuple[float | None, float | None]) -> str:
-    """The first of ACTIVATIONS that leaves the same stored integers of `tensor` as `bounds`: "" if that is the whole quantization.
-
-    Raises KeyError if none does.
-    """
-    limits = clip_range(tensor, bounds)
-    for name, known in ACTIVATIONS.items():
-        if clip_range(tensor, known) == limits:
-            return name
-    raise KeyError(f"no activation leaves {limits} of {tensor.name!r}")
+def simplest_activation(tensor: Tensor, limits: tuple[int, int]) -> str | None:
+    """The first of ACTIVATIONS that leaves just these stored integers: "" if they are the whole quantization; None if none does."""
+    return next((name for name, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits), None)
 
 
-def is_exact(bounds: tuple[float | None, float | None], quantization: Tensor) -> bool:
+def is_exact(bounds: Bounds, quantization: Tensor) -> bool:
     """Whether a bound rounds to one stored integer however ties are rounded, so that clipping integers is clipping float values."""
     assert quantization.quantization is not None
     if quantization.dtype not in ("int8", "uint8", "int16", "uint16", "int4", "uint4"):
@@ -94,7 +89,7 @@ def find_unstated_attributes(graph: Graph, is_decomposed: Callable[[Op], bool] =
         if result is None or result.quantization is None or not result.quantization.is_per_tensor or "float" in result.dtype:
             continue
         name = str(op.attributes.get("activation", ""))
-        if name and simplest_activation(result, ACTIVATIONS[name]) != name:
+        if name and simplest_activation(result, clip_range(result, ACTIVATIONS[name])) != name:
             found.setdefault(result.name, {})["activation"] = name
         if op.kind == "AveragePool" and op["arithmetic"] in ("ties_up", "ties_away") and not is_decomposed(op):
             found.setdefault(result.name, {})["arithmetic"] = str(op["arithmetic"])

@@ -24,8 +24,8 @@ from dataclasses import replace
 
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, Op, Tensor, canonical_dtype, drop_keys
-from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range, is_exact
+from qconvert.graph import Graph, Op, canonical_dtype, drop_keys
+from qconvert.graph.activations import activation_bounds, clip_range, is_exact, simplest_activation
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY
 from qconvert.passes.absorb.absorber import Absorber
@@ -128,13 +128,8 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     if not kind_of(writer).fuses_activation:
         return None
     lowest, highest = max(first[0], second[0]), min(first[1], second[1])
-    found = _activation(source, (lowest, highest)) if lowest <= highest else None
+    found = simplest_activation(source, (lowest, highest)) if lowest <= highest else None
     if found is None:
         return None
     others = drop_keys(writer.attributes, "activation")
     return replace(writer, outputs=clip.outputs, attributes={**others, "activation": found} if found else others)
-
-
-def _activation(tensor: Tensor, limits: tuple[int, int]) -> str | None:
-    """Return the simplest activation that leaves just these integers; None if none does."""
-    return next((name for name, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits), None)

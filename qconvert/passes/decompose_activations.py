@@ -19,12 +19,11 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import activation_bounds, clip_range
+from qconvert.graph.activations import Bounds, activation_bounds, clip_range
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-Bounds = tuple[float | None, float | None]
 #: The activations that MNN and others know as operators, by the bounds.
 _RELU: Bounds = (0.0, None)
 

@@ -19,12 +19,10 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, round_half_away
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import ACTIVATIONS, Bounds, clip_range
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
-
-Bounds = tuple[float | None, float | None]
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:

@@ -13,7 +13,7 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantiz
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.activations import clip_range, is_exact
+from qconvert.graph.activations import Bounds, clip_range, is_exact
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 from qconvert.rules.validation.quantization import is_axis_kept
@@ -28,14 +28,14 @@ class Lookahead:
     def __init__(self, rewriter: Rewriter, known: KnownValues) -> None:
         self._graph, self._readers, self._known = rewriter.graph, rewriter.readers, known
 
-    def bounds(self, op: Op) -> tuple[float | None, float | None] | None:
+    def bounds(self, op: Op) -> Bounds | None:
         """Return the bounds of a Relu or of a Clip with known ones, else None."""
         return kind_of(op).limits(op, self._known.get)
 
     def quantization(self, name: str) -> Tensor | None:
         """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
         one."""
-        pending, found, clips, seen = [name], None, list[tuple[float | None, float | None]](), 0
+        pending, found, clips, seen = [name], None, list[Bounds](), 0
         while pending:
             current = pending.pop()
             readers = self._readers.get(current, ())
