@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import output_axis
+from qconvert.operators import KINDS, output_axis
 from qconvert.operators.call import activated_limits
 
 _BYTES = ("int8", "uint8")
@@ -57,6 +57,11 @@ class Accumulator:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (-1,)
     narrow: str = ""
+
+    @property
+    def sums_products(self) -> bool:
+        """Whether the operator of that kind sums products, and takes zero points."""
+        return bool(KINDS[self.kind].float_kind)
 
     def multiplier(self, output: float, as_tflite: bool) -> Array:
         """Return the scales divided by that of the result, float64; with the roundings of TFLite's kernels, or exact.

@@ -289,6 +289,11 @@ class Kind:
         return self.layout.suits is Suits.TRANSPOSES
 
     @property
+    def casts(self) -> bool:
+        """Whether the result is its data in another type (Cast)."""
+        return self.nearby and "to" in self.attributes
+
+    @property
     def copies(self) -> bool:
         """Whether the result is its data, under another name (Identity)."""
         return self.rule == "move" and self.layout.suits is Suits.BROADCASTS and self.inputs == (1, 1)

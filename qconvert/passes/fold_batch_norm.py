@@ -33,11 +33,8 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         weights, bias = _fold_into_weights(graph, before, op)
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
-            if old and rewriter.is_read_once(old):
-                names.append(rewriter.define(Tensor(old, "float32", data.shape, data)))
-                rewriter.forget((old,))
-            else:
-                names.append(rewriter.constant(f"{old or op.outputs[0]}/{'batch_norm' if old else word}", data))
+            wanted = f"{old}/batch_norm" if old else f"{op.outputs[0]}/{word}"
+            names.append(rewriter.replace_constant(old, Tensor("", "float32", data.shape, data), wanted))
         rewriter.replace(before, replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs))
         rewriter.remove(op)
         count += 1
@@ -49,10 +46,11 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     """Return why a BatchNormalization cannot be folded; "" if it can."""
+    what = f"the {before.kind} before it"
     if any(graph[name].is_quantized for name in (*before.inputs, *before.outputs, *op.outputs) if name):
-        return f"the {before.kind} before it is quantized"
+        return f"{what} is quantized"
     if before["activation"]:
-        return f"the {before.kind} before it has an activation"
+        return f"{what} has an activation"
     constants = [*before.inputs[1:], *op.inputs[1:]]
     if any(name and (graph.constant(name) is None or graph[name].dtype != "float32") for name in constants):
         return "weights or statistics are not float32 constants"

@@ -44,17 +44,17 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     return rewriter.finish(prune=True), (f"{count} convolutions between SpaceToBatch and BatchToSpace are dilated convolutions",)
 
 
-def _axis(graph: Graph, op: Op) -> int | None:
+def _axis(graph: Graph, op: Op, wide: str) -> int | None:
     """Return the one axis that an Unsqueeze adds or a Squeeze takes away, in the wide tensor; None if it is not one."""
-    axes = graph.constant(op.inputs[1])
-    rank = graph[op.outputs[0] if op.kind == "Unsqueeze" else op.inputs[0]].rank
+    axes, rank = graph.constant(op.inputs[1]), graph[wide].rank
     return None if axes is None or axes.size != 1 or not rank else int(axes.reshape(-1)[0]) % rank
 
 
 def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[str, tuple[int, ...]] | None:
     """Return the dilations and pads of the one convolution; None if it is not one."""
     conv, split, join = named["conv"], named["split"], named["join"]
-    axes = {_axis(graph, named[name]) for name in ("unsqueeze", "squeeze") if name in named}
+    wide = {"unsqueeze": conv.inputs[0], "squeeze": conv.outputs[0]}
+    axes = {_axis(graph, named[name], tensor) for name, tensor in wide.items() if name in named}
     if len(axes) > 1 or None in axes:
         return None
     new = next(iter(axes), None)
@@ -93,7 +93,7 @@ def _fuse_convolution(rewriter: Rewriter, named: Mapping[str, Op], attributes: d
     if "squeeze" not in named:
         return [replace(conv, inputs=(data, *conv.inputs[1:]), outputs=(result,))]
     unsqueeze, squeeze = named["unsqueeze"], named["squeeze"]
-    axis = _axis(graph, unsqueeze)
+    axis = _axis(graph, unsqueeze, unsqueeze.outputs[0])
     names = []
     for name, other in ((unsqueeze.outputs[0], data), (conv.outputs[0], result)):
         shape = graph[other].shape

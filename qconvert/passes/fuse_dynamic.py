@@ -5,7 +5,7 @@ for the order in which float32 multiplies both scales.
   onnxruntime's quantize_dynamic writes them.
 - Data that are rounded and made real again, part by part, before a product with weights after a Dequantize. torch.export programs choose a
   scale and a zero point of the whole tensor (quantized_decomposed::choose_qparams), quantize with them and dequantize again, which
-  formats/torch/ops/quantize.py decomposes; the patterns below find that again. Steps that PyTorch makes no finer than its eps
+  formats/torch/ops/quantize.py decomposes; _round_data() says it once more, to find it. Steps that PyTorch makes no finer than its eps
   become as fine as the data.
 
 What else reads the nodes between keeps them.

@@ -24,7 +24,7 @@ from qconvert.operators.properties import REDUCES
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter, dequantized_source
 from qconvert.rewriting.lowering import emit_formula, legality
-from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
+from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError, words_of
 
 #: Operators on the longest way through a decomposition.
 _DEPTH = 10
@@ -65,17 +65,17 @@ class Recognizer:
     def __init__(self, graph: Graph, kinds: Iterable[str]) -> None:
         self._graph, self._producers, self._readers = graph, graph.producers(), graph.consumers()
         self._ways = [way for kind in kinds for formula in FORMULAS.get(kind, ()) for way in _ways(formula)]
-        self._kinds = {name for op in graph.ops for name in _names(op)}
+        self._words = {word for op in graph.ops for word in words_of(op)}
 
     def find_operators(self) -> Iterator[tuple[Op, Op]]:
         """Yield the last operator of each decomposition and the operator that it computes, last first; none is a part of another."""
-        ways = [way for way in self._ways if way.functions and way.functions <= self._kinds]
+        ways = [way for way in self._ways if way.functions and way.functions <= self._words]
         if not ways:
             return
         wanted = frozenset().union(*(way.functions for way in ways))
         ends: dict[int, Op] = {}
         for op in self._graph.ops:
-            if wanted.intersection(_names(op)) and not self._graph[op.outputs[0]].is_quantized:
+            if wanted.intersection(words_of(op)) and not self._graph[op.outputs[0]].is_quantized:
                 ends.update((id(end), end) for end in self._ends_of(op))
         parts: set[int] = set()
         for end in (op for op in reversed(self._graph.ops) if id(op) in ends and id(op) not in parts):
@@ -104,7 +104,7 @@ class Recognizer:
 
     def _match_any(self, end: Op, ways: Sequence[_Way]) -> Op | None:
         cone = self._cone(end)
-        there = {name for item in cone if item in self._producers for name in _names(self._producers[item])} | _names(end)
+        there = {word for item in cone if item in self._producers for word in words_of(self._producers[item])} | words_of(end)
         for way in ways:
             if way.functions <= there:
                 found = self._match_formula(end, cone, way)
@@ -175,12 +175,6 @@ class Recognizer:
         return list(dict.fromkeys(int(data.reshape(-1).min()) for data in found if data is not None and data.size))
 
 
-def _names(op: Op) -> set[str]:
-    """Return the functions of normal forms that an operator may be: itself, and what limits values has a form of its own."""
-    is_limit = kind_of(op).clips or op.kind in ("Max", "Min", "HardSigmoid") or op.attributes.get("activation")
-    return {op.kind, "clip"} if is_limit else {op.kind}
-
-
 def _ways(formula: Formula) -> Iterator[_Way]:
     """Yield the forms of a formula between which attributes choose."""
     kind = KINDS[formula.kind]
@@ -234,15 +228,13 @@ def _parameters(kind: Kind, constants: Sequence[str]) -> Iterator[tuple[str, ...
         yield from itertools.permutations(constants)
 
 
-#: The kinds that are looked for; those with more parameters first, as parts of one may look like another.
-_KINDS = ("LayerNormalization", "RMSNormalization", "Gelu", "HardSwish", "Mish", "Swish")
-
-
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace the last operator of each decomposition; parts with other readers stay."""
     writers = operators(target.format, "write") if target is not None else {}
     legal = legality(writers)
-    kinds = [kind for kind in _KINDS if target is None or kind in writers]
+    sought = [kind for kind, formulas in FORMULAS.items() if any(formula.is_sought for formula in formulas)]
+    sought.sort(key=lambda kind: -KINDS[kind].inputs[1])  # those with more parameters first, as parts of one may look like another
+    kinds = [kind for kind in sought if target is None or kind in writers]
     rewriter = Rewriter(graph)
     done: list[Op] = []
     for end, found in Recognizer(graph, kinds).find_operators():

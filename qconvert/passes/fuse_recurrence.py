@@ -2,7 +2,8 @@
 
 A While with a counter from 0 to a constant that reads a sequence at this index is a Scan over it, with the operators of its body as they
 are: exact (recurrences/loop_recognition.py). A body that computes a cell in float, as frameworks write it with products, sums and gates,
-becomes the operator of that name. It sums in its own order: the last bit of a float may differ.
+becomes the operator of that name: its step (operators/recurrent.py) is drawn as a pattern, in which the sum of each gate stands for any
+products and constants. The operator sums in its own order: the last bit of a float may differ.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ def _float_constant(graph: Graph, maker: Op | None, name: str) -> Array | None:
     """Return a constant of float32, or one that a Cast makes so of float16."""
     if maker is None:
         return graph.constant(name) if graph[name].dtype == "float32" else None
-    data = graph.constant(maker.inputs[0]) if maker.kind == "Cast" and maker["to"] == "float32" else None
+    data = graph.constant(maker.inputs[0]) if kind_of(maker).casts and maker["to"] == "float32" else None
     return data.astype(np.float32) if data is not None and data.dtype == np.float16 else None
 
 

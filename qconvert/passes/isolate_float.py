@@ -19,11 +19,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, scale_and_zero_point
+from qconvert.arithmetic import affine_range
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.passes.stored_types import UNSIGNED
+from qconvert.passes.stored_types import UNSIGNED, shift_to_dtype
 from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
@@ -223,9 +223,9 @@ class _Isolating(Rewriter):
             return self._stored.get(name, name)
         if tensor.dtype not in _BYTES:
             return ""
-        by = integer_range(wanted)[0] - integer_range(tensor.dtype)[0] if tensor.dtype == UNSIGNED.get(wanted) else 0
-        stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
-        self._stored[name] = self.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shift_zero_point(by))
+        is_other_sign = tensor.dtype == UNSIGNED.get(wanted)
+        stored = shift_to_dtype(tensor, wanted) if is_other_sign else replace(tensor, dtype=wanted, data=data.astype(numpy_dtype(wanted)))
+        self._stored[name] = self.add(f"{name}/{wanted}", stored, data=stored.data)
         return self._stored[name]
 
     def _pack_blocks(self, tensor: Tensor) -> str:
@@ -238,7 +238,7 @@ class _Isolating(Rewriter):
             return self._stored.get(name, "")
         if data.shape[q.axis] % q.block_size or not (q.scale > 0).all():
             return ""
-        steps = data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1]
+        steps = tensor.steps()
         for dtype in self._unpacked_blocks:
             low, high = integer_range(dtype)
             if low <= steps.min() and steps.max() <= high:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.operators import kind_of
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
@@ -82,7 +83,7 @@ class _Rewriting(Rewriter):
         addition = self.readers[name][0] if self.is_read_once(name) else None
         if addition is None or self.graph[name].is_quantized or op["activation"]:
             return None, ""
-        if addition.kind != "Add" or addition.attributes.get("arithmetic"):
+        if kind_of(addition).sum_sign <= 0 or addition.attributes.get("arithmetic"):
             return None, ""
         other = next((operand for operand in addition.inputs if operand != name), "")
         row = self._row(other, self._sizes(op)[1]) if other else None

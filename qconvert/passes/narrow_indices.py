@@ -32,6 +32,6 @@ def _takes_either(rewriter: Rewriter, name: str) -> bool:
     """Whether all operators that read a tensor take integers of 32 bits as well."""
     for reader in rewriter.readers.get(name, ()):
         places = [place for place, given in enumerate(reader.inputs) if given == name]
-        if reader.kind != "Cast" and not all(kind_of(reader).role(place) == "index" for place in places):
+        if not kind_of(reader).casts and not all(kind_of(reader).role(place) == "index" for place in places):
             return False
     return True

@@ -28,7 +28,7 @@ import numpy as np
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import kind_of
 from qconvert.operators.call import activated_limits
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
@@ -118,7 +118,7 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     for op in decomposition:
         try:
             found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
-            needed = {"BitShift", found.kind if isinstance(found, Accumulator) and KINDS[found.kind].float_kind else "Clip"}
+            needed = {"BitShift", found.kind if isinstance(found, Accumulator) and found.sums_products else "Clip"}
             if found is not None and known is not None and not needed <= known.keys():
                 raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
             if isinstance(found, PairSum):
@@ -221,7 +221,7 @@ class _Decomposition(Rewriter):
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """Return the accumulators, int32."""
-        if KINDS[found.kind].float_kind:
+        if found.sums_products:
             data = self._reinterpret(op.inputs[0], op)
             points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
             factor = (

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
-from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
+from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries
 from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import PassResult, Target
@@ -65,15 +65,9 @@ def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
 
     The model does not depend on it: a damaged entry is no reason to refuse the file.
     """
-    text = graph.metadata.get(key)
-    if text is None:
+    if key not in graph.metadata:
         return graph, {}
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    graph = replace(graph, metadata=drop_keys(graph.metadata, key))
-    return graph, found if isinstance(found, dict) else {}
+    return replace(graph, metadata=drop_keys(graph.metadata, key)), read_entries(graph.metadata, key)
 
 
 def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:

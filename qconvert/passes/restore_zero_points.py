@@ -16,7 +16,6 @@ themselves again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -24,11 +23,11 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
-from qconvert.graph.metadata import SHIFTED
+from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
-from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, sums_of_weights
+from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, shift_of_sums
 from qconvert.passes.shifting.uint8_io import restore_unsigned
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
@@ -63,12 +62,8 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _read_zero_points(graph: Graph) -> dict[str, int]:
     """Return the zero points that the metadata note, of tensors that can have them."""
-    try:
-        noted = json.loads(graph.metadata.get(SHIFTED, "{}"))
-    except ValueError:
-        return {}
     found = {}
-    for name, point in noted.items() if isinstance(noted, dict) else ():
+    for name, point in read_entries(graph.metadata, SHIFTED).items():
         tensor = graph.tensors.get(name)
         if tensor is None or tensor.quantization is None or not isinstance(point, int) or isinstance(point, bool):
             continue
@@ -186,17 +181,14 @@ class _Restoring(Rewriter):
         if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.outputs[0] in self._points
                                                                          and op.outputs[0] not in self._ends):  # fmt: skip
             return False
-        added = self._shift(op.outputs[0]) - sums_of_weights(op, weights) * self._shift(op.inputs[0])
+        added = shift_of_sums(op, weights, self._shift(op.inputs[0]), self._shift(op.outputs[0]))
         bias = old.data.astype(np.float64) - added
         nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
         if nothing.all():
             self.emit(replace(op, inputs=inputs[:2], outputs=outputs))
             return True
         made = _bias(old, bias, data.quantization, weights.quantization)
-        name = old.name if self.is_read_once(old.name) else self.fresh(f"{old.name}/restored")
-        self.define(replace(made, name=name))
-        if name == old.name:
-            self.forget((name,))
+        name = self.replace_constant(old.name, made, f"{old.name}/restored")
         self.emit(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
         return True
 
@@ -217,7 +209,7 @@ class _Restoring(Rewriter):
             tensor = self.graph[op.inputs[position]] if op.inputs[position] else None
             if tensor is None or tensor.data is None or not tensor.is_quantized:
                 continue
-            if op.kind == "Pad" and (tensor.data == point).all():
+            if position >= kind_of(op).inputs[0] and (tensor.data == point).all():
                 changed[position] = ""
             else:
                 changed[position] = self.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=quantization)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.metadata import SHIFTED
+from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -29,7 +29,7 @@ def run(graph: Graph, target: Target | None, pairs: str = "every") -> PassResult
         return graph, ()
     for op in removal:
         removal.visit(op)
-    shifted = {name: point for name, point in json.loads(graph.metadata.get(SHIFTED, "{}")).items() if name not in gone}
+    shifted = {name: point for name, point in read_entries(graph.metadata, SHIFTED).items() if name not in gone}
     metadata = {**graph.metadata, SHIFTED: json.dumps(shifted)} if SHIFTED in graph.metadata else graph.metadata
     costs = tuple(Cost(name, None, 0.5) for name in sorted(gone))
     note = Change(f"{len(gone)} activations are not quantized any more: no product reads their integers", costs=costs)

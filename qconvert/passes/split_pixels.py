@@ -33,19 +33,20 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
     """Return the tensors before and after the Reshapes around a convolution; None if it has none, or others read its result."""
-    before, after = rewriter.producers.get(op.inputs[0]), _find_reader(rewriter, op)
+    data, result = op.inputs[0], op.outputs[0]
     if op["data_format"] == "channels_first":
-        turns = [tuple(item["perm"]) if item is not None and item.kind == "Transpose" else () for item in (before, after)]
+        before, after = rewriter.producers.find(data, "Transpose"), _find_reader(rewriter, result, "Transpose")
+        turns = [() if item is None else tuple(item["perm"]) for item in (before, after)]
         if turns != [permutation(layout, 4) for layout in ("channels_first", "channels_last")] or before is None or after is None:
             return None
-        before, after = rewriter.producers.get(before.inputs[0]), _find_reader(rewriter, after)
-    if before is None or after is None or before.kind != "Reshape" or after.kind != "Reshape":
-        return None
-    return before.inputs[0], after.outputs[0]
+        data, result = before.inputs[0], after.outputs[0]
+    before, after = rewriter.producers.find(data, "Reshape"), _find_reader(rewriter, result, "Reshape")
+    return None if before is None or after is None else (before.inputs[0], after.outputs[0])
 
 
-def _find_reader(rewriter: Rewriter, op: Op) -> Op | None:
-    return rewriter.readers[op.outputs[0]][0] if rewriter.is_read_once(op.outputs[0]) else None
+def _find_reader(rewriter: Rewriter, name: str, kind: str) -> Op | None:
+    """Return the operator of a kind that alone reads a tensor; None where it is another, or there are several."""
+    return next((op for op in rewriter.readers[name] if op.kind == kind), None) if rewriter.is_read_once(name) else None
 
 
 def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array, int, tuple[int, ...]] | None:

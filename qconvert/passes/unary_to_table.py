@@ -28,6 +28,7 @@ import numpy as np
 
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, PassResult, Target, operators
 from qconvert.rewriting import Rewriter
@@ -35,8 +36,6 @@ from qconvert.rewriting import Rewriter
 #: curve_roots() of a graph.
 _Roots = Callable[[], Mapping[str, tuple[str, ...]]]
 _BYTE = 8
-#: What alone is no function that a table would be worth: nothing is computed.
-_TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> PassResult:
@@ -135,12 +134,18 @@ def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
             between = way.keys() - {name}
             readers = (reader for item in between for reader in rewriter.readers[item])
             is_read = not graph.public.isdisjoint(between) or any(way.keys().isdisjoint(reader.outputs) for reader in readers)
-            count = sum(step.kind not in _TRIVIAL for step in way.values())
+            count = sum(_computes(step) for step in way.values())
             if _width(graph[root]) <= bits and count > 1 and not is_read:
                 found[name] = root
                 inside |= between
                 break
     return found
+
+
+def _computes(op: Op) -> bool:
+    """Whether an operator alone is a function that a table would be worth."""
+    kind = kind_of(op)
+    return not (kind.quantizes or kind.dequantizes or kind.rule == "relabel" or kind.copies or kind.casts)
 
 
 def _width(tensor: Tensor) -> int:

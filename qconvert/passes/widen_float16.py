@@ -69,7 +69,7 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
     for op in rewriter:
         new = replace(op, inputs=tuple(wide.get(name, name) for name in op.inputs))
         if op.outputs[0] not in rounded:
-            new = new.with_attributes(to="float32") if op.kind == "Cast" and op.outputs[0] in wide else new
+            new = new.with_attributes(to="float32") if kind_of(op).casts and op.outputs[0] in wide else new
             new = replace(new, outputs=tuple(wide.get(name, name) for name in op.outputs))
         casts = []
         for name in op.outputs:

@@ -89,10 +89,10 @@ def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str
     """
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
-        write = writers.get(op.kind)
+        kind, write = op.kind, writers.get(op.kind)
         if write is None:
-            unheld = ", and no formula of it holds for these operands and attributes" if op.kind in FORMULAS else ""
-            return "" if op.kind in also else f"has no {op.kind}{unheld}"
+            unheld = ", and no formula of it holds for these operands and attributes" if kind in FORMULAS else ""
+            return "" if kind in also else f"has no {kind}{unheld}"
         return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
 
     return legal
@@ -346,10 +346,11 @@ def lower_op(
     within: tuple[Formula, ...] = (),
 ) -> Emission | None:
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
-    if any(item.kind == op.kind for item in within[:-1]):  # a way around, such as Erf by a Gelu that is computed by an Erf, loses digits
+    kind = op.kind
+    if any(item.kind == kind for item in within[:-1]):  # a way around, such as Erf by a Gelu that is computed by an Erf, loses digits
         return None
-    for formula in dict.fromkeys((*prefers, *FORMULAS.get(op.kind, ()))):
-        if formula.kind != op.kind or not formula.is_emitted or formula in within:
+    for formula in dict.fromkeys((*prefers, *FORMULAS.get(kind, ()))):
+        if formula.kind != kind or not formula.is_emitted or formula in within:
             continue
         found = emit_formula(tensors, op, formula, real)
         if found is None:

@@ -206,6 +206,12 @@ class Forms:
         return _sum(_scale(atom[1], factor), {(): offset}), atom[2] * factor + offset, atom[3] * factor + offset
 
 
+def words_of(op: Op) -> set[str]:
+    """Return the functions that the normal form of an operator may have: itself, and a limit of values, which has a form of its own."""
+    is_limit = kind_of(op).clips or op.kind in ("Max", "Min", "HardSigmoid") or op.attributes.get("activation")
+    return {op.kind, "clip"} if is_limit else {op.kind}
+
+
 def _limits(low: float | None, high: float | None) -> tuple[float, float]:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 

@@ -271,6 +271,19 @@ class Rewriter:
             self._relations[tensor.name] = Relation(tensor.name, permutation, shift)
         return tensor.name
 
+    def replace_constant(self, old: str, tensor: Tensor, wanted: str) -> str:
+        """Add a constant with other values than an old one has, under the name of that where one operator alone reads it; return the name.
+
+        Args:
+            old: the name of the old one; "" if there is none.
+            tensor: the new one.
+            wanted: its name if the old one stays.
+        """
+        if not old or not self.is_read_once(old):
+            return self.add(wanted, tensor, data=tensor.data)
+        self.forget((old,))
+        return self.define(replace(tensor, name=old))
+
     def forward(self, name: str, other: str) -> None:
         """Let every operator that reads the tensor `name` read `other`, which has the same stored values."""
         self._forwarded[name] = other

@@ -172,14 +172,14 @@ def _scale_and_shift(x: Value, scale: Value, bias: Value) -> Value:
     return x * scale if bias is None else x * scale + bias
 
 
-@lowers("LayerNormalization")
+@lowers("LayerNormalization", is_sought=True)
 def layer_normalization(x: Value, scale: Value, bias: Value = None, *, axis: int, epsilon: float) -> Value:
     """Over the axes from `axis` on (Ba et al., 2016)."""
     rank = rank_of(x)
     return None if rank is None else _scale_and_shift(_normalize(x, range(axis % rank, rank), epsilon), scale, bias)
 
 
-@lowers("LayerNormalization", is_emitted=False)
+@lowers("LayerNormalization", is_emitted=False, is_sought=True)
 def layer_normalization_by_squares(x: Value, scale: Value, bias: Value = None, *, axis: int, epsilon: float) -> Value:
     """With the variance as mean(x * x) - mean(x) * mean(x), of which little is left where the mean is large."""
     rank = rank_of(x)
@@ -191,7 +191,7 @@ def layer_normalization_by_squares(x: Value, scale: Value, bias: Value = None, *
     return _scale_and_shift((x - mean) * apply("Rsqrt", variance + epsilon), scale, bias)
 
 
-@lowers("RMSNormalization")
+@lowers("RMSNormalization", is_sought=True)
 def rms_normalization(x: Value, scale: Value, *, axis: int, epsilon: float) -> Value:
     """Over the axes from `axis` on, without a mean (Zhang and Sennrich, 2019)."""
     rank = rank_of(x)

@@ -34,7 +34,7 @@ from qconvert.operators.values import (
 )
 
 
-@lowers("HardSwish")
+@lowers("HardSwish", is_sought=True)
 def hard_swish(x: Value) -> Value:
     """x * relu6(x + 3) / 6 (Howard et al., 2019)."""
     return x * apply("HardSigmoid", x, alpha=1 / 6, beta=0.5)
@@ -53,7 +53,7 @@ def clip_by_extremes(x: Value, lowest: Value = None, highest: Value = None) -> V
     return x if highest is None else apply("Min", x, highest)
 
 
-@lowers("Swish", is_near=True)
+@lowers("Swish", is_near=True, is_sought=True)
 def swish(x: Value, *, alpha: float) -> Value:
     """x * sigmoid(alpha * x) (Ramachandran et al., 2017)."""
     return x * sigmoid(x if alpha == 1.0 else x * alpha)
@@ -65,13 +65,13 @@ def softplus(x: Value) -> Value:
     return relu(x) + log(exp(-absolute(x)) + 1.0)
 
 
-@lowers("Mish")
+@lowers("Mish", is_sought=True)
 def mish(x: Value) -> Value:
     """x * tanh(softplus(x)) (Misra, 2019)."""
     return x * tanh(apply("Softplus", x))
 
 
-@lowers("Mish", is_emitted=False)
+@lowers("Mish", is_emitted=False, is_sought=True)
 def mish_by_exp(x: Value) -> Value:
     """x * tanh(log(exp(x) + 1)), whose exponential overflows."""
     return x * tanh(log(exp(x) + 1.0))
@@ -83,7 +83,7 @@ def softsign(x: Value) -> Value:
     return x / (absolute(x) + 1.0)
 
 
-@lowers("Gelu")
+@lowers("Gelu", is_sought=True)
 def gelu(x: Value, *, approximate: str) -> Value:
     """x / 2 * (1 + erf(x / sqrt(2))), or its approximation by tanh (Hendrycks and Gimpel, 2016)."""
     if approximate == "tanh":

@@ -30,6 +30,7 @@ class Formula:
         is_emitted: whether lowering may use it; others are for recognition alone, such as mean(x * x) - mean(x) * mean(x), which cancels.
         is_near: whether it comes near to the kind only, by several roundings: of quantized data a table is better (unary_to_table).
         in_float: whether quantized operands are dequantized before, since what is moved is computed with more than once.
+        is_sought: whether exporters write it in the place of its kind, which runtimes compute faster: fuse_functions looks for it.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Formula:
     is_emitted: bool = True
     is_near: bool = False
     in_float: bool = False
+    is_sought: bool = False
 
     @property
     def name(self) -> str:
@@ -64,9 +66,11 @@ _known: dict[str, tuple[Formula, ...]] = {}
 FORMULAS: Mapping[str, tuple[Formula, ...]] = MappingProxyType(_known)
 
 
-def lowers(kind: str, *, is_emitted: bool = True, is_near: bool = False, in_float: bool = False) -> Callable[[Callable[..., Any]], Formula]:
+def lowers(
+    kind: str, *, is_emitted: bool = True, is_near: bool = False, in_float: bool = False, is_sought: bool = False
+) -> Callable[[Callable[..., Any]], Formula]:
     """Make a Formula of the function that it decorates; register() or the hook qconvert_formulas makes it known."""
-    return lambda function: Formula(kind, function, is_emitted, is_near, in_float)
+    return lambda function: Formula(kind, function, is_emitted, is_near, in_float, is_sought)
 
 
 def register(formulas: Iterable[Formula]) -> None:

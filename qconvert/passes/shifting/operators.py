@@ -81,7 +81,8 @@ def shift_linear(s: Shifting, op: Op) -> None:
         return
     value = s.compute(op.kind, inputs, f"{name}/real", name, op.source, **attributes)
     if adds:
-        row = s.rewriter.constant(f"{name}/shift", (s.shift(name) - _sums(s, op))[..., None, :].astype(np.float32))
+        total = shift_of_sums(op, s.graph[op.inputs[1]], s.shift(data), s.shift(name))
+        row = s.rewriter.constant(f"{name}/shift", total[..., None, :].astype(np.float32))
         moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
         value = s.emit("Add", (value, row), moved, op.source, **fused)
     if limits is not None:
@@ -100,19 +101,17 @@ def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> s
     return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)
 
 
-def _sums(s: Shifting, op: Op) -> Array:
-    """Return what the data's shift adds to each output channel."""
-    return sums_of_weights(op, s.graph[op.inputs[1]]) * s.shift(op.inputs[0])
+def shift_of_sums(op: Op, weights: Tensor, data: float, result: float) -> Array:
+    """Return what has to be added to the sums of each output channel, in float64, for the data and the result to be larger by some numbers.
 
-
-def sums_of_weights(op: Op, weights: Tensor) -> Array:
-    """Return the sum of the weights of each output channel, of their float values, in float64."""
+    That is what the result is larger by, less what the sum of the channel's weights makes of the data's.
+    """
     real = weights.float_values().astype(np.float64)
     if not kind_of(op).has_weights:
         channels = output_axis(op, real.ndim)
         depth = real.ndim - 1 if channels == real.ndim - 2 else real.ndim - 2
-        return np.asarray(real.sum(depth))
-    return np.asarray(real.reshape(len(real), -1).sum(1))
+        return np.asarray(result - real.sum(depth) * data)
+    return np.asarray(result - real.reshape(len(real), -1).sum(1) * data)
 
 
 def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
@@ -121,7 +120,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
     shifts = s.shift(op.inputs[0]), s.shift(op.outputs[0])
     if not kind_of(op).has_weights or not any(shifts):
         return (old,) if old else ()
-    total = shifts[1] - _sums(s, op)
+    total = shift_of_sums(op, s.graph[op.inputs[1]], *shifts)
     if old:
         total = total + s.graph[old].float_values()
     elif not np.any(total):

@@ -71,15 +71,10 @@ class Shifting:
             channels: the values.
             result: of the operator that reads it.
         """
-        alone = bool(old) and self.rewriter.is_read_once(old)
-        new = Tensor(old, "float32", channels.shape, channels.astype(np.float32))
-        if alone:
-            self.rewriter.forget((old,))
-        else:
-            new = replace(new, name=self.rewriter.fresh(f"{old or result}/shifted_bias"))
-        self.rewriter.define(new)
-        self.biases[new.name] = bool(old)
-        return new.name
+        new = Tensor("", "float32", channels.shape, channels.astype(np.float32))
+        name = self.rewriter.replace_constant(old, new, f"{old or result}/shifted_bias")
+        self.biases[name] = bool(old)
+        return name
 
     def emit(self, kind: str, inputs: tuple[str, ...], output: str, source: str = "", **attributes: Any) -> str:
         """Emit an operator with one result; return the result."""

@@ -140,7 +140,7 @@ def _quantization(scale: float, point: float) -> Quantization | None:
 def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     """Return the input of uint8 that a Quantize gets as numbers, with its quantization, that input, and the result."""
     line = _line(rewriter, op.inputs[0])
-    if line is None or line.maker.kind != "Cast":
+    if line is None or not kind_of(line.maker).casts:
         return None
     graph = rewriter.graph
     tensor = graph[line.maker.inputs[0]]
