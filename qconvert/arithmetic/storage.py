@@ -80,6 +80,12 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return _RANGES[dtype] if dtype in _RANGES else SMALL_FLOATS[dtype]
 
 
+def bit_width(dtype: str) -> int:
+    """How many bits the integers of a type have."""
+    low, high = integer_range(dtype)
+    return (high - low).bit_length()
+
+
 def in_bytes(data: Array) -> Array:
     """Integers of 2 and 4 bits, which numpy knows as no integers, as those of 8 bits; other data as they are."""
     return data.astype(_IN_BYTES[data.dtype.name]) if data.dtype.name in _IN_BYTES else data

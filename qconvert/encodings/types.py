@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qconvert.arithmetic import choose_quantization
-from qconvert.arithmetic.storage import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
+from qconvert.arithmetic.storage import INTEGERS, Array, bit_width, canonical_dtype, equal_data, integer_range, read_only
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of, output_axis
@@ -266,8 +266,7 @@ def quantization_of(range: Range, dtype: str = "int8", *, symmetric: bool = Fals
     Raises:
         OptionError: an unsigned or affine quantization is to be narrow.
     """
-    low, high = integer_range(dtype)
-    bits = (high - low).bit_length()
+    (low, high), bits = integer_range(dtype), bit_width(dtype)
     if narrow and not (symmetric and low < 0):
         raise OptionError("a narrow range requires signed, symmetric quantization", rule="narrow-not-symmetric")
     if not symmetric:

@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize
+from qconvert.arithmetic.storage import bit_width
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.linear import BiasQuantizations, WeightUse, quantized_bias
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
@@ -29,10 +30,8 @@ from qconvert.passes.quantizations.weights_and_networks import (
     rescale_weights,
     symmetric_limits,
 )
-from qconvert.passes.stored_types import SIGNED
+from qconvert.passes.stored_types import SIGNED, UNSIGNED
 from qconvert.plugins import Change, PassResult, Target
-
-_WIDTH = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16}
 
 
 def run(
@@ -51,7 +50,7 @@ def run(
             graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits", f"have {weight_bits} bits"
         )
     if activation_bits:
-        dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
+        dtypes = tuple(dtype for dtype in (*UNSIGNED, *SIGNED) if bit_width(dtype) != activation_bits)
         wide = target is None or not target.format or "int64" in target.storage.bias_dtypes.get("int16", ())
         taken = target.storage.activation_dtypes if target is not None else ()
         choose = cache_by_quantization(lambda dtype, q: _to_supported_type(_activation(dtype, q, activation_bits), taken))
@@ -90,7 +89,7 @@ def _activation(old: str, q: Quantization, bits: int) -> tuple[str, Quantization
     """Return the quantization of an activation in a type of other width than the old one; None where it has several scales."""
     if not q.is_per_tensor:
         return None
-    dtype, width, point = _integer_type(old, bits), _WIDTH[old], q.point
+    dtype, width, point = _integer_type(old, bits), bit_width(old), q.point
     is_symmetric = point == middle(old)
     if bits > width and is_symmetric:
         return dtype, Quantization.per_tensor(q.step / 2 ** (bits - width), middle(dtype))
@@ -104,9 +103,9 @@ def _activation(old: str, q: Quantization, bits: int) -> tuple[str, Quantization
 def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block_size: int) -> Rescaled | None:
     """Return weights in a type of other width; None where they have that already."""
     q, data = weights.quantization, weights.data
-    if q is None or data is None or not data.size or _WIDTH.get(weights.dtype, bits) == bits:
+    if q is None or data is None or not data.size or weights.dtype not in (*UNSIGNED, *SIGNED) or bit_width(weights.dtype) == bits:
         return None
-    if bits > _WIDTH[weights.dtype]:
+    if bits > bit_width(weights.dtype):
         return _widen(weights, _integer_type(weights.dtype, bits))
     if not is_scalable(use, weights):
         return None

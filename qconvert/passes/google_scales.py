@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import affine_range, choose_quantization
+from qconvert.arithmetic.storage import bit_width
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.scales_and_costs import middle
@@ -47,9 +48,8 @@ def _activation(dtype: str, q: Quantization, scheme: str) -> tuple[str, Quantiza
     if not q.is_per_tensor:
         return None
     (lowest,), (highest,) = affine_range(q, dtype)
-    (low, high), point = integer_range(dtype), q.point
-    bits = (high - low).bit_length()
-    if scheme == "symmetric" or (scheme == "types" and low < 0):
+    point, bits = q.point, bit_width(dtype)
+    if scheme == "symmetric" or (scheme == "types" and integer_range(dtype)[0] < 0):
         if point == middle(dtype):
             return None
         found = choose_quantization("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(dtype, dtype))[1]

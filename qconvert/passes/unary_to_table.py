@@ -26,6 +26,7 @@ from functools import cache
 
 import numpy as np
 
+from qconvert.arithmetic.storage import bit_width
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
@@ -103,7 +104,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
 def _is_of_bytes(graph: Graph, op: Op) -> bool:
     """Whether what it computes, of one operand, and what it gives are codes of 8 bits, for which a table is small."""
     data = [graph[name] for name in (*op.inputs, *op.outputs) if name and not graph[name].is_constant]
-    return len(data) == 1 + len(op.outputs) and all(has_codes(tensor) and _width(tensor) <= _BYTE for tensor in data)
+    return len(data) == 1 + len(op.outputs) and all(has_codes(tensor) and bit_width(tensor.dtype) <= _BYTE for tensor in data)
 
 
 def _has_lookup(codes: Tensor, target: Target) -> bool:
@@ -135,7 +136,7 @@ def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
             readers = (reader for item in between for reader in rewriter.readers[item])
             is_read = not graph.public.isdisjoint(between) or any(way.keys().isdisjoint(reader.outputs) for reader in readers)
             count = sum(_computes(step) for step in way.values())
-            if _width(graph[root]) <= bits and count > 1 and not is_read:
+            if bit_width(graph[root].dtype) <= bits and count > 1 and not is_read:
                 found[name] = root
                 inside |= between
                 break
@@ -146,11 +147,6 @@ def _computes(op: Op) -> bool:
     """Whether an operator alone is a function that a table would be worth."""
     kind = kind_of(op)
     return not (kind.quantizes or kind.dequantizes or kind.rule == "relabel" or kind.copies or kind.casts)
-
-
-def _width(tensor: Tensor) -> int:
-    low, high = integer_range(tensor.dtype)
-    return (high - low).bit_length()
 
 
 class Tables(Rewriter):
