@@ -20,9 +20,10 @@ from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
 #: Types whose differences float32 holds exactly. Blocks of 4 bits stay: onnxruntime has kernels for them as they are.
 DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
-_CAST = Pattern("Cast", "weights", name="cast")
-_SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point"), "scale", name="last", any_order=True)
-_SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True)
+_CAST = Pattern("Cast", "weights", attributes={"to": "float32"})
+_PLAIN = {"activation": ""}
+_SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point", attributes=_PLAIN), "scale", name="last", any_order=True, attributes=_PLAIN)
+_SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True, attributes=_PLAIN)
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
@@ -113,9 +114,7 @@ def dequantized_casts(graph: Graph) -> Graph:
 
 def _quantization(graph: Graph, match: Match, weights: Tensor) -> Quantization | None:
     """Return what the constants next to the weights say; None if they are no scale and zero point, or the weights no plain integers."""
-    if weights.is_quantized or not weights.is_constant or weights.dtype not in DECOMPOSED_TYPES or match.named["cast"]["to"] != "float32":
-        return None
-    if any(op.attributes.get("activation") for op in match.ops):
+    if weights.is_quantized or not weights.is_constant or weights.dtype not in DECOMPOSED_TYPES:
         return None
     factor = _float_constant(graph, match.tensors["scale"])
     shift = _float_constant(graph, match.tensors["zero_point"]) if "zero_point" in match.tensors else np.zeros((), np.float32)

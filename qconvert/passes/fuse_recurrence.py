@@ -269,11 +269,14 @@ def cell_of(body: Graph, states: int) -> Cell | None:
     if len(body.inputs) != states + 1:
         return None
     kinds = [kind for kind, cell in CELLS.items() if cell.states == states]
-    forms = itertools.product(kinds, _PLAIN_ACTIVATIONS, (0, 1), range(states))
-    return next((found for form in forms if (found := _Cells(body, form[-1], states).match(*form[:-1])) is not None), None)
+    ways = [_Cells(body, hidden, states) for hidden in range(states)]
+    forms = itertools.product(kinds, _PLAIN_ACTIVATIONS, (0, 1), ways)
+    return next((found for kind, gate, before, way in forms if (found := way.match(kind, gate, before)) is not None), None)
 
 
 class _Cells:
+    """A body as a cell of which one of the states are the hidden values."""
+
     def __init__(self, body: Graph, hidden: int, states: int) -> None:
         self._body, self._rewriter = body, Rewriter(body)
         self._makers = Producers((name, op) for name, op in body.producers().items() if not op.attributes.get("activation"))

@@ -12,9 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
-from qconvert.operators import kind_of
 from qconvert.plugins import Change, PassResult, Target
-from qconvert.rewriting import Rewriter, dequantized_source
+from qconvert.rewriting import Pattern, Rewriter, dequantized_source, find_matches
+
+_PRODUCT = Pattern("MatMul", name="product", attributes={"activation": ""})
+_BIASED = Pattern("Add", _PRODUCT, "row", any_order=True, attributes={"arithmetic": ""})
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -33,6 +35,7 @@ class _Rewriting(Rewriter):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._transposed: dict[str, str] = {}  # constant -> the same as outputs x inputs
+        self._biased = {match.named["product"].name: match for match in find_matches(graph, _BIASED)}
         self._dequantized: dict[str, str] = {}  # weights after a Dequantize -> the same as outputs x inputs
         self.count = self.biases = 0
         self.real = False  # whether sums of real numbers are among them, which may be added in another order
@@ -79,16 +82,11 @@ class _Rewriting(Rewriter):
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
         """Return the Add of a constant row after the MatMul, and that row as float values; (None, "") if there is none to take over."""
-        name = op.outputs[0]
-        addition = self.readers[name][0] if self.is_read_once(name) else None
-        if addition is None or self.graph[name].is_quantized or op["activation"]:
+        match = self._biased.get(op.name)
+        row = None if match is None or self.graph[op.name].is_quantized else self._row(match.tensors["row"], self._sizes(op)[1])
+        if match is None or row is None:
             return None, ""
-        if kind_of(addition).sum_sign <= 0 or addition.attributes.get("arithmetic"):
-            return None, ""
-        other = next((operand for operand in addition.inputs if operand != name), "")
-        row = self._row(other, self._sizes(op)[1]) if other else None
-        if row is None:
-            return None, ""
+        addition, other = match.ops[-1], match.tensors["row"]
         self.remove(addition)
         self.biases += 1
         tensor = self.graph[other]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.errors import OptionError
-from qconvert.plugin import Match, Pattern, find_matches
+from qconvert.operators.values import clip, tanh
+from qconvert.plugin import Match, Pattern, Rewriter, find_matches
+from qconvert.rewriting.drawn_patterns import draw_pattern
 
 Q = Quantization.per_tensor(0.5)
 
@@ -66,6 +69,30 @@ def test_operands_of_a_sum_stand_in_any_order_and_a_name_is_one_tensor() -> None
     (found,) = find_matches(net, pattern, closed=False)
     assert found.ops == net.ops[:2] and found.tensors == {"data": "a"}
     assert list(find_matches(net, Pattern("Add", Pattern("Relu", "data"), "data"), closed=False)) == []
+
+
+def test_numbers_and_attributes_are_parts_of_a_pattern() -> None:
+    net = chain(("Mul", "a two", "b"), ("ReduceSum", "b axes", "c"), outputs=("c",))
+    net = net.evolve(tensors=[Tensor("two", "float32", (1,), np.float32([2]))])
+    pattern = Pattern("ReduceSum", Pattern("Mul", "data", 2), attributes={"keepdims": 1})  # the default
+    assert [found.tensors for found in find_matches(net, pattern)] == [{"data": "a"}]
+    assert not list(find_matches(net, Pattern("ReduceSum", Pattern("Mul", "data", 3))))
+    assert not list(find_matches(net, Pattern("ReduceSum", Pattern("Mul", 2, "data"))))
+    assert not list(find_matches(net, Pattern("ReduceSum", Pattern("Mul", "data", 2), attributes={"keepdims": 0})))
+
+
+@pytest.mark.parametrize(("last", "fits"), [(Op("Add", ("d", "b"), ("e",)), True), (Op("Add", ("b", "d"), ("e",)), True),
+                                            (Op("Sub", ("d", "b"), ("e",)), False), (Op("Add", ("d", "a"), ("e",)), False),
+                                            (Op("Add", ("d", "b"), ("e",), {"activation": "relu"}), False)])  # fmt: skip
+def test_a_pattern_is_drawn_from_a_function(last: Op, fits: bool) -> None:
+    """Of an operator that commutes the operands stand in any order; one with an activation is another function."""
+    net = chain(("Tanh", "a", "b"), ("Clip", "b zero six", "d"), ("Add", "d b", "e"), outputs=("e",))
+    limits = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("zero", 0), ("six", 6))]
+    net = net.evolve(tensors=limits, ops=[*net.ops[:2], last])
+    pattern = draw_pattern(lambda x: clip(tanh(x), 0.0, 6.0) + tanh(x), "x")
+    found = Rewriter(net).match(pattern, "e")
+    assert (found is not None) == fits
+    assert found is None or found.tensors == {"x": "a"}
 
 
 def test_a_real_model() -> None:
