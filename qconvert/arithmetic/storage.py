@@ -46,6 +46,8 @@ _RANGES = {
     "uint64": (0, 2**64 - 1),
 }
 
+#: Up to this float32 holds every whole number, so that sums of such numbers are exact, in whatever order they are made.
+EXACT_IN_FLOAT32 = 2**24
 #: Types whose values are whole numbers.
 INTEGERS = tuple(_RANGES)
 

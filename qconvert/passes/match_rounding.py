@@ -25,6 +25,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
 from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
@@ -36,8 +37,6 @@ from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
-
-_LARGEST = 2**24
 
 
 def _sum(data: Tensor, weights: Tensor) -> int:
@@ -110,7 +109,7 @@ class TorchRounding(TorchForms):
             return False
         if bias.dtype != "float32" or bias.quantization is not None or second.block_size or second.axis not in (None, 0):
             return False
-        if op["activation"] not in ("", "relu") or _sum(data, weights) >= _LARGEST:
+        if op["activation"] not in ("", "relu") or _sum(data, weights) >= EXACT_IN_FLOAT32:
             return False
         products, rank, name = first.scale * second.scale, result.rank or 2, result.name
         along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
-_EXACT = 2**24
 #: More parts than this make no model that anybody would want to run.
 _MOST_PARTS = 64
 
@@ -74,9 +74,9 @@ class _Decomposition(Rewriter):
         steps = self._steps(op)
         if steps is not None:
             axes = tuple(range(1, steps.ndim)) if _is_convolution(op) else (steps.ndim - 2,)
-            if bounds[0] * int(np.abs(steps).sum(axis=axes).max(initial=0)) < _EXACT:
+            if bounds[0] * int(np.abs(steps).sum(axis=axes).max(initial=0)) < EXACT_IN_FLOAT32:
                 return [(0, depth)]
-        size = (_EXACT - 1) // max(1, each)
+        size = (EXACT_IN_FLOAT32 - 1) // max(1, each)
         if depth <= size:
             return [(0, depth)]
         if size < 1 or -(-depth // size) > _MOST_PARTS or op.attributes.get("group", 1) != 1:

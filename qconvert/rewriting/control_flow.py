@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from qconvert.arithmetic.storage import Array
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32, Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Attribute, Graph, Op, Producers, Tensor
@@ -135,10 +135,6 @@ def skip_identities(makers: Producers, name: str) -> str:
     return name
 
 
-#: Whole numbers up to which float32, in which some exporters compare, has each.
-_EXACT = 2**24
-
-
 def trip_count(outer: Graph | Rewriter, op: Op, body: Graph) -> float | None:
     """Return how many turns a Loop runs; None where only a run can say.
 
@@ -192,7 +188,7 @@ def turns_while(
             waiting += both.inputs
         elif (less := makers.find(name, "Less")) is not None:
             first, end = start(less.inputs[0]), number(less.inputs[1])
-            if first is None or end is None or max(abs(end), abs(first)) > _EXACT:
+            if first is None or end is None or max(abs(end), abs(first)) > EXACT_IN_FLOAT32:  # in which some exporters compare
                 return None
             least = min(least, max(0, math.ceil(end - first)))
         elif not is_true(name):

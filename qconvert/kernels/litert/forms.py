@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_hard_swish, tflite_mean_multiplier, xnnpack_leaky_relu
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import quantizations_of
@@ -81,8 +82,6 @@ TIES_UP = 2.0**-19
 #: Results of an interpolation are multiples of 1 / this, 255 at most, so that the share crosses no other one.
 _FINEST = 2**9
 _BYTES = ("int8", "uint8")
-#: Below this sums of 8-bit data are exact in float32, and so in whatever order they are made.
-_EXACT_IN_FLOAT32 = 2**24
 #: The type in which XNNPACK takes the data, by the arithmetic.
 _XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
 
@@ -137,7 +136,7 @@ def reduction(graph: Graph, op: Op) -> str:
     if not 2.0**-100 < given.step / output.step < 2.0**100:
         return ""  # float32 does not hold the factor
     if data.dtype in _XNNPACK.values():
-        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < _EXACT_IN_FLOAT32 else ""
+        return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < EXACT_IN_FLOAT32 else ""
     if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
         return ""
     shift = tflite_mean_multiplier(given, output, count)[1]

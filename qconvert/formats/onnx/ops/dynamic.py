@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import subtract_zero_points
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.noted_operators import turned_name
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY
@@ -95,8 +96,6 @@ def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[Value
     return steps, scale, point
 
 
-#: Whole numbers up to which float32 holds all.
-_EXACT32 = 2**24
 #: The range of a row of zeros, so that nothing is divided by 0; rows whose values are that small are zeros here.
 _LEAST = 1e-30
 
@@ -126,7 +125,7 @@ def product(steps: Value, matrix: Value, *, exact: bool) -> Value:
 
 def is_sum_exact(weights: Array) -> bool:
     """Whether float32 holds all sums of steps, of 255 at most, with integer weights along their last axis."""
-    return int(np.abs(weights.astype(np.int64)).sum(axis=-1).max(initial=0)) * 255 < _EXACT32
+    return int(np.abs(weights.astype(np.int64)).sum(axis=-1).max(initial=0)) * 255 < EXACT_IN_FLOAT32
 
 
 def _round_symmetric(rows: Value) -> tuple[Value, Value]:

@@ -12,14 +12,13 @@ import numpy as np
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale, normalize_gates
 from qconvert.formats.onnx.values import Place, ScanBody, Value, axes
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name_tensors
 
-#: Whole numbers up to which float32 holds all.
-_EXACT32 = 2**24
 _LOW, _HIGH = -(2.0**15), 2.0**15 - 1
 
 
@@ -119,7 +118,7 @@ class _Lstm:
         return np.concatenate(bounds)
 
     def _product_type(self, what: str) -> str:
-        return "float32" if self._bounds[what].max(initial=0) < _EXACT32 else "float64"
+        return "float32" if self._bounds[what].max(initial=0) < EXACT_IN_FLOAT32 else "float64"
 
     def _rescale(self, what: str) -> Rescale:
         layer = self._layer
