@@ -263,7 +263,7 @@ def find_representatives(graph: Graph, preferred: Collection[str]) -> dict[str, 
     for op in graph.ops:
         what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
         for index, name in enumerate(op.outputs):
-            if name and kind_of(op).rule not in ("opaque", "control", "state"):
+            if name and not kind_of(op).is_structural:
                 first = found[name] = equals.setdefault((what, index, _values_key(graph[name])), name)
                 if name in preferred:
                     chosen.setdefault(first, name)

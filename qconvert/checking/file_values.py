@@ -90,7 +90,7 @@ def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
 
 def _is_exact(graph: Graph, op: Op) -> bool:
     rule = kind_of(op).rule
-    if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
+    if op.kind == "DynamicQuantizeLinear" or kind_of(op).is_structural:
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
     return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain

@@ -314,6 +314,16 @@ class Kind:
         return "epsilon" in self.attributes
 
     @property
+    def is_structural(self) -> bool:
+        """Whether it means something within a graph alone: a state, functions that it runs, or nothing that is known (Opaque)."""
+        return self.rule in ("state", "control", "opaque")
+
+    @property
+    def takes_stored(self) -> bool:
+        """Whether the stored integers themselves matter to it, or it passes them on unseen, whatever they stand for."""
+        return self.is_structural or self.rule in ("plain", "stored")
+
+    @property
     def reads_state(self) -> bool:
         """Whether its result is the value of a state."""
         return self.rule == "state" and not self.has_effect

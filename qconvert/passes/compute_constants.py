@@ -87,7 +87,7 @@ def _find_constant_tensors(graph: Graph) -> tuple[dict[str, Op], list[str]]:
     for op in graph.ops:
         kind = kind_of(op)
         given = all(not name or name in fixed or graph[name].is_constant for name in op.inputs)
-        if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.rule in ("opaque", "state", "control"):
+        if not op.inputs or not given or not all(op.outputs) or kind.evaluate is None or kind.is_structural:
             continue
         if not _is_small(graph, op):
             continue

@@ -47,9 +47,6 @@ from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter
 
-#: Kinds to which the quantization of the stored integers matters, or which pass them on unseen: they keep the tensors that they have.
-_LITERAL = ("plain", "opaque", "state", "stored", "control")
-
 
 def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
     """Shift the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric."""
@@ -103,14 +100,14 @@ def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
 
 def _find_fixed_tensors(graph: Graph) -> set[str]:
     """Return tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
-    literal = [op for op in graph.ops if kind_of(op).rule in _LITERAL]
+    literal = [op for op in graph.ops if kind_of(op).takes_stored]
     return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
 
 
 def _emit(s: Shifting, op: Op, target: Target | None) -> None:
     """Emit what an operator becomes."""
     kind = kind_of(op)
-    if kind.rule in _LITERAL:
+    if kind.takes_stored:
         s.rewriter.emit(op)
         for name in op.outputs:
             s.settle(name)

@@ -42,7 +42,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     if kind_of(op).rule == "state":
         state = op["state"]
         return bool(graph.functions) or state not in graph.states or state in _find_stored_states(graph)
-    if kind_of(op).rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
+    if kind_of(op).takes_stored or op.attributes.get("reduction") == "mul":
         return True
     if kind_of(op).rule == "relabel":  # next to plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))

@@ -210,7 +210,7 @@ class Trace:
 
     def _is_twin(self, op: Op, other: Op, known: Mapping[str, Elements]) -> bool:
         """Whether two operators of the source compute the same of the same data."""
-        if kind_of(op).rule in ("state", "control", "opaque") or not any(name in known for name in op.inputs):
+        if kind_of(op).is_structural or not any(name in known for name in op.inputs):
             return False  # without data, such as random numbers, each run is another one
         forms = [(item.kind, item.attributes, list(map(bool, item.inputs)), list(map(bool, item.outputs))) for item in (op, other)]
         if forms[0] != forms[1]:

@@ -22,8 +22,6 @@ from qconvert.operators.sizes import Size, failure, is_compatible
 
 _REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1
-#: Rules of kinds whose results have shapes that the operator alone does not say.
-_UNSIZED = ("control", "opaque", "state")
 
 
 def with_shapes(graph: Graph, text: str) -> Graph:
@@ -188,7 +186,7 @@ def infer_shapes(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     following: set[tuple[str, ...]] = set()
     for op in graph.ops:
         if not kind_of(op).has_effect and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
-            if kind_of(op).rule in _UNSIZED:
+            if kind_of(op).is_structural:
                 raise OptionError(
                     "the result of this operator for other input sizes is not known",
                     where=op.location,
@@ -208,7 +206,7 @@ def _infer_op_shapes(
     """The graph with the shapes of the outputs in `after` worked out again, in order."""
     known = KnownSizes(tensors, graph.producers())
     for op in graph.ops:
-        if op.outputs not in following or kind_of(op).rule in _UNSIZED:
+        if op.outputs not in following or kind_of(op).is_structural:
             continue
         for name, shape in zip(op.outputs, output_shapes(tensors, op, known.dimensions), strict=True):
             if name:

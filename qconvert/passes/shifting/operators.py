@@ -248,7 +248,6 @@ def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> 
 
 #: Kinds that pad the data with real zero if no input has another value.
 _FILLING = ("Pad", "SpaceToBatch")
-_OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control")
 
 
 def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
@@ -259,12 +258,14 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         op: the operator.
         points: the zero points that go, by tensor.
     """
-    touched = points.keys() & {*op.inputs, *op.outputs}
-    if not touched or kind_of(op).rule in _OWN_WAY or is_shift_invariant(graph, op) or is_ties_away_average(graph, op):
+    touched, kind = points.keys() & {*op.inputs, *op.outputs}, kind_of(op)
+    if not touched or kind.takes_stored or kind.rule in ("convert", "relabel"):
+        return ""
+    if is_shift_invariant(graph, op) or is_ties_away_average(graph, op):
         return ""
     if is_product_of_activations(graph, op):
         return ""
-    if kind_of(op).sums_all_weights:
+    if kind.sums_all_weights:
         return linear_obstacle(graph, op, op.inputs[0] in points)
     return "they compute with zero points"
 
