@@ -25,7 +25,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
     if target is not None and target.accelerator is not None:
         return graph, ()
-    rewriter, count = Rewriter(graph), 0
+    rewriter = Rewriter(graph)
     for op in rewriter.of_kind(*_KINDS):
         if not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
             continue
@@ -36,5 +36,4 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         clip = rewriter.clip(values, bounds, bounded, op.source)
         in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
         rewriter.replace(op, in_float, clip, Op("Quantize", (bounded,), (result.name,), {}, op.source))
-        count += 1
-    return rewriter.finish(), (f"{format_count(count, 'Softmax')} computed in float, and clipped",) if count else ()
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'Softmax')} computed in float, and clipped")

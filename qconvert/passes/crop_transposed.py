@@ -19,22 +19,22 @@ from qconvert.rewriting import Rewriter
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Slice after each of them whose sizes over space are known."""
-    rewriter, count = Rewriter(graph), 0
+    rewriter = Rewriter(graph)
     for op in rewriter.of_kind("ConvTranspose"):
-        count += _crop(rewriter, op)
-    return rewriter.finish(), (f"{format_count(count, 'ConvTranspose operator')} cropped by a Slice",) if count else ()
+        _crop(rewriter, op)
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'ConvTranspose operator')} cropped by a Slice")
 
 
-def _crop(rewriter: Rewriter, op: Op) -> bool:
+def _crop(rewriter: Rewriter, op: Op) -> None:
     """Replace an operator whose pads are unequal, where the sizes of its result over space are known."""
     result = rewriter.graph[op.outputs[0]]
     if result.shape is None:
-        return False
+        return
     first, pads = 1 if op["data_format"] == "channels_last" else 2, explicit_pads(op, len(result.shape) - 2)
     axes = [*range(first, first + len(pads))]
     sizes = [size for axis in axes if isinstance(size := result.shape[axis], int)]
     if len(sizes) < len(axes) or all(low == high for low, high in pads):
-        return False
+        return
     wide: list[int | str] = list(result.shape)
     starts = [low - min(low, high) for low, high in pads]
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
@@ -45,4 +45,3 @@ def _crop(rewriter: Rewriter, op: Op) -> bool:
     bounds = [rewriter.constant(f"{result.name}/{name}", values) for name, values in (("starts", starts), ("ends", ends), ("axes", axes))]
     cropped = Op("Slice", (whole, *bounds), (result.name,), {}, op.source)
     rewriter.replace(op, replace(op.with_attributes(pads=(*equal, *equal)), outputs=(whole,)), cropped)
-    return True

@@ -33,7 +33,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     one."""
     bounded = target.kernels.decomposed_bounds if target is not None else ()
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter:
         bounds = _bounds(graph, op, rewriter.readers)
         if bounds is None:
@@ -47,8 +46,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         else:
             limited = rewriter.clip(inner, bounds, result.name, op.source)
         rewriter.replace(op, replace(bare, outputs=(inner,)), limited)
-        count += 1
-    return rewriter.finish(), (f"{count} fused and implied activations are operators",) if count else ()
+    return rewriter.finish_with("{} fused and implied activations are operators".format)
 
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:

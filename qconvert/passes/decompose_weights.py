@@ -31,15 +31,11 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
     if form == "qonnx":
         return graph, ()
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("Dequantize"):
         if _is_decomposed(rewriter, op) and not (form == "qoperator" and _is_multiplied_in_blocks(rewriter, op)):
             rewriter.replace(op, *_decompose_dequantize(rewriter, op))
-            count += 1
-    if not count:
-        return graph, ()
-    noun = "constant of integers is" if count == 1 else "constants of integers are"
-    return rewriter.finish(), (f"{count} {noun} converted to float by Cast and Mul, once, when onnxruntime loads the file",)
+    noun = "constant of integers is" if rewriter.replaced == 1 else "constants of integers are"
+    return rewriter.finish_with(lambda count: f"{count} {noun} converted to float by Cast and Mul, once, when onnxruntime loads the file")
 
 
 def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:

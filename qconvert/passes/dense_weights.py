@@ -23,7 +23,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     """Spread constant weights; those that are computed, and those that would grow too large, stay as they are."""
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
-    count = 0
     for op in rewriter:
         holes = _holes(graph, op)
         if holes is None:
@@ -35,10 +34,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
         dense = op.with_attributes(group=1, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
         rewriter.replace(op, dense.with_input(1, made[key]))
-        count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(prune=True), (f"{count} convolutions have zeros among their weights instead of groups and dilations",)
+    return rewriter.finish_with("{} convolutions have zeros among their weights instead of groups and dilations".format, prune=True)
 
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:

@@ -30,7 +30,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         return graph, ()
     rewriter = Rewriter(graph)
     sizes = KnownSizes(graph.tensors, rewriter.producers)
-    count = 0
     for match in (*find_matches(graph, _PLAIN), *find_matches(graph, _WIDE)):
         attributes = _find_dilation(graph, sizes, match.named)
         if attributes is None:
@@ -38,10 +37,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         for op in match.ops:
             rewriter.remove(op)
         rewriter.replace(match.named["join"], *_fuse_convolution(rewriter, match.named, attributes))
-        count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(prune=True), (f"{count} convolutions between SpaceToBatch and BatchToSpace are dilated convolutions",)
+    return rewriter.finish_with("{} convolutions between SpaceToBatch and BatchToSpace are dilated convolutions".format, prune=True)
 
 
 def _axis(graph: Graph, op: Op, wide: str) -> int | None:

@@ -64,16 +64,12 @@ _ROUNDED = tuple(
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every such product whose weights have one scale, or one for each output channel."""
     fusing = _Fusing(graph)
-    count = 0
     for op in fusing:
         found = fusing.fuse_integer_product(op) or fusing.fuse_float_product(op)
         if found is not None:
             fusing.replace(op, found)
-            count += 1
-    if not count:
-        return graph, ()
-    changed = fusing.finish(prune=lambda op: id(op) in fusing.fused)
-    return changed, (f"{count} products of dynamically quantized data are one operator each",)
+    note = "{} products of dynamically quantized data are one operator each".format
+    return fusing.finish_with(note, prune=lambda op: id(op) in fusing.fused)
 
 
 class _Fusing(Rewriter):

@@ -18,13 +18,11 @@ from qconvert.rewriting import Rewriter
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("Gemm"):
         bias = _row(graph, op)
         if bias is not None:
             _replace_gemm(rewriter, op, bias)
-            count += 1
-    return (rewriter.finish(), (f"{count} Gemm are 1x1 convolutions",)) if count else (graph, ())
+    return rewriter.finish_with("{} Gemm are 1x1 convolutions".format)
 
 
 def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:

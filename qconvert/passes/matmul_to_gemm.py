@@ -25,9 +25,9 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     for op in rewriting.of_kind("MatMul"):
         if rewriting.is_linear(op):
             rewriting.change(op)
-    if not rewriting.count:
+    if not rewriting.replaced:
         return graph, ()
-    note = f"{rewriting.count} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added after them"
+    note = f"{rewriting.replaced} MatMul with constant weights are Gemm, {rewriting.biases} of them with the bias added after them"
     return rewriting.finish(), (Change(note, exact=not rewriting.real),)
 
 
@@ -37,12 +37,11 @@ class _Rewriting(Rewriter):
         self._transposed: dict[str, str] = {}  # constant -> the same as outputs x inputs
         self._biased = {match.named["product"].name: match for match in find_matches(graph, _BIASED)}
         self._dequantized: dict[str, str] = {}  # weights after a Dequantize -> the same as outputs x inputs
-        self.count = self.biases = 0
+        self.biases = 0
         self.real = False  # whether sums of real numbers are among them, which may be added in another order
 
     def change(self, op: Op) -> None:
         """Put a Gemm in the place of a MatMul."""
-        self.count += 1
         addition, bias = self._bias(op)
         last = addition or op
         weights = self._weights_of(op)

@@ -41,15 +41,11 @@ def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) ->
     if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
         return graph, ()
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("Conv"):
         if _has_few_channels(graph, op) and (block := _find_block(graph, op)):
             rewriter.replace(op, *_merge_pixels(rewriter, op, block))
-            count += 1
-    if not count:
-        return graph, ()
-    noun = "convolution of few channels has" if count == 1 else "convolutions of few channels have"
-    return rewriter.finish(), (f"{count} {noun} neighbouring pixels as channels, for which kernels are faster",)
+    noun = "convolution of few channels has" if rewriter.replaced == 1 else "convolutions of few channels have"
+    return rewriter.finish_with(lambda count: f"{count} {noun} neighbouring pixels as channels, for which kernels are faster")
 
 
 def _has_few_channels(graph: Graph, op: Op) -> bool:

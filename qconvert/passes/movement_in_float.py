@@ -30,7 +30,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         return reals[name]
 
     moved: list[str] = []
-    count = 0
     for op in rewriter:
         if not _is_concerned(graph, op, every):
             continue
@@ -40,13 +39,11 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         if kind_of(op).rule == "move" and not every:  # what is moved has its quantization already
             reals.update(pairs)
             moved += [name for name, _ in pairs]
-        count += 1
-    if not count:
-        return graph, ()
     for name in moved:
         if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers.get(name, ()))):
             rewriter.relate(name, reals[name])
-    return rewriter.finish(prune=True), (f"{count} operators move, select or compare data{'' if every else ' of 2 or 4 bits'} in float",)
+    what = "data" if every else "data of 2 or 4 bits"
+    return rewriter.finish_with(lambda count: f"{count} operators move, select or compare {what} in float", prune=True)
 
 
 def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:

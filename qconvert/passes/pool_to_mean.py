@@ -16,13 +16,11 @@ from qconvert.rewriting import Rewriter
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("AveragePool", "GlobalAveragePool"):
         if _is_whole(graph, op):
             axes = rewriter.constant(f"{op.outputs[0]}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
             rewriter.replace(op, Op("ReduceMean", (op.inputs[0], axes), op.outputs, {"keepdims": 1}, op.source))
-            count += 1
-    return (rewriter.finish(), (f"{count} averages over all positions are means along two axes",)) if count else (graph, ())
+    return rewriter.finish_with("{} averages over all positions are means along two axes".format)
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:

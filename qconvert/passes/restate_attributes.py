@@ -51,13 +51,11 @@ def _restore_padding(graph: Graph) -> PassResult:
 def _restore_attributes(graph: Graph) -> PassResult:
     graph, stated = _pop_metadata(graph, STATED_ATTRIBUTES)
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter:
         new = _restore_op_attributes(graph, op, stated.get(op.outputs[0])) if op.outputs else op
         if new is not op:
             rewriter.replace(op, new)
-            count += 1
-    return rewriter.finish(), (f"{count} attributes of operators are restored from the file's metadata",) if count else ()
+    return rewriter.finish_with("{} attributes of operators are restored from the file's metadata".format)
 
 
 def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:

@@ -24,22 +24,21 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     """Put a Pad before each operator of which the target's kernels say a fault."""
     if target is None:
         return graph, ()
-    rewriter, count = Rewriter(graph), 0
+    rewriter = Rewriter(graph)
     for op in rewriter.of_kind("SpaceToBatch"):
         if target.kernels.fault(graph, op):
-            count += _separate(rewriter, op)
-    return rewriter.finish(), (f"{format_count(count, 'SpaceToBatch operator')} padded by a Pad",) if count else ()
+            _separate(rewriter, op)
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'SpaceToBatch operator')} padded by a Pad")
 
 
-def _separate(rewriter: Rewriter, op: Op) -> bool:
+def _separate(rewriter: Rewriter, op: Op) -> None:
     """Replace an operator, where its pads and the rank of its data are known."""
     graph, data = rewriter.graph, rewriter.graph[op.inputs[0]]
     pads, blocks = graph.constant(op.inputs[2]), graph.constant(op.inputs[1])
     if pads is None or blocks is None or data.shape is None:
-        return False
+        return
     widths = np.zeros((2, len(data.shape)), np.int64)
     widths[:, block_axes(op, len(data.shape), blocks.size)] = np.split(pads.reshape(-1), 2)
     padded = rewriter.pad(data, widths.reshape(-1).tolist(), op.outputs[0], op.source)
     unpadded = rewriter.constant(f"{op.outputs[0]}/unpadded", [0] * pads.size)
     rewriter.replace(op, replace(op, inputs=(padded, op.inputs[1], unpadded)))
-    return True

@@ -19,16 +19,12 @@ from qconvert.rewriting import Rewriter
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Split the pixels of every convolution between two Reshapes, with or without Transposes, that is of this form."""
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("Conv"):
         chain = _find_chain(rewriter, op)
         window = None if chain is None else _find_window(graph, op, *chain)
         if chain is not None and window is not None:
             _split_pixels(rewriter, op, chain, *window)
-            count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(prune=True), (f"{count} convolutions of blocks of pixels are convolutions of pixels",)
+    return rewriter.finish_with("{} convolutions of blocks of pixels are convolutions of pixels".format, prune=True)
 
 
 def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:

@@ -17,15 +17,13 @@ from qconvert.rewriting import Rewriter
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Let each such Add or Sub read a vector; where neither channels nor positions are several, or known, it stays."""
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter:
         number = addend(graph, op, rewriter.producers)
         values = None if number is None else _spread_addend(graph, op, number)
         if number is not None and values is not None:
             vector = rewriter.constant(f"{op.outputs[0]}/addend", values, number.dtype)
             rewriter.replace(op, op.with_names({number.name: vector}))
-            count += 1
-    return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",) if count else ()
+    return rewriter.finish_with("{} numbers added after convolutions are vectors with one value per channel".format)
 
 
 def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:

@@ -29,18 +29,10 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     for op in decomposition:
         if kind_of(op).float_kind and op.kind not in kept:
             decomposition.decompose(op)
-    if not decomposition.count:
-        return graph, ()
-    return decomposition.finish(), (
-        f"{decomposition.count} sums of products of integers are computed in float32, which holds each of them exactly",
-    )
+    return decomposition.finish_with("{} sums of products of integers are computed in float32, which holds each of them exactly".format)
 
 
 class _Decomposition(Rewriter):
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(graph)
-        self.count = 0
-
     def decompose(self, op: Op) -> None:
         """Put sums of real products in the place of an operator; it stays if it has no such form."""
         left, right, result = self.graph[op.inputs[0]], self.graph[op.inputs[1]], self.graph[op.outputs[0]]
@@ -50,7 +42,6 @@ class _Decomposition(Rewriter):
         parts = [] if depth is None else self._parts(op, depth, (self._largest(op, 0), self._largest(op, 1)))
         if not parts:
             return
-        self.count += 1
         operands = self._emit_float_operand(op, 0), self._emit_float_operand(op, 1)
         total = ""
         for part in parts:

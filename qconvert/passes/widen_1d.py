@@ -21,13 +21,11 @@ _RANK = 3
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Put an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
-    if not any(_is_narrow(graph, op) for op in graph.ops):
-        return graph, ()
     widening = _Widening(graph)
     for op in widening:
         if _is_narrow(graph, op):
             widening.widen(op)
-    return widening.finish(prune=True), (f"{widening.count} 1-D operators have a second dimension of size 1",)
+    return widening.finish_with("{} 1-D operators have a second dimension of size 1".format, prune=True)
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
@@ -39,7 +37,6 @@ class _Widening(Rewriter):
         super().__init__(graph)
         self._wide: dict[tuple[str, int], str] = {}  # narrow tensor and the axis of the new dimension -> the same data with it
         self._weights: dict[str, str] = {}
-        self.count = 0
 
     def widen(self, op: Op) -> None:
         """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
@@ -52,7 +49,6 @@ class _Widening(Rewriter):
         widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
         self.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))
         self._wide[result.name, axis] = wide
-        self.count += 1
 
     def _data(self, name: str, axis: int) -> str:
         if (name, axis) not in self._wide:

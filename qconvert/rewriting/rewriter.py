@@ -309,6 +309,11 @@ class Rewriter:
     # result
 
     @property
+    def replaced(self) -> int:
+        """How many operators of the graph have others in their place, as replace() says so far."""
+        return sum(map(bool, self._instead.values()))
+
+    @property
     def is_changed(self) -> bool:
         return bool(self._instead or self._emitted or self._tensors or self._forwarded or self._renamed)
 
@@ -332,6 +337,15 @@ class Rewriter:
         if not (self.is_changed or changes) and (len(graph.ops), len(graph.tensors)) == (len(self.graph.ops), len(self.graph.tensors)):
             return self.graph
         return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph, converted)))
+
+    def finish_with(self, note: Callable[[int], str], *, prune: bool | Callable[[Op], bool] = False) -> tuple[Graph, tuple[str, ...]]:
+        """Return the rewritten graph and a note, or the graph itself and none if no operator was replaced.
+
+        Args:
+            note: gives, for the number of operators that were replaced, what was done.
+            prune: see finish().
+        """
+        return (self.finish(prune=prune), (note(self.replaced),)) if self.replaced else (self.graph, ())
 
     def _with_names(self, op: Op) -> Op:
         inputs = tuple(self.resolve(name) for name in op.inputs)
