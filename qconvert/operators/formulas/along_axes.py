@@ -179,7 +179,7 @@ def layer_normalization(x: Value, scale: Value, bias: Value = None, *, axis: int
     return None if rank is None else _scale_and_shift(_normalize(x, range(axis % rank, rank), epsilon), scale, bias)
 
 
-@lowers("LayerNormalization", is_emitted=False, is_sought=True)
+@lowers("LayerNormalization", is_emitted=False)
 def layer_normalization_by_squares(x: Value, scale: Value, bias: Value = None, *, axis: int, epsilon: float) -> Value:
     """With the variance as mean(x * x) - mean(x) * mean(x), of which little is left where the mean is large."""
     rank = rank_of(x)

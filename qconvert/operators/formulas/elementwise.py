@@ -71,7 +71,7 @@ def mish(x: Value) -> Value:
     return x * tanh(apply("Softplus", x))
 
 
-@lowers("Mish", is_emitted=False, is_sought=True)
+@lowers("Mish", is_emitted=False)
 def mish_by_exp(x: Value) -> Value:
     """x * tanh(log(exp(x) + 1)), whose exponential overflows."""
     return x * tanh(log(exp(x) + 1.0))
