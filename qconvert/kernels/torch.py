@@ -93,23 +93,25 @@ def _matmul(graph: Graph, op: Op) -> str:
     return "a Relu inside" if op["activation"] == "relu" else _any_qparams(graph, op)
 
 
-def _fixed_qparams(scale: float, point: int) -> Obstacle:
-    """Return the obstacle for curves whose kernels fix the quantization of the result."""
+#: Curves whose kernels fix the quantization of the result -> by its type scale and zero point
+#: (aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp).
+FIXED_RESULTS: Mapping[str, Mapping[str, tuple[float, int]]] = {
+    **{kind: {"uint8": (1 / 256, 0), "int8": (1 / 256, -128)} for kind in ("Sigmoid", "HardSigmoid")},
+    "Tanh": {"uint8": (1 / 128, 128), "int8": (1 / 128, 0)},
+}
 
-    def obstacle(graph: Graph, op: Op) -> str:
-        result = graph[op.outputs[0]]
-        if not _bytes(graph, op.inputs[0], result.name):
-            return _BYTES
-        quantization = result.quantization
-        fits = quantization is not None and (quantization.step, quantization.point) == (scale, point)
-        return "" if fits else f"a result whose scale is not 1/{1 / scale:g}"
 
-    return obstacle
+def _fixed_qparams(graph: Graph, op: Op) -> str:
+    """The obstacle for curves whose kernels fix the quantization of the result."""
+    quantization, fixed = graph[op.outputs[0]].quantization, FIXED_RESULTS[op.kind]["uint8"]
+    if quantization is None or not _bytes(graph, op.inputs[0], op.outputs[0]):
+        return _BYTES
+    return "" if (quantization.step, quantization.point) == fixed else f"a result whose scale is not 1/{1 / fixed[0]:g}"
 
 
 def _hard_sigmoid(graph: Graph, op: Op) -> str:
     usual = np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5
-    return _fixed_qparams(1 / 256, 0)(graph, op) if usual else "other numbers than PyTorch's"
+    return _fixed_qparams(graph, op) if usual else "other numbers than PyTorch's"
 
 
 def _clip(graph: Graph, op: Op) -> str:
@@ -180,7 +182,7 @@ def _resize(graph: Graph, op: Op) -> str:
 OBSTACLES: Mapping[str, Obstacle] = {
     "Conv": _conv, "Gemm": _packed_layer, "MatMul": _matmul,
     **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _any_qparams),
-    "Sigmoid": _fixed_qparams(1 / 256, 0), "Tanh": _fixed_qparams(1 / 128, 128), "HardSigmoid": _hard_sigmoid,
+    "Sigmoid": _fixed_qparams, "Tanh": _fixed_qparams, "HardSigmoid": _hard_sigmoid,
     "Relu": _same_qparams, "Clip": _clip, "Softmax": _softmax,
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _norm,
     "InstanceNormalization": _instance_norm,

@@ -46,7 +46,7 @@ def pack_model(model: TableObject, identifier: bytes = b"") -> bytes:
 def _plan(schema: Schema, table: str) -> tuple[int, tuple[tuple[Field, int, Struct | None], ...]]:
     """The number of slots of a table, and its fields, each with the position of its slot and with how a scalar is packed."""
     found = schema.fields(table)
-    plan = [(field, field.slot // 2 - 2, Struct(f"<{SCALARS[field.detail]}") if field.kind == "scalar" else None) for field in found]
+    plan = [(field, field.slot // 2 - 2, Struct(f"<{SCALARS[field.detail]}") if field.base_type == "scalar" else None) for field in found]
     return max((position for _, position, _ in plan), default=-1) + 1, tuple(plan)
 
 
@@ -116,12 +116,12 @@ class _Packer:
             return None if value == field.default else value
         if value is None:
             return None
-        if field.kind == "string":
+        if field.base_type == "string":
             return self._string(value)
-        if field.kind == "vector":
+        if field.base_type == "vector":
             return self._vector(value, field)
-        if field.kind in ("tables", "strings"):
-            return self._offsets([self.table(item) if field.kind == "tables" else self._string(item) for item in value])
+        if field.base_type in ("tables", "strings"):
+            return self._offsets([self.table(item) if field.base_type == "tables" else self._string(item) for item in value])
         return self.table(value)
 
     def _string(self, text: str | bytes) -> int:

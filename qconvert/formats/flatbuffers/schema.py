@@ -27,7 +27,7 @@ class Field(NamedTuple):
     Attributes:
         name: in camel case.
         slot: its place in the vtable, from 4.
-        kind: "scalar", "string", "strings" (a vector of them), "vector" (of scalars), "table", "tables" (a vector of them) or "union",
+        base_type: "scalar", "string", "strings" (a vector of them), "vector" (of scalars), "table", "tables" (a vector of them) or "union",
             whose type is the field before it.
         detail: the type of the scalar or of the vector's items, or the table, or the union.
         default: of a scalar; None of all else.
@@ -36,7 +36,7 @@ class Field(NamedTuple):
 
     name: str
     slot: int
-    kind: str
+    base_type: str
     detail: str
     default: Any
     alignment: int
@@ -79,8 +79,8 @@ class Schema:
         code = SCALARS.get(item)
         if item != type_:
             alignment = self._aligned.get((table, name), Struct(f"<{code}").size if code else 4)
-            kind = "vector" if code else "strings" if item == "string" else "tables"
-            return Field(name, slot, kind, item, None, alignment)
+            base_type = "vector" if code else "strings" if item == "string" else "tables"
+            return Field(name, slot, base_type, item, None, alignment)
         if code is None:
             return Field(name, slot, "string" if type_ == "string" else "union" if type_ in self.unions else "table", type_, None, 0)
         value = float(default or 0) if code in "fd" else bool(int(default or 0)) if code == "?" else int(default or 0)
@@ -100,7 +100,7 @@ class Schema:
         """The class of views on a table."""
         found = self._views.get(table)
         if found is None:
-            getters = {field.name: property(_GETTERS[field.kind](self, field)) for field in self.fields(table)}
+            getters = {field.name: property(_GETTERS[field.base_type](self, field)) for field in self.fields(table)}
             found = self._views[table] = type(table, (Table,), {"__slots__": (), "table": table, "schema": self, **getters})
         return found
 
@@ -253,5 +253,5 @@ def unpack_view(view: Any) -> Any:
     found = view.schema.object(view.table)()
     for field in view.schema.fields(view.table):
         value = unpack_view(getattr(view, field.name))
-        setattr(found, field.name, None if field.kind in ("tables", "strings") and not view.place(field.slot) else value)
+        setattr(found, field.name, None if field.base_type in ("tables", "strings") and not view.place(field.slot) else value)
     return found

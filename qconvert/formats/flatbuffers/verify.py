@@ -55,7 +55,7 @@ def verify_tables(
 class _Field(NamedTuple):
     """A field that holds an offset, in tables of one vtable."""
 
-    kind: str
+    base_type: str
     offset: int
     item_size: int
     table: str
@@ -73,7 +73,7 @@ class _Plan(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """The fields that the schema gives a table, as (position in the vtable, kind, detail, bytes of a scalar or an item, name)."""
+    """The fields that the schema gives a table, as (position in the vtable, base type, detail, bytes of a scalar or an item, name)."""
 
     end: int
     fields: tuple[tuple[int, str, str, int, str], ...]
@@ -83,8 +83,8 @@ class _Layout(NamedTuple):
 def _layout(schema: Schema, table: str) -> _Layout:
     found = []
     for field in schema.fields(table):
-        size = calcsize("<" + SCALARS[field.detail]) if field.detail in SCALARS else 1 if field.kind == "string" else 4
-        found.append((field.slot, field.kind, field.detail, size, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field.name).lower()))
+        size = calcsize("<" + SCALARS[field.detail]) if field.detail in SCALARS else 1 if field.base_type == "string" else 4
+        found.append((field.slot, field.base_type, field.detail, size, re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field.name).lower()))
     return _Layout(max((slot for slot, *_ in found), default=2) + 2, tuple(found))
 
 
@@ -93,14 +93,14 @@ def _plan_vtable(schema: Schema, name: str, content: bytes, outside: tuple[int, 
     size = 4
     offsets: dict[int, int] = {}
     found: list[_Field] = []
-    for slot, kind, detail, item_size, field_name in _layout(schema, name).fields:
+    for slot, base_type, detail, item_size, field_name in _layout(schema, name).fields:
         offset = _U16(content, slot - 4)[0] if slot - 4 < len(content) else 0
         if not offset:
             continue
         offsets[slot] = offset
-        size = max(size, offset + (item_size if kind == "scalar" else 4))
-        if kind != "scalar":
-            found.append(_Field(kind, offset, item_size, detail, field_name, offsets.get(slot - 2, 0)))
+        size = max(size, offset + (item_size if base_type == "scalar" else 4))
+        if base_type != "scalar":
+            found.append(_Field(base_type, offset, item_size, detail, field_name, offsets.get(slot - 2, 0)))
     places = [offsets[slot] for slot in outside or () if slot in offsets]
     following = (places[0], places[1]) if len(places) == 2 else None
     return _Plan(size, 1 + len(found) + (following is not None), tuple(found), following)
@@ -133,26 +133,26 @@ class _Verifier:
         self._visits -= plan.visits
         if self._visits < 0:
             raise self._too_many_error()
-        for kind, offset, item_size, table, field_name, type_offset in plan.fields:
+        for base_type, offset, item_size, table, field_name, type_offset in plan.fields:
             place = position + offset
             target = place + _U32(data, place)[0]
-            if kind == "table":
+            if base_type == "table":
                 self.table(table, target)
-            elif kind == "union":
+            elif base_type == "union":
                 member = self._schema.members(table).get(_U8(data, position + type_offset)[0]) if type_offset else None
                 if member:
                     self.table(member, target)
             else:
                 if target + 4 > end:
-                    raise self._overrun_error(f"{kind} {name}.{field_name}", target, 4)
+                    raise self._overrun_error(f"{base_type} {name}.{field_name}", target, 4)
                 count = _U32(data, target)[0]
                 size = count * item_size
                 if target + 4 + size > end:
-                    raise self._overrun_error(f"{kind} {name}.{field_name}", target, 4 + size)
+                    raise self._overrun_error(f"{base_type} {name}.{field_name}", target, 4 + size)
                 self._bytes -= size
-                if kind == "tables":
+                if base_type == "tables":
                     self._items(table, target + 4, count)
-                elif kind == "strings":
+                elif base_type == "strings":
                     self._texts(f"{name}.{field_name}", target + 4, count)
         if self._bytes < 0:
             raise _shared_parts_error()

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, compensate_mnn_bias
 from qconvert.encodings import Encodings, Place, QParams, extract_encodings
-from qconvert.formats.mnn.layers import Layer
+from qconvert.formats.mnn.layers import MNN_KERNELS, Layer
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
@@ -19,15 +19,13 @@ from qconvert.operators.properties import Suits
 #: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
 _WHOLE = np.float32(12582912)
 _DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
-#: Kinds that MNN computes on integers where all their tensors have scales.
-_INTEGER = ("Add", "Sub", "Mul")
 #: How far from a whole number of steps a bound may be that counts as one.
 _NEAR = 1e-4
 
 
 def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> bool:
     """Whether an Identity rounds: to another quantization, or float values that others read as they are."""
-    if op.kind != "Identity" or network[op.inputs[0]].is_constant:
+    if not kind_of(op).copies or network[op.inputs[0]].is_constant:
         return False
     before, after = (_quantization(encodings, name) for name in (op.inputs[0], op.outputs[0]))
     if after is None or Place(op.inputs[0]) not in encodings.entries:
@@ -179,11 +177,13 @@ def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], 
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
-        moves = kind_of(op).rule == "move" and _has_one_quantization(op, quantizations)
-        pools = op.kind == "AveragePool" and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
+        kind = kind_of(op)
+        moves = kind.rule == "move" and _has_one_quantization(op, quantizations)
+        pools = kind.averages and kind.has_windows and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
-        if op.kind in _INTEGER and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
+        is_integer = kind.affine is not None and bool(MNN_KERNELS.rows_of_kind(op.kind))  # sums and products
+        if is_integer and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
             found.update(op.outputs)
     return found
 
@@ -236,7 +236,7 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
     readers = network.consumers()
     dropped = [op for op in network.of_kind("Identity") if not (exact and is_rounding(network, op, encodings, readers))]
     names = _merge_names(network, dropped)
-    ops = [op.with_names(names) for op in network.ops if op.kind != "Identity" or _is_kept_identity(op, names)]
+    ops = [op.with_names(names) for op in network.ops if not kind_of(op).copies or _is_kept_identity(op, names)]
     computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
     entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
     entries.update({Place(names[name]): encodings[place] for name, place in computed.items()})

@@ -24,7 +24,7 @@ BEFORE_TRANSPOSE = "__before_tr"
 _RELU6 = (0.0, 6.0)
 #: Between the name of a convolution's result and the number of a group, which is a convolution of its own in MNN.
 _GROUP = "___output___"
-_KERNELS = KERNELS["mnn:cpu"]
+MNN_KERNELS = KERNELS["mnn:cpu"]
 #: The longest list of names in an error.
 _LISTED = 8
 
@@ -143,7 +143,7 @@ def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequenc
     following = readers.get(name, ())
     while len(following) == 1 and name not in graph.public:
         op = following[0]
-        if op.kind in ("Add", "Sub", "Mul", "Div") and any(graph[operand].is_constant for operand in op.inputs):
+        if kind_of(op).affine is not None and any(graph[operand].is_constant for operand in op.inputs):
             return f"the {op.kind} {op.outputs[0]!r}"
         if not kind_of(op).keeps_order:
             return ""
@@ -158,7 +158,7 @@ def _is_fused(graph: Graph, op: Op) -> bool:
 
 def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> Layer | str:
     """The layer of a convolution, or why it stays float."""
-    if op.kind in _KERNELS.missing:
+    if op.kind in MNN_KERNELS.missing:
         return f"MNN quantizes no {op.kind}"
     if taken := _find_folded_operator(graph, op.outputs[0], readers):
         return f"MNN would take {taken} into it, before it rounds"

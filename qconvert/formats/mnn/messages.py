@@ -19,13 +19,13 @@ class MessageField(NamedTuple):
 
     Attributes:
         name: in lower camel case.
-        kind: "string", "int32", "bool", "float", the name of a message, or the names of an enumeration, a tuple from 0.
+        type: "string", "int32", "bool", "float", the name of a message, or the names of an enumeration, a tuple from 0.
         repeated: whether there may be several.
         default: where it is absent; None if it is required.
     """
 
     name: str
-    kind: str | tuple[str, ...]
+    type: str | tuple[str, ...]
     repeated: bool = False
     default: Any = None
 
@@ -115,7 +115,7 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
             continue
         if field.name in found:
             fail(at, f"the field {field.name!r} occurs under both of its names", rule="duplicate-name")
-        place, read = f"{at}.{key}", _value_reader(field.kind)
+        place, read = f"{at}.{key}", _value_reader(field.type)
         found[field.name] = list_of(value, place, read) if field.repeated else read(value, place)
     return _fill_defaults(message, found, at)
 
@@ -137,12 +137,12 @@ def _int32_from_json(value: Any, at: str) -> int:
     return whole
 
 
-def _value_reader(kind: str | tuple[str, ...]) -> Callable[[Any, str], Any]:
+def _value_reader(type_: str | tuple[str, ...]) -> Callable[[Any, str], Any]:
     """The function of a value and its place that reads the values of a field."""
-    if isinstance(kind, tuple):
-        return partial(_read_enum, kind)
+    if isinstance(type_, tuple):
+        return partial(_read_enum, type_)
     scalars: dict[str, Callable[[Any, str], Any]] = {"string": text, "int32": _int32_from_json, "bool": _bool_from_json, "float": number}
-    return scalars.get(kind) or (lambda value, at: from_json(value, kind, at))
+    return scalars.get(type_) or (lambda value, at: from_json(value, type_, at))
 
 
 def _read_enum(names: tuple[str, ...], value: Any, at: str) -> str:
@@ -169,14 +169,14 @@ def _message_class() -> Any:
         for number_, field in fields.items():
             label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
             made = message.field.add(name=field.name, number=number_, label=label)
-            if isinstance(field.kind, tuple):
-                words = [EnumValueDescriptorProto(name=word, number=value) for value, word in enumerate(field.kind)]
+            if isinstance(field.type, tuple):
+                words = [EnumValueDescriptorProto(name=word, number=value) for value, word in enumerate(field.type)]
                 message.enum_type.add(name=f"{field.name}_values", value=words)
                 made.type, made.type_name = made.TYPE_ENUM, f".{_PACKAGE}.{name}.{field.name}_values"
-            elif field.kind in MESSAGES:
-                made.type, made.type_name = made.TYPE_MESSAGE, f".{_PACKAGE}.{field.kind}"
+            elif field.type in MESSAGES:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".{_PACKAGE}.{field.type}"
             else:
-                made.type = getattr(made, f"TYPE_{field.kind.upper()}")
+                made.type = getattr(made, f"TYPE_{field.type.upper()}")
     pool = DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Pipeline"))
@@ -205,8 +205,8 @@ def _fields_of(message: Any, name: str) -> dict[str, Any]:
         items = list(value) if field.repeated else [value]
         if any(isinstance(item, bytes) for item in items):
             fail(f"{name}.{field.name}", "is not UTF-8", rule="not-utf8")
-        if field.kind in MESSAGES:
-            items = [_fields_of(item, str(field.kind)) for item in items]
+        if field.type in MESSAGES:
+            items = [_fields_of(item, str(field.type)) for item in items]
         found[field.name] = items if field.repeated else items[0]
     return found
 

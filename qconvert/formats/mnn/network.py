@@ -44,7 +44,7 @@ NET = Schema(_TABLES, _UNIONS, "Net")
 #: DataType of TensorQuantInfo (schema/default/Type.fbs).
 DT_INT8 = 6
 
-#: OpType from 0, and those with numbers of their own. Some names changed over the years; the numbers did not.
+#: OpType (schema/default/MNN.fbs), as its enumeration is written there. Some names changed over the years; the numbers did not.
 _TYPES = (
     "AbsVal QuantizedAdd ArgMax AsString InstanceNorm BatchToSpaceND Copy BinaryOp Bnll Cast Concat Const Convolution "
     "ConvolutionDepthwise Crop CropAndResize ImageProcess Deconvolution DeconvolutionDepthwise Dequantize DetectionOutput Dropout "
@@ -56,16 +56,22 @@ _TYPES = (
     "SpaceToBatchND SpatialProduct Col2Im Segment Squeeze StridedSlice CastLike StringSplit StringToNumber TanH TfQuantizedConv2D "
     "Threshold Tile TopKV2 Transpose UnaryOp Unpack Where Moments RNNSequenceGRU BatchMatMul Unsqueeze CosineSimilarity DepthToSpace "
     "SpaceToDepth ReverseSequence Pooling3D Convolution3D MatrixBandPart GatherND DetectionPostProcess UnravelIndex ScatterNd OneHot "
-    "BroadcastTo Dilation2D Interp3D"
+    "BroadcastTo Dilation2D Interp3D Raster=128 ConvertTensor ArgMin LinSpace RandomUniform TensorArray LSTMBlockCell=141 Reverse "
+    "ROIAlign EyeLike=147 CumSum CumProd=150 ScatterElements GatherElements DynamicQuant=155 Plugin=256 Select ZerosLike Identity=262 "
+    "BatchNorm=267 Attention=299 Extra=512 ConvInt8 Int8ToFloat DepthwiseConvInt8 PoolInt8 FloatToInt8 EltwiseInt8 While=600 If "
+    "LayerNorm=603 GridSample"
 )
-_NUMBERED = {
-    128: "Raster", 129: "ConvertTensor", 130: "ArgMin", 131: "LinSpace", 132: "RandomUniform", 133: "TensorArray", 141: "LSTMBlockCell",
-    142: "Reverse", 143: "ROIAlign", 147: "EyeLike", 148: "CumSum", 150: "CumProd", 151: "ScatterElements", 152: "GatherElements",
-    155: "DynamicQuant", 256: "Plugin", 257: "Select", 258: "ZerosLike", 262: "Identity", 267: "BatchNorm", 299: "Attention", 512: "Extra",
-    513: "ConvInt8", 514: "Int8ToFloat", 515: "DepthwiseConvInt8", 516: "PoolInt8", 517: "FloatToInt8", 518: "EltwiseInt8", 600: "While",
-    601: "If", 603: "LayerNorm", 604: "GridSample",
-}  # fmt: skip
-TYPES = {**dict(enumerate(_TYPES.split())), **_NUMBERED}
+
+
+def _number_types() -> Iterator[tuple[int, str]]:
+    number = -1
+    for word in _TYPES.split():
+        name, _, stated = word.partition("=")
+        number = int(stated or number + 1)
+        yield number, name
+
+
+TYPES = dict(_number_types())
 
 
 def type_name(number: int) -> str:

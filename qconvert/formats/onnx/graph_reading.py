@@ -21,7 +21,7 @@ def declared_values(graph: Any) -> Iterator[tuple[str, tuple[str, Shape | None]]
     values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
     inputs = set(graph.inputs)
     for value in values:
-        is_tensor = value.type is None or value.type.kind == "Tensor"
+        is_tensor = value.type is None or value.type.name == "Tensor"
         dtype = DTYPE_NAMES.get(value.type.element, "unknown") if value.type is not None and is_tensor else "unknown"
         yield value.name, (dtype, _shape(value, value in inputs) if is_tensor else None)
 

@@ -54,8 +54,8 @@ class Forms:
     owners: dict[int, str] = field(default_factory=dict)
 
 
-#: Operators on images that ONNX has, or that are decomposed, wherever the channels stand; all others want them first.
-_IN_EITHER_LAYOUT = ("Resize", "SpaceToBatch", "BatchToSpace")
+#: Kinds that are decomposed wherever the channels stand; others want them first, but for those whose sizes say the layout.
+_IN_EITHER_LAYOUT = ("SpaceToBatch", "BatchToSpace")
 
 
 def write_ops(b: Builder) -> None:
@@ -63,7 +63,8 @@ def write_ops(b: Builder) -> None:
     writers = operators("onnx", "write")
     for op in b.graph.ops:
         b.source = op.source
-        if op.attributes.get("data_format") == "channels_last" and op.kind not in _IN_EITHER_LAYOUT:
+        is_in_either = kind_of(op).layout.sized or op.kind in _IN_EITHER_LAYOUT
+        if op.attributes.get("data_format") == "channels_last" and not is_in_either:
             raise b.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
         first = len(b.nodes)
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
@@ -83,10 +84,8 @@ def _write_qoperator(op: Op, b: Builder) -> str | None:
 
     Data movement works on stored integers in either form, and what is not quantized stays as it is.
     """
-    writers = operators("onnx", "write_qoperator")
-    reason = b.kernel_fault(op)
-    if not reason:
-        reason = writers[op.kind](op, b) if op.kind in writers else f"QOperator has no {op.kind}"
+    write = operators("onnx", "write_qoperator").get(op.kind)
+    reason = b.kernel_fault(op) or (f"QOperator has no {op.kind}" if write is None else write(op, b))
     is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
     return reason if not reason or (is_quantized and kind_of(op).rule == "real") else None
 

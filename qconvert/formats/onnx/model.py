@@ -127,22 +127,22 @@ class ValueType(NamedTuple):
     """The type of a value.
 
     Attributes:
-        kind: "Tensor", "Sequence" …
+        name: "Tensor", "Sequence" …
         element: the number of its elements' type; 0 if it is not said.
         proto: the onnx.TypeProto; None for that of a constant.
     """
 
-    kind: str
+    name: str
     element: int
     proto: Any = None
 
     def __str__(self) -> str:
         from onnx import TensorProto
 
-        if self.kind in ("Sequence", "Optional"):
-            inner = _type_of(getattr(self.proto, f"{self.kind.lower()}_type").elem_type)
-            return f"{self.kind}({inner.kind}({inner}))" if inner is not None and inner.kind == "Tensor" else f"{self.kind}({inner})"
-        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.kind
+        if self.name in ("Sequence", "Optional"):
+            inner = _type_of(getattr(self.proto, f"{self.name.lower()}_type").elem_type)
+            return f"{self.name}({inner.name}({inner}))" if inner is not None and inner.name == "Tensor" else f"{self.name}({inner})"
+        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.name
 
 
 class Value:

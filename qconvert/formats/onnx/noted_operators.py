@@ -109,7 +109,7 @@ class _Quantizations:
             quantizations[0] if len(quantizations) == 1 and (quantizations[0] is None or quantizations[0].is_per_tensor) else None
         )
         ends = [name for name in results if self._quantization(name) not in (None, quantization)]
-        if op.kind == "Identity" and ends:
+        if kind_of(op).copies and ends:
             self._append(replace(op, kind="Reinterpret"))
             return
         for name in results:

@@ -16,24 +16,16 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, defined_names, replace_items, subgraphs
+from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.onnx.verify import node_label
 from qconvert.graph import Names
 
 OLDEST_READ = 7
 
-_BROADCASTS = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less"})
 #: What an operator without an attribute meant, where opset 7 means something else.
 _OLD_DEFAULTS: dict[str, tuple[int, dict[str, Any]]] = {
     "Concat": (4, {"axis": 1}),
     "Selu": (6, {"alpha": 1.6732, "gamma": 1.0507}),
-}
-#: Attributes that say nothing of what a node computes when a model is run.
-_IDLE = {
-    "Dropout": ("is_test",),
-    "Gemm": ("broadcast",),
-    "RNN": ("output_sequence",),
-    "GRU": ("output_sequence",),
-    "LSTM": ("output_sequence",),
 }
 
 
@@ -113,24 +105,30 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
         if node.domain not in DEFAULT_DOMAINS:
             lifted.append(node)
             continue
-        _drop_attributes(node, "consumed_inputs", *_IDLE.get(node.op_type, ()))
         until, defaults = _OLD_DEFAULTS.get(node.op_type, (0, {}))
         if version < until:
             _set_attributes(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
-        function = _LIFTS.get(node.op_type)
+        function = _lift_broadcast if _is_broadcast(node) else _LIFTS.get(node.op_type)
         try:
             before = [] if function is None else function(node, lift)
         except QConvertError as error:
             error.where = error.where or node_label(node)
             raise
+        if known := signature(node.op_type, "", OLDEST_READ):  # what it lacks says nothing of what a node computes, once that is lifted
+            _drop_attributes(node, *(item.name for item in node.attribute if item.name not in known.attributes))
         lifted += [*before, node]
     replace_items(graph.node, lifted)
+
+
+def _is_broadcast(node: Any) -> bool:
+    """Whether an attribute says which axes of its first operand the second one has."""
+    known = signature(node.op_type, "", OLDEST_READ - 1)
+    return known is not None and {"axis", "broadcast"} <= known.attributes.keys()
 
 
 def _lift_broadcast(node: Any, lift: _Lift) -> list[Any]:
     """The second operand covers the axes of the first from `axis` on; by default its last ones, as everywhere today."""
     axis = _attribute(node, "axis") if _attribute(node, "broadcast", 0) else None
-    _drop_attributes(node, "axis", "broadcast")
     if axis is None:
         return []
     rank, own = lift.require_rank(node.input[0]), lift.require_rank(node.input[1])
@@ -150,7 +148,6 @@ def _lift_prelu(node: Any, lift: _Lift) -> list[Any]:
 def _lift_batch_normalization(node: Any, lift: _Lift) -> list[Any]:
     if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
         raise UnsupportedError("is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form")
-    _drop_attributes(node, "is_test")
     return []
 
 
@@ -159,7 +156,6 @@ def _lift_reshape(node: Any, lift: _Lift) -> list[Any]:
         shape = _attribute(node, "shape")
         if shape is None:
             raise InvalidModelError("states no shape", rule="attribute-missing")
-        _drop_attributes(node, "shape")
         lift.add_constant(node, np.array(shape, np.int64))
     return []
 
@@ -178,7 +174,6 @@ def _lift_cast(node: Any, lift: _Lift) -> list[Any]:
 def _lift_pad(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2:
         _set_attributes(node, pads=list(_attribute(node, "paddings", ())))
-        _drop_attributes(node, "paddings")
     return []
 
 
@@ -210,7 +205,6 @@ def _lift_tile(node: Any, lift: _Lift) -> list[Any]:
 def _lift_upsample(node: Any, lift: _Lift) -> list[Any]:
     scales = [1.0, 1.0, _attribute(node, "height_scale"), _attribute(node, "width_scale")]
     mode = _attribute(node, "mode", b"nearest")
-    _drop_attributes(node, "height_scale", "width_scale", "mode")
     _set_attributes(node, scales=scales, mode="linear" if mode == b"bilinear" else mode.decode("utf-8", "backslashreplace"))
     return []
 
@@ -220,13 +214,11 @@ def _lift_lp_pool(node: Any, lift: _Lift) -> list[Any]:
         power = _attribute(node, "p", 2.0)
         if power != round(power):
             raise UnsupportedError(f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
-        _drop_attributes(node, "p")
         _set_attributes(node, p=int(power))
     return []
 
 
 _LIFTS: dict[str, Callable[[Any, _Lift], list[Any]]] = {
-    **dict.fromkeys(_BROADCASTS, _lift_broadcast),
     "BatchNormalization": _lift_batch_normalization,
     "Cast": _lift_cast,
     "GlobalLpPool": _lift_lp_pool,
@@ -241,7 +233,7 @@ _LIFTS: dict[str, Callable[[Any, _Lift], list[Any]]] = {
 
 
 def _needs_rank(node: Any) -> bool:
-    return node.op_type in ("PRelu", "Tile") or (node.op_type in _BROADCASTS and _attribute(node, "axis") is not None)
+    return node.op_type in ("PRelu", "Tile") or (_is_broadcast(node) and _attribute(node, "axis") is not None)
 
 
 def _model_for_ranks(proto: Any, files: Files) -> Model:
@@ -249,7 +241,7 @@ def _model_for_ranks(proto: Any, files: Files) -> Model:
     copy = type(proto)()
     copy.CopyFrom(proto)
     for node in copy.graph.node:
-        if node.op_type in _BROADCASTS or node.op_type in ("PRelu", "Tile", "BatchNormalization", "Dropout", "Cast"):
+        if _is_broadcast(node) or node.op_type in ("PRelu", "Tile", "BatchNormalization", "Dropout", "Cast"):
             node.op_type = "Identity"
             del node.input[1:], node.output[1:], node.attribute[:]
         elif node.op_type == "Upsample":

@@ -17,12 +17,11 @@ import numpy as np
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
 from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
 from qconvert.graph import Array
+from qconvert.operators import KINDS
 
 #: Before the names of values that tell the CPU, and the value that says whether its sums have 32 bits.
 _PREFIX = "sums_of_products/"
 _CONDITION = f"{_PREFIX}have_32_bits"
-#: Operators that onnxruntime multiplies by integer kernels, the second input being the weights.
-_WEIGHTED = ("Conv", "Gemm", "MatMul")
 #: Rows, depth and columns of the product that tells the CPU. One row would be multiplied by another kernel than convolutions are.
 _ROWS, _DEPTH, _COLUMNS = 2, 8, 16
 _LARGEST_DATA, _LARGEST_WEIGHT = 255, 127
@@ -41,15 +40,18 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> None:
     if any(name.startswith(_PREFIX) for name in defined_names(model.graph)):
         return
     weights = {
-        node.input[1]
-        for node in model.graph.node
-        if node.op_type in _WEIGHTED and all(_is_dequantized(name, producers) for name in node.input[:2])
+        node.input[1] for node in model.graph.node if _is_product(node) and all(_is_dequantized(name, producers) for name in node.input[:2])
     }
     chosen = [node for node in model.graph.node if weights.intersection(node.output) and _is_unsigned(node, constants)]
     if chosen:
         first = [*_tell_cpu(model.graph), _choice(model.graph, chosen, constants)]
         outputs = {name for node in chosen for name in node.output}
         replace_items(model.graph.node, [*first, *(node for node in model.graph.node if outputs.isdisjoint(node.output))])
+
+
+def _is_product(node: Any) -> bool:
+    """Whether onnxruntime multiplies by integer kernels here, the second input being the weights: it has none for ConvTranspose."""
+    return node.op_type in KINDS and KINDS[node.op_type].sums_all_weights
 
 
 def _is_dequantized(name: str, producers: Mapping[str, Any]) -> bool:

@@ -75,7 +75,7 @@ def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bo
     chain = [tensor]
     while (op := draft.producers.get(chain[-1].name)) is not None:
         source = draft.tensors[op.inputs[0]] if op.inputs else None
-        kind, per_tensor = kind_of(op), quantization.axis is None or op.kind == "Identity"
+        kind, per_tensor = kind_of(op), quantization.axis is None or kind_of(op).copies
         if kind.joins(op):  # the other integers that join would need the label too
             return False
         if source is None or kind.rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
@@ -120,7 +120,7 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
             new = [tensor for tensor in results if tensor.name not in found]
             if not new:
                 continue
-            along = quantization.axis is not None and op.kind != "Identity"
+            along = quantization.axis is not None and not kind.copies
             if along or kind.data(op) != [name] or any(tensor.quantization is not None for tensor in new):
                 return None
             moves.append(op)

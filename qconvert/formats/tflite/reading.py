@@ -377,7 +377,7 @@ class Reading(OperatorReading):
         self.require_sound(maker.inputs)
         stored = self.draft.variant(maker.inputs[0], key, data, quantization)
         real = self.intermediate("real", self.tensor(index).dtype, data.shape, base=stored)
-        self.draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
+        self.draft.append(replace(maker, inputs=(stored,), outputs=(real,)))
         return real
 
     def reinterpret(self, name: str, quantization: Quantization | None) -> str:

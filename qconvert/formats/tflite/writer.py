@@ -36,6 +36,7 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
     TRANSPOSED,
 )
+from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.plugins import operators
@@ -230,7 +231,7 @@ class _File:
             contents[STATED_LIMITS] = json.dumps(limits).encode()
         if STATED_ATTRIBUTES in self._graph.metadata:
             contents[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES].encode()
-        if decomposed := decomposition_notes(self._graph, lambda op: op.kind == "Quantize" and bool(op["arithmetic"])):
+        if decomposed := decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and bool(op["arithmetic"])):
             contents[DECOMPOSED] = decomposed.encode()
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):

@@ -7,7 +7,6 @@ with the channels last, and what follows keeps them there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,16 +15,12 @@ from qconvert.arithmetic import accumulator_quantization, has_addition, qnnpack_
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
 from qconvert.operators import kind_of
+from qconvert.operators.properties import Suits
 
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
 #: Channels that PyTorch averages together (AVX-512); those left over round as single ones do, which is not modelled.
 _VECTOR = 16
-#: Kinds whose result PyTorch stores in the order of their first operand.
-_KEEP = frozenset(
-    ("Add", "Mul", "MaxPool", "AveragePool", "Relu", "Clip", "LeakyRelu", "PRelu", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu",
-     "Celu", "Resize", "Identity", "Reinterpret", "Requantize", "BatchNormalization")
-)  # fmt: skip
 
 
 def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
@@ -47,7 +42,7 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
     for op in graph.ops:
         if kind_of(op).has_weights and engine == "qnnpack":
             op = _with_rounded_bias(graph, op, biases)
-        elif (choose := _ARITHMETICS.get(op.kind)) is not None and (arithmetic := choose(graph, op, engine, order)):
+        elif arithmetic := _choose_arithmetic(graph, op, engine, order):
             op = op.with_attributes(arithmetic=arithmetic)
             if kind_of(op).has_windows and arithmetic == "qnnpack":
                 op = op.with_attributes(count_include_pad=1)  # whatever the file says
@@ -108,11 +103,21 @@ def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Te
     return op.with_input(2, made[key].name)
 
 
-def _quantize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+def _choose_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    """The `arithmetic` of an operator with an engine; "" where it is the plain one, or has no name."""
+    kind = kind_of(op)
+    if kind.averages and kind.keeps_range:
+        return (_pool_arithmetic if kind.layout.suits is Suits.DECIDES else _mean_arithmetic)(graph, op, engine, order)
+    if kind.sum_sign > 0:
+        return _add_arithmetic(graph, op, engine)
+    return _quantize_arithmetic(graph, op) if kind.quantizes else _resize_arithmetic(graph, op) if kind.layout.sized else ""
+
+
+def _quantize_arithmetic(graph: Graph, op: Op) -> str:
     return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
 
 
-def _resize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+def _resize_arithmetic(graph: Graph, op: Op) -> str:
     return "torch" if op["mode"] == "linear" and _keeps_quantization(graph, op) else ""
 
 
@@ -130,7 +135,7 @@ def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm"
 
 
-def _add_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
     if not _is_quantized(graph, op):
         return ""
     first, second, result = (graph[name] for name in (*op.inputs, *op.outputs))
@@ -151,17 +156,6 @@ def _mean_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     return "fbgemm_means" if inner and not order.is_last(data.name) else ""
 
 
-#: Kind -> the `arithmetic` of an operator with an engine, "" where it is the plain one, or has no name.
-_ARITHMETICS: Mapping[str, Callable[[Graph, Op, str, _Order], str]] = {
-    "Quantize": _quantize_arithmetic,
-    "Add": _add_arithmetic,
-    "Resize": _resize_arithmetic,
-    "AveragePool": _pool_arithmetic,
-    "GlobalAveragePool": _pool_arithmetic,
-    "ReduceMean": _mean_arithmetic,
-}
-
-
 def _has_even_windows(data: Tensor, op: Op) -> bool:
     """Whether the windows of an adaptive average tile the data. qnnpack has a kernel for this case alone."""
     sizes = (data.shape or ())[2:]
@@ -176,7 +170,6 @@ class _Order:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._known: dict[str, bool] = {}
-        self._producers: Mapping[str, Op] = graph.producers()
         for op in graph.ops:  # in an order in which they can run
             for name in op.outputs:
                 self._known[name] = self._is_result_last(op)
@@ -187,8 +180,11 @@ class _Order:
         return len(shape) == 4 and (shape[1] == 1 or self._known.get(name, False))
 
     def _is_result_last(self, op: Op) -> bool:
-        if kind_of(op).has_weights:
+        """Whether the first result is: elementwise operators, pools, resizes and normalizations keep the order of their first operand."""
+        kind = kind_of(op)
+        if kind.has_weights:
             return _is_quantized(self._graph, op)
         if op.kind == "Concat":
             return all(map(self.is_last, op.inputs))
-        return op.kind in _KEEP and bool(op.inputs) and self.is_last(op.inputs[0])
+        is_spatial = kind.layout.suits is Suits.DECIDES and (kind.has_windows or kind.layout.sized or kind.normalizes)
+        return (is_spatial or kind.layout.suits is Suits.BROADCASTS) and self.is_last(op.inputs[0])

@@ -58,10 +58,10 @@ class _Matcher:
 
     def match_at(self, op: Op) -> _FakeQuantization | None:
         """Return the fake quantization whose last operator is `op`, or None."""
-        steps, scale = self._split_scale(op, "Div")
-        if scale is None:
+        last = self._split_scale(op)
+        if last is None:
             return None
-        steps, subtracted = self._shift(steps, -1)
+        steps, subtracted = self._shift(last[0], -1)
         stored = steps
         limits, rounded, shifted = (-np.inf, np.inf), False, False
         added = np.zeros((), np.float32)
@@ -79,27 +79,30 @@ class _Matcher:
                 shifted = True
             else:
                 break
-        data, divisor = self._split_scale(before, "Mul") if rounded and before is not None else ("", None)
-        if divisor is None or not _are_close(subtracted, added, 0.0) or not _are_close(divisor, scale, 2.0**-22):
+        first = self._split_scale(before) if rounded and before is not None else None
+        if first is None or not _are_close(subtracted, added, 0.0):
             return None
-        return _FakeQuantization(data, stored, scale, subtracted, limits)
-
-    def _split_scale(self, op: Op, inverse: str) -> tuple[str, Array | None]:
-        """The data of a Mul or Div, and its scale: its constant, or, where it is of the kind `inverse`, 1 divided by that. None if another
-        operator, or both operands are computed."""
-        if op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
-            return "", None
-        data, constant = self._split_constant(op)
-        if constant is None or op.kind != inverse:
-            return data, constant
         with np.errstate(all="ignore"):
-            return data, (1 / constant).astype(np.float32)
+            scale, divisor = last[1].astype(np.float32), (1 / first[1]).astype(np.float32)
+        return _FakeQuantization(first[0], stored, scale, subtracted, limits) if _are_close(divisor, scale, 2.0**-22) else None
 
-    def _split_constant(self, op: Op) -> tuple[str, Array | None]:
-        """The data of an operator on two operands, and the constant; Add and Mul have it on either side, others as the second operand."""
-        a, b = op.inputs
-        known = self._number(b)
-        return (b, self._number(a)) if known is None and op.kind in ("Add", "Mul") else (a, known)
+    def _split_scale(self, op: Op) -> tuple[str, Array] | None:
+        """The data of a Mul or Div, and their factor; None if another operator, or both operands are computed."""
+        found = None if kind_of(op).sum_sign else self._split_affine(op)
+        return None if found is None else found[:2]
+
+    def _split_affine(self, op: Op) -> tuple[str, Array, Array] | None:
+        """The data of an operator on data and a constant, their factor and what is added to them, in float64."""
+        affine = kind_of(op).affine
+        if affine is None or op.attributes.get("activation"):
+            return None
+        for place in (1, 0):
+            known = self._number(op.inputs[place])
+            with np.errstate(all="ignore"):
+                found = None if known is None else affine(place, known.astype(np.float64))
+            if found is not None:
+                return op.inputs[1 - place], np.asarray(found[0]), np.asarray(found[1])
+        return None
 
     def _number(self, name: str) -> Array | None:
         found = self._draft.known.get(name)
@@ -108,22 +111,16 @@ class _Matcher:
     def _shift(self, name: str, sign: int) -> tuple[str, Array]:
         """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
         op = self._draft.producers.find(name, "Add", "Sub")
-        data, known = (name, None) if op is None or op.attributes.get("activation") else self._split_constant(op)
-        if op is None or known is None:
+        found = None if op is None else self._split_affine(op)
+        if found is None or found[1] != 1:
             return name, np.zeros((), np.float32)
-        return data, known * np.float32(sign * kind_of(op).sum_sign)
+        return found[0], (sign * found[2]).astype(np.float32)
 
     def _bounds(self, op: Op) -> tuple[float, float, str] | None:
         """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""
-        if op.kind == "Clip":
-            numbers = [-np.inf, np.inf]
-            for place, name in enumerate(op.inputs[1:]):
-                known = self._draft.known.get(name) if name else None
-                if name and (known is None or known.size != 1):
-                    return None
-                if known is not None:
-                    numbers[place] = float(known.reshape(()))
-            return numbers[0], numbers[1], op.inputs[0]
+        if limits := kind_of(op).limits(op, self._draft.known.get):
+            low, high = limits
+            return -np.inf if low is None else low, np.inf if high is None else high, op.inputs[0]
         if op.kind == "Where":
             return self._where_limit(op)
         if op.kind not in ("Max", "Min") or len(op.inputs) != 2:

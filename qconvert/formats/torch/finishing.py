@@ -78,7 +78,7 @@ def compute_constants(draft: Draft) -> None:
     unpacked: set[str] = set()
     kept = []
     for op in draft.ops:
-        is_unpacked = not unpacked.isdisjoint(op.inputs) or (op.kind == "Dequantize" and draft.known.get(op.inputs[0]) is not None)
+        is_unpacked = not unpacked.isdisjoint(op.inputs) or (kind_of(op).dequantizes and draft.known.get(op.inputs[0]) is not None)
         if is_unpacked:
             unpacked.update(op.outputs)
         is_quantized = any(draft.tensors[name].is_quantized for name in (*op.inputs, *op.outputs) if name)

@@ -141,7 +141,8 @@ def _rename_graph(graph: Graph, names: Mapping[str, str], sources: Mapping[str, 
         for name, tensor in graph.tensors.items()
     }
     ops = tuple(
-        Op(op.kind, tuple(map(new_name, op.inputs)), tuple(map(new_name, op.outputs)), op.attributes, rename_source(op)) for op in graph.ops
+        replace(op, inputs=tuple(map(new_name, op.inputs)), outputs=tuple(map(new_name, op.outputs)), source=rename_source(op))
+        for op in graph.ops
     )
     return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new_name, graph.inputs)), outputs=tuple(map(new_name, graph.outputs)))
 

@@ -35,7 +35,7 @@ def test_tables_agree_with_the_writing_functions_of_the_module() -> None:
 
 def _written(field: Field) -> tuple[str, str]:
     """How the generated functions write a field, and its default there."""
-    if field.kind != "scalar":
+    if field.base_type != "scalar":
         return "UOffsetTRelative", "0"
     dtype = np.dtype(SCALARS[field.detail])
     name = dtype.name.removesuffix("ean").capitalize()
@@ -86,17 +86,17 @@ def random_table(name: str, choose: random.Random, depth: int = 0) -> Any:
         if choose.random() < 0.4:
             continue
         count = choose.randrange(4)
-        if field.kind == "union":
+        if field.base_type == "union":
             number = choose.choice(sorted(TFLITE.members(field.detail)))
             setattr(found, f"{field.name}Type", number)
             setattr(found, field.name, random_table(TFLITE.members(field.detail)[number], choose, depth + 1))
-        elif field.kind == "tables":
+        elif field.base_type == "tables":
             setattr(found, field.name, [random_table(field.detail, choose, depth + 1) for _ in range(count if depth < 3 else 1)])
-        elif field.kind == "table":
+        elif field.base_type == "table":
             setattr(found, field.name, random_table(field.detail, choose, depth + 1))
-        elif field.kind == "string":
+        elif field.base_type == "string":
             setattr(found, field.name, "näme"[:count])
-        elif field.kind == "vector":
+        elif field.base_type == "vector":
             values = [_number(field.detail, choose) for _ in range(count)]
             setattr(found, field.name, np.array(values, SCALARS[field.detail]) if choose.random() < 0.5 else values)
         elif not field.name.endswith("Type"):

@@ -25,7 +25,7 @@ from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.session import Constants
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph import Graph, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS
 from qconvert.operators.sizes import UNKNOWN
 from qconvert.rules.validation import validate
@@ -291,7 +291,7 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
         _result(item, name, there, dtype, shape, draft) if name else ""
         for name, there, (dtype, shape) in zip(item.op.outputs, call.outputs, types, strict=True)
     ]
-    draft.append(Op(item.op.kind, tuple(inputs), tuple(outputs), item.op.attributes, item.op.source))
+    draft.append(replace(item.op, inputs=tuple(inputs), outputs=tuple(outputs)))
     return [Ref(name) for name in outputs]
 
 

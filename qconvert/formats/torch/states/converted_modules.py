@@ -20,18 +20,12 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, entry_name, plain_tensor, quantization, sort_by_number
 from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
+from qconvert.kernels.torch import FIXED_RESULTS
 from qconvert.plugins import Parameters
 
 _LISTED = re.compile(r"^(?P<path>.*?)(?P<data>_input)?_scale_(?P<number>\d{1,6})$")
 #: Entries that say nothing of a value.
 _COUNTERS = ("num_batches_tracked", "_packed_params.dtype")
-#: Kinds whose results PyTorch puts with one quantization, for uint8 and int8:
-#: aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp.
-_FIXED: Mapping[str, tuple[tuple[float, int], tuple[float, int]]] = {
-    "Sigmoid": ((1 / 256, 0), (1 / 256, -128)),
-    "HardSigmoid": ((1 / 256, 0), (1 / 256, -128)),
-    "Tanh": ((1 / 128, 128), (1 / 128, 0)),
-}
 _REDUCED = "dynamic layers round their data in 127 steps, as PyTorch's modules do by default: no state_dict says whether a range is reduced"
 
 
@@ -59,7 +53,7 @@ def read_converted(entries: Entries) -> Parameters:
         inputs={name: _set_type(item, dtype) for name, item in inputs.items()},
         data={name: _set_type(item, dtype) for name, item in data.items()},
         functions={name: tuple(_set_type(item, dtype) for item in listed) for name, listed in functions.items()},
-        fixed={kind: QParams(dtype, Quantization.per_tensor(*pair[dtype == "int8"])) for kind, pair in _FIXED.items()},
+        fixed={kind: QParams(dtype, Quantization.per_tensor(*by_type[dtype])) for kind, by_type in FIXED_RESULTS.items()},
         dynamic=dict.fromkeys(_layers(tensors), "dynamic_reduced") if is_dynamic else {},
         notes=(_REDUCED,) if is_dynamic and _layers(tensors) else (),
     )

@@ -123,7 +123,7 @@ class Probe(Draft):
             data = [item for item in kind.data(op) if self.tensors[item].data is None]
             if len(data) != 1:
                 return "", axis
-            if op.kind == "Transpose" and axis >= 0:
+            if kind.transposes and axis >= 0:
                 order = op["perm"]
                 axis = order[axis] if axis < len(order) else axis
             elif op.kind == "Unsqueeze" and self.tensors[op.inputs[0]].rank == _ROWS:
