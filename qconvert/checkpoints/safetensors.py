@@ -30,7 +30,8 @@ _MAX_RANK = 64
 _TYPES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32", "I64": "int64",
     "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "F8_E4M3": "float8e4m3fn", "F8_E5M2": "float8e5m2",
+    "C64": "complex64", "F8_E4M3": "float8e4m3fn", "F8_E4M3FNUZ": "float8e4m3fnuz", "F8_E5M2": "float8e5m2",
+    "F8_E5M2FNUZ": "float8e5m2fnuz",
 }  # fmt: skip
 _NAMES = {name: stored for stored, name in _TYPES.items()}
 _SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
@@ -89,7 +90,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     places = _index(path)
     if not places:
-        tensors, metadata = _read_file(path)
+        tensors, metadata = read_tensors(path)
         return Checkpoint(tensors, dict.fromkeys(tensors, path.name), metadata)
     names = sorted(set(places.values()))
     if len(names) > _MOST_FILES:
@@ -103,7 +104,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             raise InvalidModelError(f"the index leads to {name!r}; a file of its own folder is required", rule="outside-folder")
         if not file.is_file():
             raise FileAccessError("the index lists the file, which is not there", file=str(file), rule="file-missing")
-        tensors, more = _read_file(file)
+        tensors, more = read_tensors(file)
         lacking = [tensor for tensor, place in places.items() if place == name and tensor not in tensors]
         if lacking:
             raise InvalidModelError(
@@ -129,18 +130,28 @@ def _index(path: Path) -> dict[str, str]:
     return {}
 
 
-def _read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def read_tensors(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The tensors of a .safetensors file by name, views on the mapped file, and the texts in its header.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is damaged.
+        UnsupportedError: a tensor is of a type that is not covered.
+    """
     content = memoryview(map_file(path))
     length = int.from_bytes(content[:8], "little")
     if len(content) < 8 or length > min(len(content) - 8, _LARGEST_HEADER):
         raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}", rule="damaged-header")
+    header, data = json_of(bytes(content[8 : 8 + length]), "the header"), content[8 + length :]
     try:
-        header = json_of(bytes(content[8 : 8 + length]), "the header")
         if len(header) > _MOST_TENSORS:
             raise InvalidModelError(f"the header lists {len(header)} tensors; at most {_MOST_TENSORS} are read", rule="too-many-tensors")
         "".join(header).encode()  # halves of surrogate pairs are no names
         metadata = header.pop("__metadata__", None) or {}  # MLX writes null where it is given none
-        tensors = {name: _tensor(content[8 + length :], name, entry) for name, entry in header.items()}
+        tensors = {name: _tensor(data, name, entry) for name, entry in header.items()}
+        places = sorted(entry["data_offsets"] for entry in header.values())
+        if [first for first, _ in places] + [len(data)] != [0] + [last for _, last in places]:
+            raise ValueError(f"the tensors do not fill the {len(data)} bytes after it, one after another")
         return tensors, {str(key): str(text) for key, text in metadata.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"the header is damaged: {type(error).__name__} {error}", rule="damaged-header") from error
@@ -157,6 +168,8 @@ def _tensor(content: memoryview, name: str, entry: Mapping[str, Any]) -> Array:
     if last - first != size or last > len(content):
         raise ValueError(f"{name!r} needs {size} bytes, and has {first} to {last} of {len(content)}")
     stored = np.frombuffer(content, np.uint8, size, first) if size else np.zeros(0, np.uint8)
+    if dtype == np.bool_ and (stored > 1).any():
+        raise InvalidModelError("a value of a bool tensor is neither 0 nor 1", where=repr(name), rule="value-outside-type")
     return stored.view(dtype).reshape(shape)
 
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from qconvert.checkpoints.safetensors import read_tensors
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
-from qconvert.files import map_file
 from qconvert.files.documents import json_of
-from qconvert.formats.qgraph.document import MAX_RANK, MOST_ELEMENTS, STORED_AS, from_document, stored_arrays, to_document
-from qconvert.graph import Array, Graph, numpy_dtype
-
-_LARGEST_HEADER = 100_000_000  # safetensors' own limit
-_TYPES = {
-    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
-    "U32": "uint32", "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
-    "C64": "complex64", "F8_E4M3": "float8e4m3fn", "F8_E4M3FNUZ": "float8e4m3fnuz", "F8_E5M2": "float8e5m2",
-    "F8_E5M2FNUZ": "float8e5m2fnuz",
-}  # fmt: skip
+from qconvert.formats.qgraph.document import STORED_AS, from_document, stored_arrays, to_document
+from qconvert.graph import Array, Graph
 
 
 def read(path: Path) -> Graph:
@@ -32,72 +22,12 @@ def read(path: Path) -> Graph:
     Raises:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is damaged.
+        UnsupportedError: an array is of a type that is not covered.
     """
-    data = map_file(path)
-    header, start = _header(data)
-    metadata = header.pop("__metadata__", None)
-    if not isinstance(metadata, dict) or not isinstance(metadata.get("qgraph"), str):
+    arrays, metadata = read_tensors(path)
+    if "qgraph" not in metadata:
         raise InvalidModelError("is a safetensors file without a graph in its metadata", rule="not-this-format")
-    return from_document(json_of(metadata["qgraph"], "the graph document"), _arrays(data, start, header))
-
-
-def _header(data: mmap.mmap) -> tuple[dict[str, Any], int]:
-    """The JSON in front, and where the data begin."""
-    if len(data) < 8:
-        raise InvalidModelError(f"the size of the file is {len(data)}; a safetensors header has at least 8 bytes", rule="damaged-header")
-    length = int.from_bytes(data[:8], "little")
-    if length > min(len(data) - 8, _LARGEST_HEADER):
-        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(data)}", rule="damaged-header")
-    header = json_of(data[8 : 8 + length], "the header")
-    if not isinstance(header, dict):
-        raise InvalidModelError("the header is not a JSON object", rule="damaged-header")
-    return header, 8 + length
-
-
-def _arrays(data: mmap.mmap, start: int, header: dict[str, Any]) -> dict[str, Array]:
-    """Every array as a view. Their bytes follow each other without gap or overlap and fill the file."""
-    entries = {key: _entry(key, value) for key, value in header.items()}
-    position = 0
-    for key, (_, _, first, last) in sorted(entries.items(), key=lambda item: item[1][2:]):
-        if first != position:
-            raise InvalidModelError(
-                f"the bytes start at {first}, the bytes before them end at {position}", where=repr(key), rule="damaged-header"
-            )
-        position = last
-    if position != len(data) - start:
-        raise InvalidModelError(f"the header describes {position} bytes of data, the file holds {len(data) - start}", rule="damaged-header")
-    return {key: _view(data, key, dtype, shape, start + first) for key, (dtype, shape, first, _) in entries.items()}
-
-
-def _entry(key: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
-    """Type, shape and byte range of one array; the range must be as long as type and shape say."""
-    if not isinstance(value, dict) or value.keys() != {"dtype", "shape", "data_offsets"}:
-        raise InvalidModelError(
-            "the entry in the header does not consist of dtype, shape and data_offsets", where=repr(key), rule="damaged-header"
-        )
-    name, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
-    numbers = [*shape, *offsets] if isinstance(shape, list) and isinstance(offsets, list) else [None]
-    if not isinstance(name, str) or name not in _TYPES:
-        raise InvalidModelError(f"the type {name!r} is unknown", where=repr(key), rule="unknown-type")
-    if any(type(number) is not int or number < 0 for number in numbers) or len(offsets) != 2:
-        raise InvalidModelError("shape or data_offsets is not a list of sizes", where=repr(key), rule="damaged-header")
-    if len(shape) > MAX_RANK or math.prod(size for size in shape if size) > MOST_ELEMENTS:
-        reason = f"the rank is {len(shape)}; at most {MAX_RANK} dimensions and 2^40 elements are allowed"
-        raise InvalidModelError(reason, where=repr(key), rule="too-many-elements")
-    dtype, (first, last) = numpy_dtype(_TYPES[name]), offsets
-    if last - first != math.prod(shape) * dtype.itemsize:
-        raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(key), rule="damaged-header")
-    return dtype, tuple(shape), first, last
-
-
-def _view(data: mmap.mmap, key: str, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> Array:
-    count = math.prod(shape)
-    if not count:
-        return np.zeros(shape, dtype)
-    stored = np.frombuffer(data, np.uint8, count * dtype.itemsize, offset)
-    if dtype == np.bool_ and (stored > 1).any():
-        raise InvalidModelError("a value of a bool tensor is neither 0 nor 1", where=repr(key), rule="value-outside-type")
-    return stored.view(dtype).reshape(shape)
+    return from_document(json_of(metadata["qgraph"], "the graph document"), arrays)
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
