@@ -65,13 +65,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
         if draft.tensors[value.name].dtype == "unknown":
             raise NotCoveredError(f"{value.name!r} of no type that is known")
     outputs = draft.distinct([value.name for value in graph.outputs])
-    draft.prune(outputs)
-    draft.settle_names(outputs)
-    borders = {name: draft.tensors[name] for name in (*inputs, *outside, *outputs)}
-    metadata = {SOURCE_FORMAT: "onnx"}
-    found = Graph(graph.name, draft.tensors, (), (*inputs, *outside), tuple(outputs), metadata=metadata).evolve(
-        ops=draft.ops, tensors=borders.values()
-    )
+    found = draft.finish(graph.name, (*inputs, *outside), outputs, {SOURCE_FORMAT: "onnx"})
     return Inner(found, len(inputs), tuple(outside))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from qconvert.errors import UnsupportedError
@@ -181,14 +181,4 @@ def _rename_values(function: Graph, formal: int, captured: Sequence[str], b: Bui
             rule="duplicate-input",
         )
     names |= b.inner_names(tensor for name, tensor in function.tensors.items() if name not in names)
-    tensors = {names[name]: replace(tensor, name=names[name]) for name, tensor in function.tensors.items()}
-    ops = tuple(
-        replace(
-            op,
-            inputs=tuple(names[name] if name else "" for name in op.inputs),
-            outputs=tuple(names[name] if name else "" for name in op.outputs),
-        )
-        for op in function.ops
-    )
-    inputs, outputs = (tuple(names[name] for name in listed) for listed in (function.inputs, function.outputs))
-    return replace(function, tensors=tensors, ops=ops, inputs=inputs, outputs=outputs)
+    return function.with_names(names)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.notes import quantization_of, restore_operators, stated_quantization
+from qconvert.formats.reading.notes import Stated, quantization_of, restore_operators, stated_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import RELABELLED
 from qconvert.operators import is_dynamic, kind_of
@@ -238,16 +238,15 @@ def turned_name(weights: str) -> str:
     return f"{weights}/turned"
 
 
-def relabelled_notes(*graphs: Graph) -> str:
-    """The metadata entry for the results of every Reinterpret: [scale, zero point], [scales, zero points, axis] along an axis, null for
-    plain integers; "" if there are none."""
+def relabelled_notes(*graphs: Graph) -> dict[str, Stated | None]:
+    """The notes for the results of every Reinterpret: [scale, zero point], [scales, zero points, axis] along an axis, None for plain
+    integers."""
     quantizations = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.of_kind("Reinterpret")}
-    found = {
+    return {
         name: None if quantization is None else stated_quantization(replace(quantization, quant_min=None, quant_max=None))
         for name, quantization in quantizations.items()
         if quantization is None or not quantization.block_size
     }
-    return json.dumps(found) if found else ""
 
 
 def read_relabelled_notes(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:

@@ -83,18 +83,9 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     _label_states(inputs, metadata, draft)
     read_nodes(graph, draft, graph.opset_imports, declared)
     outputs = draft.distinct([_output_name(value, draft) for value in graph.outputs])
-    draft.prune(outputs)
-    draft.settle_names(outputs)
-    found = Graph(
-        name=graph.name or name,
-        tensors=draft.tensors,
-        ops=(),
-        functions=draft.functions,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        metadata={key: value for key, value in metadata.items() if key != RELABELLED},
-    )
-    found = with_signatures(_with_bias_scales(with_used_functions(found.evolve(ops=draft.ops))))
+    metadata = {key: value for key, value in metadata.items() if key != RELABELLED}
+    found = draft.finish(graph.name or name, inputs, outputs, metadata, functions=draft.functions)
+    found = with_signatures(_with_bias_scales(with_used_functions(found)))
     return found if again else with_decomposed(found, partial(_write_and_read, model))
 
 

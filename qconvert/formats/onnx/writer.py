@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -21,7 +20,7 @@ from qconvert.formats.onnx.noted_operators import relabelled_notes
 from qconvert.formats.onnx.ops import OPSETS
 from qconvert.formats.onnx.ops.pool import may_tie
 from qconvert.formats.onnx.weights_by_cpu import choose_weights
-from qconvert.formats.reading.notes import decomposition_notes, noted_signatures
+from qconvert.formats.reading.notes import decomposition_notes, dump_notes, noted_signatures
 from qconvert.formats.writing import list_kinds
 from qconvert.graph import Array, Graph
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
@@ -153,20 +152,17 @@ def _properties(
     graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
 ) -> dict[str, str]:
     """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
-    properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
-    if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
-        properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    notes = decomposition_notes(graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _DECOMPOSED
-                                or bool(builder.kernel_fault(op)))  # fmt: skip
-    if notes:
-        properties[DECOMPOSED] = notes
-    if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
-        properties[RELABELLED] = relabelled
-    if attributes := find_unstated_attributes(graph, lambda op: may_tie(op, builder)):
-        properties[STATED_ATTRIBUTES] = json.dumps(attributes)
-    if limits := narrow_constants(graph):
-        properties[STATED_LIMITS] = json.dumps(limits)
-    return properties
+    own = {key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}
+    notes = {
+        STATED_BIAS_SCALES: {name: scales for name, scales in builder.stated_scales.items() if name in named},
+        DECOMPOSED: decomposition_notes(
+            graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _DECOMPOSED or bool(builder.kernel_fault(op))
+        ),
+        RELABELLED: relabelled_notes(builder.graph, *builder.functions.values()),
+        STATED_ATTRIBUTES: find_unstated_attributes(graph, lambda op: may_tie(op, builder)),
+        STATED_LIMITS: narrow_constants(graph),
+    }
+    return {**own, **provenance, **noted_signatures(graph), **dump_notes(notes)}
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.polynomials import number
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Shape, Signature, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import merge_shapes, needed_ops, output_shapes
@@ -172,7 +172,7 @@ class Draft:
             found[name] = None
         return list(found)
 
-    def settle_names(self, outputs: Collection[str] = ()) -> None:
+    def _settle_names(self, outputs: Collection[str]) -> None:
         """Gives the name of a constant that no operator, and no output of the graph, uses any more to its first variant."""
         used = {name for op in self.ops for name in (*op.inputs, *op.outputs)}.union(outputs)
         renamed: dict[str, str] = {}
@@ -184,6 +184,18 @@ class Draft:
                 self.tensors[original] = replace(self.tensors.pop(variant), name=original)
         if renamed:
             self.ops = [op.with_names(renamed) for op in self.ops]
+
+    def finish(self, name: str, inputs: Iterable[str], outputs: Sequence[str], metadata: Mapping[str, str], **fields: Any) -> Graph:
+        """The graph of what was read, without the operators that no output, nor one of a signature, depends on.
+
+        Args:
+            name, inputs, outputs, metadata, fields: of the graph.
+        """
+        signatures: Iterable[Signature] = fields.get("signatures", ())
+        self.prune({*outputs, *(result for found in signatures if not found.function for result in found.outputs.values())})
+        self._settle_names(outputs)
+        graph = Graph(name, self.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata, **fields)
+        return graph.evolve(ops=self.ops)
 
 
 class OperatorReading:

@@ -153,10 +153,14 @@ def _constants(given: Mapping[str, Any]) -> list[Tensor]:
     return found
 
 
-def decomposition_notes(graph: Graph, is_decomposed: Callable[[Op], bool]) -> str:
-    """The metadata entry for the operators that are decomposed; "" if there are none."""
-    found = [write_note(graph, op) for op in graph.ops if is_decomposed(op)]
-    return json.dumps(found) if found else ""
+def decomposition_notes(graph: Graph, is_decomposed: Callable[[Op], bool]) -> list[dict[str, Any]]:
+    """The notes for the operators that are decomposed."""
+    return [write_note(graph, op) for op in graph.ops if is_decomposed(op)]
+
+
+def dump_notes(notes: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata entries of notes, without those that are empty."""
+    return {key: json.dumps(note) for key, note in notes.items() if note}
 
 
 def restore_operators(
@@ -323,7 +327,7 @@ def _same_constant(a: Tensor, b: Tensor) -> bool:
 def noted_signatures(graph: Graph) -> dict[str, str]:
     """The metadata entry for the entry points of a graph; nothing where it has none."""
     found = {s.key: {"inputs": dict(s.inputs), "outputs": dict(s.outputs)} for s in graph.signatures if not s.function}
-    return {SOURCE_SIGNATURES: json.dumps(found)} if found else {}
+    return dump_notes({SOURCE_SIGNATURES: found})
 
 
 def with_signatures(graph: Graph) -> Graph:

@@ -83,12 +83,8 @@ class Functions:
         draft = Draft(outer=outer)
         inputs, outputs = self._read(index, draft)
         outputs = draft.distinct(outputs)
-        draft.prune(outputs)
-        draft.settle_names(outputs)
         name = decode_text(self._model.subgraphs[index].name) or f"subgraph_{index}"
-        borders = [draft.tensors[item] for item in (*inputs, *outputs)]
-        metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
-        return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
+        return draft.finish(name, inputs, outputs, {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"})
 
     def fit_quantizations(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
         """The function with the quantizations of the operator's inputs and outputs: itself, or a copy.

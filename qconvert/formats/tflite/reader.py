@@ -81,21 +81,12 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
     signatures = tuple(_signatures(model, tensor_names, operations, draft))
-    draft.prune({*outputs, *(name for found in signatures if not found.function for name in found.outputs.values())})
-    draft.settle_names(outputs)
-    graph = Graph(
-        name=decode_text(subgraph.name) or name,
-        tensors=draft.tensors,
-        ops=(),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        signatures=signatures,
-        metadata={**_metadata(model), **read_files(data), **_ignored_metadata(draft), **_activations(draft), **draft.assumption_note()},
-    )
+    metadata = {**_metadata(model), **read_files(data), **_ignored_metadata(draft), **_activations(draft), **draft.assumption_note()}
+    graph = draft.finish(decode_text(subgraph.name) or name, inputs, outputs, metadata, signatures=signatures)
     states = _used_states(draft)
     if renamed := {name: key for name, key in operations.variables.renamed_states.items() if name in states}:
         graph = replace(graph, metadata={**graph.metadata, VARIABLES: json.dumps(renamed)})
-    graph = with_used_functions(graph.evolve(ops=draft.ops, states=states, functions=draft.functions))
+    graph = with_used_functions(replace(graph, states=states, functions=draft.functions))
     return graph if again else restore_operators(graph, _write_and_read)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_model
-from qconvert.formats.reading.notes import decomposition_notes
+from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.file_contents import bytes_of, with_files
 from qconvert.formats.tflite.operator import Operator
@@ -227,12 +227,11 @@ class _File:
         contents = {key: content for key, text in texts.items() if (content := bytes_of(text)) is not None}
         if self._graph.metadata.get(TRANSPOSED, "[]") != "[]":
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
-        if limits := narrow_constants(self._graph):
-            contents[STATED_LIMITS] = json.dumps(limits).encode()
+        notes = dump_notes({STATED_LIMITS: narrow_constants(self._graph)})
         if STATED_ATTRIBUTES in self._graph.metadata:
-            contents[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES].encode()
-        if decomposed := decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and bool(op["arithmetic"])):
-            contents[DECOMPOSED] = decomposed.encode()
+            notes[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES]
+        notes |= dump_notes({DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and bool(op["arithmetic"]))})
+        contents |= {key: text.encode() for key, text in notes.items()}
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):
             contents[CHANGED] = changed.encode()

@@ -42,10 +42,8 @@ def finish_graph(
     compute_constants(draft)
     draft.prune(outputs)
     _drop_unread_states(draft, outputs)
-    draft.settle_names(outputs)
     entries = {**session.metadata(producer), **(metadata or {})}
-    graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=entries, states=states or {})
-    return graph.evolve(ops=draft.ops)
+    return draft.finish(name, inputs, outputs, entries, states=states or {})
 
 
 def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.notes import Noted, noted_signatures, read_note, with_signatures
+from qconvert.formats.reading.notes import Noted, dump_notes, noted_signatures, read_note, with_signatures
 from qconvert.formats.torch.archive import Archive
-from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph import Graph, Op, Shape
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
 
@@ -62,11 +62,8 @@ def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "")
     metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS)}
     if numerics:
         metadata[NUMERICS] = numerics
-    if attributes := find_unstated_attributes(graph):
-        metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
-    if limits := narrow_constants(graph):
-        metadata[STATED_LIMITS] = json.dumps(limits)
-    return {"name": graph.name, "metadata": metadata}
+    notes = {STATED_ATTRIBUTES: find_unstated_attributes(graph), STATED_LIMITS: narrow_constants(graph)}
+    return {"name": graph.name, "metadata": metadata | dump_notes(notes)}
 
 
 def read_notes(archive: Archive) -> Notes | None:
@@ -125,9 +122,6 @@ def _usable(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _rename_graph(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str], sizes: Mapping[str, str]) -> Graph:
-    def new_name(name: str) -> str:
-        return names.get(name, name)
-
     sizes = {**_sizes_after(graph, names, sizes), **sizes}
 
     def rename_sizes(shape: Shape | None) -> Shape | None:
@@ -136,15 +130,8 @@ def _rename_graph(graph: Graph, names: Mapping[str, str], sources: Mapping[str, 
     def rename_source(op: Op) -> str:
         return sources.get(op.outputs[0] if op.outputs else "") or sources.get(_node(op.source), op.source)
 
-    tensors = {
-        new_name(name): Tensor(new_name(name), tensor.dtype, rename_sizes(tensor.shape), tensor.data, tensor.quantization)
-        for name, tensor in graph.tensors.items()
-    }
-    ops = tuple(
-        replace(op, inputs=tuple(map(new_name, op.inputs)), outputs=tuple(map(new_name, op.outputs)), source=rename_source(op))
-        for op in graph.ops
-    )
-    return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new_name, graph.inputs)), outputs=tuple(map(new_name, graph.outputs)))
+    tensors = {name: replace(tensor, shape=rename_sizes(tensor.shape)) for name, tensor in graph.tensors.items()}
+    return replace(graph, tensors=tensors, ops=tuple(replace(op, source=rename_source(op)) for op in graph.ops)).with_names(names)
 
 
 def _sizes_after(graph: Graph, names: Mapping[str, str], noted: Mapping[str, str]) -> dict[str, str]:
