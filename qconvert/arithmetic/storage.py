@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
+#: Integers of 2 and 4 bits -> the type that holds one in a byte.
+IN_BYTES = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 DTYPES = (
     "bool", "int2", "int4", "int8", "int16", "int32", "int64", "uint4", "uint8", "uint16", "uint32", "uint64",
@@ -90,7 +91,7 @@ def bit_width(dtype: str) -> int:
 
 def in_bytes(data: Array) -> Array:
     """Integers of 2 and 4 bits, which numpy knows as no integers, as those of 8 bits; other data as they are."""
-    return data.astype(_IN_BYTES[data.dtype.name]) if data.dtype.name in _IN_BYTES else data
+    return data.astype(IN_BYTES[data.dtype.name]) if data.dtype.name in IN_BYTES else data
 
 
 def unpack_bits(packed: Array, bits: int) -> Array:
@@ -113,7 +114,7 @@ def equal_data(a: Array | None, b: Array | None) -> bool:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if a.dtype == object or a.dtype.name in _IN_BYTES:  # the unused high bits of their bytes mean nothing
+    if a.dtype == object or a.dtype.name in IN_BYTES:  # the unused high bits of their bytes mean nothing
         return bool((a == b).all())
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
 
@@ -218,6 +219,11 @@ class Quantization:
         """The smallest and largest stored value that is used of an integer dtype."""
         low, high = integer_range(dtype)
         return low if self.quant_min is None else self.quant_min, high if self.quant_max is None else self.quant_max
+
+    def with_limits(self, dtype: str, low: float, high: float) -> Quantization:
+        """The same scales for the stored values from `low` to `high` of a type alone."""
+        lowest, highest = integer_range(dtype)
+        return replace(self, quant_min=int(low) if low > lowest else None, quant_max=int(high) if high < highest else None)
 
     def shift_zero_point(self, offset: int) -> Quantization:
         """The quantization of the same float values when `offset` is added to every stored integer."""

@@ -120,7 +120,7 @@ def _float_limits(quantization: QParams) -> tuple[np.float32, np.float32]:
 
 def _steps(quantization: QParams) -> tuple[float, ...]:
     """The scale, the smallest and the largest float value of a quantization."""
-    return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _float_limits(quantization))
+    return quantization.quantization.step, *map(float, _float_limits(quantization))
 
 
 def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
@@ -168,8 +168,7 @@ def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
 
 def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether the results of an operator are values of the quantization that all its tensors share."""
-    kind = kind_of(op)
-    return kind.rule == "move" or (kind.clips and _is_clip_on_steps(network, op, quantizations))
+    return kind_of(op).rule == "move" or _is_clip_on_steps(network, op, quantizations)
 
 
 def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
@@ -202,20 +201,13 @@ def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], laye
 
 
 def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether the bounds of a Clip are numbers of its quantization, or beyond these; a Relu has none but zero, which is one."""
-    quantization = quantizations.get(op.outputs[0])
-    if quantization is None:
+    """Whether an operator clips, and its limits are numbers of its quantization, or beyond these."""
+    quantization, limits = quantizations.get(op.outputs[0]), kind_of(op).limits(op, network.constant)
+    if quantization is None or limits is None:
         return False
     low, high = _float_limits(quantization)
-    for name in op.inputs[1:]:
-        bound = network.constant(name) if name else None
-        if name and (bound is None or bound.size != 1):
-            return False
-        if bound is not None and low < (value := float(bound.reshape(-1)[0])) < high:
-            steps = value / float(quantization.quantization.scale.reshape(-1)[0])
-            if abs(steps - round(steps)) > _NEAR:
-                return False
-    return True
+    steps = [limit / quantization.quantization.step for limit in limits if limit is not None and low < limit < high]
+    return all(abs(step - round(step)) <= _NEAR for step in steps)
 
 
 def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:

@@ -211,7 +211,7 @@ def _int8_activation(name: str, found: Encoding | None) -> Activation | str:
     if q.scale.size != 1:
         return "several scales, and MNN has one"
     shift = 128 if quantization.dtype == "uint8" else 0
-    return Activation(name, float(q.scale.reshape(-1)[0]), int(q.zero_point.reshape(-1)[0]) - shift)
+    return Activation(name, q.step, q.point - shift)
 
 
 def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array | None] | str:

@@ -154,7 +154,8 @@ def activation_quantization(
         dtype: of the integers.
 
     Raises:
-        InvalidModelError: a scale is no positive number of float32, or the zero point or a limit is no integer of int8.
+        InvalidModelError: a scale is no positive number of float32, the zero point or a limit is no integer of the type, or the limits
+            are the wrong way round.
     """
     with np.errstate(all="ignore"):
         scale = np.array(scales, np.float64).astype(np.float32)
@@ -165,21 +166,11 @@ def activation_quantization(
         raise InvalidModelError(
             f"the zero point is {zero_point}; MNN requires an integer of {dtype}", where=where, rule="zero-point-outside-type"
         )
-    zero_points = np.full(scale.shape, int(zero_point), np.int64)
-    return QParams(dtype, Quantization(scale, zero_points, None if scale.size == 1 else 1, 0, *integer_limits(limits, where, dtype)))
-
-
-def integer_limits(limits: tuple[float, float], where: str, dtype: str = "int8") -> tuple[int | None, int | None]:
-    """Limits as a Quantization has them: None where they are the type's.
-
-    Raises:
-        InvalidModelError: they are no integers of the type, or the wrong way round.
-    """
-    low, high = integer_range(dtype)
     if not (low <= limits[0] < limits[1] <= high) or any(limit != int(limit) for limit in limits):
         raise InvalidModelError(
             f"the integers run from {limits[0]} to {limits[1]}, which is not a range within {dtype}",
             where=where,
             rule="limits-outside-type",
         )
-    return (None if limits[0] == low else int(limits[0])), (None if limits[1] == high else int(limits[1]))
+    zero_points = np.full(scale.shape, int(zero_point), np.int64)
+    return QParams(dtype, Quantization(scale, zero_points, None if scale.size == 1 else 1).with_limits(dtype, *limits))

@@ -182,7 +182,7 @@ def _numbers(found: Encoding, at: str) -> str:
     q = quantization.quantization
     if middle is None or q.block_size or (q.zero_point != middle).any():
         raise UnsupportedError(
-            f"the type is {quantization.dtype} and the zero point is {int(q.zero_point.reshape(-1)[0])}; ncnn requires symmetric int8",
+            f"the type is {quantization.dtype} and the zero point is {q.point}; ncnn requires symmetric int8",
             where=repr(at),
             remedy=_REMEDY,
             rule="quantization-not-storable",

@@ -303,8 +303,8 @@ class Builder(OperatorWriting):
                 "int32 with zero points for each channel cannot be written to ONNX", where=f"tensor {value!r}", rule="several-zero-points"
             )
         wide = self.cast(value, "float64")
-        steps = self.node("Sub", [wide, self.const(np.float64(quantization.zero_point.reshape(-1)[0]), f"{value}/shift")])[0]
-        product = self.node("Mul", [steps, self.const(np.float64(quantization.scale.reshape(-1)[0]), f"{value}/step")])[0]
+        steps = self.node("Sub", [wide, self.const(np.float64(quantization.point), f"{value}/shift")])[0]
+        product = self.node("Mul", [steps, self.const(np.float64(quantization.step), f"{value}/step")])[0]
         return self.cast(product, real, hint=f"{value}/real")
 
     def quantize(self, value: str, tensor: Tensor, output: str, real: str = "float32") -> None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
+from qconvert.arithmetic.float_kernels import dequantize_float32
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.notes import Stated, quantization_of, restore_operators, stated_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
@@ -144,8 +143,7 @@ class _Quantizations:
             return ""
         name = self._names.fresh(f"{result}/bound")
         self._made.add(name)
-        real = np.float32(stored - quantization.point) * quantization.scale[0]
-        self._added[name] = Tensor(name, "float32", (), np.array(real, np.float32))
+        self._added[name] = Tensor(name, "float32", (), dequantize_float32(stored, quantization))
         return name
 
     def _distinct(self, names: Iterable[str]) -> list[Quantization | None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import IN_BYTES
 from qconvert.files.documents import fail, integer, list_of, number, object_of, sort_of, special, text, text_map, texts
 from qconvert.graph import (
     DTYPES,
@@ -28,7 +29,7 @@ from qconvert.operators import KINDS
 VERSION = 1
 
 #: Types that safetensors lacks -> the one-byte type that stores them, one element a byte; a float4e2m1 as its four bits.
-STORED_AS = {"int2": "int8", "uint2": "uint8", "int4": "int8", "uint4": "uint8", "float4e2m1": "uint8"}
+STORED_AS = {**IN_BYTES, "float4e2m1": "uint8"}
 
 
 def stored_arrays(graph: Graph) -> dict[str, Tensor]:

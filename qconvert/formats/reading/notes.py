@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import IN_BYTES
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor, equal_data
 from qconvert.graph.metadata import DECOMPOSED, SOURCE_SIGNATURES
@@ -24,7 +25,6 @@ Stated = tuple[Any, ...]
 
 _SMALL = 64  # elements of a constant in a note
 _NOTED = ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "float32", "float64")
-_SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,7 @@ def write_note(graph: Graph, op: Op, on_quantizations: Callable[[Op], Sequence[s
     """
     names = (_on_quantizations if on_quantizations is None else on_quantizations)(op)
     unread = _unread(graph, op)
-    types = {
-        name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and (graph[name].dtype in _SMALL_TYPES or name in unread)
-    }
+    types = {name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and (graph[name].dtype in IN_BYTES or name in unread)}
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "quantizations": {name: stated_quantization(found) for name in names if name and (found := graph[name].quantization) is not None

@@ -13,10 +13,11 @@ within the type.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from qconvert.arithmetic.float_kernels import dequantize_float32
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
@@ -163,8 +164,7 @@ def _replace_operators(draft: Draft, op: Op, found: _FakeQuantization) -> list[O
     quantization = _quantization(found, result.shape, dtype) if dtype and low == np.rint(low) and high == np.rint(high) else None
     if quantization is None or result.is_quantized or result.dtype != "float32":
         return []
-    lowest, highest = integer_range(dtype)
-    limited = replace(quantization, quant_min=int(low) if low > lowest else None, quant_max=int(high) if high < highest else None)
+    limited = quantization.with_limits(dtype, low, high)
     values = draft.known.get(found.stored)
     source = op.source
     if values is not None:
@@ -176,8 +176,8 @@ def _replace_operators(draft: Draft, op: Op, found: _FakeQuantization) -> list[O
         return []
     ops, name = [], found.data
     if limited != quantization:
-        bounds = [np.float32(limit - quantization.point) * quantization.scale[0] for limit in (low, high)]
-        names = [draft.add(f"{result.name}/limit", "float32", (), np.asarray(bound, np.float32)) for bound in bounds]
+        bounds = [dequantize_float32(limit, quantization) for limit in (low, high)]
+        names = [draft.add(f"{result.name}/limit", "float32", (), bound) for bound in bounds]
         clipped = draft.add(f"{result.name}/limited", "float32", result.shape)
         ops.append(Op("Clip", (name, *names), (clipped,), {}, source))
         name = clipped

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import IN_BYTES, in_bytes
 from qconvert.errors import MissingPackageError
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array
@@ -125,7 +126,7 @@ def quantized_modules(fused: bool = False) -> Any:
 
 #: Canonical storage types that PyTorch calls otherwise, or stores in another type.
 _TYPES = {
-    **dict.fromkeys(("int2", "int4"), "int8"), **dict.fromkeys(("uint2", "uint4"), "uint8"),
+    **IN_BYTES,
     "float8e4m3fn": "float8_e4m3fn", "float8e5m2": "float8_e5m2", "float8e4m3fnuz": "float8_e4m3fnuz", "float8e5m2fnuz": "float8_e5m2fnuz",
 }  # fmt: skip
 
@@ -202,10 +203,9 @@ def torch_type(name: str) -> Any:
 def tensor_of(data: Array) -> Any:
     """A tensor of PyTorch with a copy of the data."""
     torch = torch_package()
+    data = in_bytes(data)
     name = data.dtype.name.replace("_", "") if data.dtype.name.startswith("float8") else data.dtype.name
-    if name in ("int2", "int4", "uint2", "uint4"):
-        data = data.astype("int8" if name.startswith("i") else "uint8")
-    elif data.dtype.kind == "V" or name == "bfloat16" or name.startswith("float8"):
+    if data.dtype.kind == "V" or name == "bfloat16" or name.startswith("float8"):
         plain = torch.from_numpy(np.array(data, order="C").view(f"int{8 * data.dtype.itemsize}"))
         return plain.view(torch_type(name))
     return torch.from_numpy(np.array(data, order="C"))

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic.float_kernels import dequantize_float32
 from qconvert.arithmetic.rounding import scale_and_zero_point
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.reading import Reading
@@ -71,7 +72,7 @@ def set_limits(c: Reading, quantization: Quantization, dtype: str) -> Quantizati
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
         raise c.invalid(f"the limits {low} and {high} are outside of {dtype}", rule="limits-outside-type")
-    return replace(quantization, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
+    return quantization.with_limits(dtype, low, high)
 
 
 def quantization_along(c: Reading, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
@@ -153,9 +154,7 @@ def emit_quantize(
     if quantization.quant_min is not None or quantization.quant_max is not None:
         if quantization.axis is not None:
             raise c.unsupported_error("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
-        bounds = [
-            c.const(np.float32(limit - quantization.zero_point[0]) * quantization.scale[0], "limit") for limit in quantization.limits(dtype)
-        ]
+        bounds = [c.const(dequantize_float32(limit, quantization), "limit") for limit in quantization.limits(dtype)]
         name = c.emit("Clip", [name, *bounds], hint="limited")
         quantization = replace(quantization, quant_min=None, quant_max=None)
     return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import REALS
+from qconvert.arithmetic.storage import IN_BYTES, REALS
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.program import Node, find_needed_nodes
 from qconvert.formats.torch.stored_values import TorchType
@@ -22,7 +22,7 @@ from qconvert.graph.activations import activation_bounds, clip_range, is_exact
 #: Storage types that PyTorch has, or that another of its types holds.
 _KNOWN = frozenset(
     ("bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "complex64",
-     "int2", "int4", "uint2", "uint4", "float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
+     *IN_BYTES, "float8e4m3fn", "float8e5m2", "float8e4m3fnuz", "float8e5m2fnuz")
 )  # fmt: skip
 
 

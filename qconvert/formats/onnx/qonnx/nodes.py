@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.float_kernels import dequantize_float32
 from qconvert.arithmetic.rounding import round_half_away, round_half_even
 from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, is_positive, limits_of, numbers, read_stated, require_broadcast
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
@@ -16,23 +18,20 @@ EVEN = "HALF_EVEN"
 _OTHER_NAMES = {"ROUND": EVEN}
 
 
-def _half_down(values: Array) -> Array:
-    return np.asarray(np.sign(values) * np.ceil(np.abs(values) - values.dtype.type(0.5)))
+def _half_down(values: Array) -> Any:
+    return np.sign(values) * np.ceil(np.abs(values) - values.dtype.type(0.5))
 
 
-_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
-    EVEN: round_half_even,
-    "CEIL": lambda values: np.asarray(np.ceil(values)),
-    "FLOOR": lambda values: np.asarray(np.floor(values)),
-    "UP": lambda values: np.asarray(np.copysign(np.ceil(np.abs(values)), values)),
-    "DOWN": lambda values: np.asarray(np.trunc(values)),
-    "HALF_UP": round_half_away,
-    "HALF_DOWN": _half_down,
+#: Rounding mode -> what it makes of values; the operator that does so, and what is added to magnitudes before it where it rounds these.
+_ROUNDINGS: Mapping[str, tuple[Callable[[Array], Any], str, float | None]] = {
+    EVEN: (round_half_even, "Round", None),
+    "CEIL": (np.ceil, "Ceil", None),
+    "FLOOR": (np.floor, "Floor", None),
+    "UP": (lambda values: np.copysign(np.ceil(np.abs(values)), values), "Ceil", 0.0),
+    "DOWN": (np.trunc, "Floor", 0.0),
+    "HALF_UP": (round_half_away, "Floor", 0.5),
+    "HALF_DOWN": (_half_down, "Ceil", -0.5),
 }
-#: Modes that are one operator on the values.
-_ONE = {EVEN: "Round", "CEIL": "Ceil", "FLOOR": "Floor"}
-#: Modes that round the magnitude: what is added to it, and the operator.
-_MAGNITUDES = {"UP": (0.0, "Ceil"), "DOWN": (0.0, "Floor"), "HALF_UP": (0.5, "Floor"), "HALF_DOWN": (-0.5, "Ceil")}
 
 
 def mode_of(r: Reading, default: str) -> str:
@@ -44,16 +43,11 @@ def mode_of(r: Reading, default: str) -> str:
     return mode
 
 
-def round_values(values: Array, mode: str) -> Array:
-    """Float values to whole numbers. Keeps the dtype."""
-    return _ROUNDINGS[mode](values)
-
-
 def emit_rounding(r: Reading, value: str, mode: str) -> str:
     """Appends the operators that round the float value `value`; returns the result's name."""
-    if mode in _ONE:
-        return apply(r, _ONE[mode], "rounded", value)
-    offset, kind = _MAGNITUDES[mode]
+    _, kind, offset = _ROUNDINGS[mode]
+    if offset is None:
+        return apply(r, kind, "rounded", value)
     magnitude = apply(r, "Abs", "magnitude", value)
     if offset:
         magnitude = apply(r, "Add", "offset", magnitude, r.const(np.float32(offset), "half"))
@@ -92,7 +86,7 @@ def _integers(data: Array, found: Stated, mode: str) -> Array:
         if found.is_bipolar:
             return np.where(steps >= 0, np.float32(1), np.float32(-1))
         low, high = (np.float32(limit) for limit in found.limits)
-        return round_values(np.where(np.isnan(steps), found.zero_point, np.clip(steps, low, high)), mode)
+        return np.asarray(_ROUNDINGS[mode][0](np.where(np.isnan(steps), found.zero_point, np.clip(steps, low, high))))
 
 
 def _declare(r: Reading, found: Stated, whole: Array) -> None:
@@ -102,7 +96,7 @@ def _declare(r: Reading, found: Stated, whole: Array) -> None:
         with np.errstate(all="ignore"):
             r.declare_constant((whole - found.zero_point) * found.scale)
         return
-    dtype, quantization = label[0], found.with_limits(*label)
+    dtype, quantization = label[0], label[1].with_limits(label[0], *found.limits)
     top = np.float32(integer_range(dtype)[1])  # float32 has no 2**31 - 1
     stored = np.where(whole >= top, integer_range(dtype)[1], whole.astype(np.int64)).astype(numpy_dtype(dtype))
     key = f"{dtype}_{found.limits[1]}_{label_key(quantization)}"
@@ -131,8 +125,8 @@ def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quant
         limits = low, high
     stored = r.emit_inner("Quantize", [value], dtype, dtype, quantization=quantization)
     if limits != (low, high):
-        bounds = (np.float32(limit - quantization.zero_point[0]) * quantization.scale[0] for limit in limits)
-        ends = [r.const(np.asarray(bound, np.float32), hint) for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)]
+        bounds = zip(limits, ("lowest", "highest"), strict=True)
+        ends = [r.const(dequantize_float32(limit, quantization), hint) for limit, hint in bounds]
         stored = r.emit_inner("Clip", [stored, *ends], "clipped", quantization=quantization, integers=True)
     r.emit("Dequantize", [stored], r.outputs[:1], dtype="float32")
 

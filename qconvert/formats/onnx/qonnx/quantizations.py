@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -107,12 +107,6 @@ class Stated:
         if dtype is None:
             return None
         return dtype, Quantization(scales.astype(np.float32), zeros.astype(np.int64), next(iter(axes), None))
-
-    def with_limits(self, dtype: str, quantization: Quantization) -> Quantization:
-        """The quantization, saying which integers of its type it uses."""
-        low, high = integer_range(dtype)
-        lowest, highest = self.limits
-        return replace(quantization, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
 
 
 def read_stated(r: Reading, bits: int) -> Stated:

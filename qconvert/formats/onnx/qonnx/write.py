@@ -181,11 +181,8 @@ class _Writer:
             or op.outputs[0] in self._graph.outputs
         ):
             return None
-        values = [self._graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")][:2]
-        if any(name and value is None for name, value in zip(op.inputs[1:], values, strict=False)):
-            return None
-        low, high = (None if value is None else float(np.asarray(value).reshape(-1)[0]) for value in values)
-        return clip_range(tensor, (low, high)) if is_exact((low, high), tensor) else None
+        limits = kind_of(op).limits(op, self._graph.constant)
+        return clip_range(tensor, limits) if limits is not None and is_exact(limits, tensor) else None
 
     def _quant(self, value: str, result: str, tensor: Tensor, quantization: Quantization, found: Range, source: str = "") -> None:
         shape = [1] * (tensor.rank or 0)

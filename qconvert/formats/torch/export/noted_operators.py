@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import DTYPES, numpy_dtype
+from qconvert.arithmetic.storage import DTYPES, IN_BYTES, in_bytes, numpy_dtype
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import Noted
@@ -34,7 +34,6 @@ from qconvert.rules.validation import validate
 DECOMPOSED = "qconvert::operator"
 #: Sizes beyond which nothing is written once more.
 _LARGEST_SIZE, _MOST_ELEMENTS = 2**22, 2**31
-_SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +176,7 @@ def _is_same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], know
         pairs = list(zip(value, node, strict=False)) if isinstance(value, (list, tuple)) and len(value) == len(node) else None
         return pairs is not None and all(_is_same(held, one, other, names, known) for one, other in pairs)
     if isinstance(node, TorchType):
-        return isinstance(value, int) and EXPORT.get(value) == _storage(node.name)
+        return isinstance(value, int) and EXPORT.get(value) == IN_BYTES.get(node.name, node.name)
     if not isinstance(node, Node):
         return _is_same_number(value, node)
     if not isinstance(value, (TensorName, SizeName)):
@@ -195,10 +194,6 @@ def _is_same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], know
     return found
 
 
-def _storage(name: str) -> str:
-    return {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}.get(name, name)
-
-
 def _is_same_number(value: Any, other: Any) -> bool:
     if isinstance(value, (int, float)) and isinstance(other, (int, float)):
         return value == other or (value != value and other != other)
@@ -209,7 +204,7 @@ def _is_same_constant(stored: StoredTensor | None, node: Node) -> bool:
     data = node.data
     if stored is None or data is None or stored.shape != data.shape:
         return False
-    own = data.astype(_storage(data.dtype.name)) if data.dtype.name in _SMALL_TYPES else data
+    own = in_bytes(data)
     return stored.data.dtype == own.dtype and np.array_equal(stored.data.reshape(own.shape), own, equal_nan=own.dtype.kind == "f")
 
 
@@ -320,4 +315,4 @@ def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Consta
 def _narrow_type(item: Noted, name: str, stored: str) -> str:
     """The type of a tensor that is stored in eight bits and may have fewer."""
     small = item.types.get(name, "")
-    return small if _storage(small) == stored else stored
+    return small if IN_BYTES.get(small) == stored else stored

@@ -125,8 +125,7 @@ def quantization(scale: Any, zero_point: Any, where: str, dtype: str = "", low: 
             f"scale {real} and zero point {point:g} do not quantize to {dtype}", where=where, rule="quantization-outside-type"
         )
     made = Quantization.per_tensor(real, int(point))
-    limits = (None if low in (None, lowest) else low, None if high in (None, highest) else high)
-    return QParams(dtype, Quantization(made.scale, made.zero_point, quant_min=limits[0], quant_max=limits[1]))
+    return QParams(dtype, made.with_limits(dtype, lowest if low is None else low, highest if high is None else high))
 
 
 def plain_tensor(stored: StoredTensor, name: str) -> Tensor:

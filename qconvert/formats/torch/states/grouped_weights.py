@@ -5,7 +5,6 @@ torchao's are integers with a scale for each row or group of a row; data stay re
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +61,7 @@ def weight(value: WrappedTensor, name: str) -> tuple[Tensor, Decoding | None]:
     quantization = quantization_of_blocks(scales, zeros.astype(np.int64), blocks)
     if quantization.block_size and sum(block > 1 for block in blocks) != 1:
         raise UnsupportedError(f"blocks of shape {blocks} are not covered", where=name, rule="form-not-covered")
-    if (low, high) != integer_range("int8"):
-        quantization = replace(quantization, quant_min=low, quant_max=high)
-    return Tensor(name, "int8", data.shape, data, quantization), None
+    return Tensor(name, "int8", data.shape, data, quantization.with_limits("int8", low, high)), None
 
 
 def _part(value: WrappedTensor, part: str, name: str) -> Array:

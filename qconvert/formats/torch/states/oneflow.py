@@ -170,9 +170,8 @@ def _fold_weights(
         )
     wide = (-1, *[1] * (weight.ndim - 1))
     stored = how.integers(weight, scale.reshape(wide), point.reshape(wide))
-    whole = (-128, 127) if how.dtype == "int8" else (0, 255)
-    limits = (low, high) if how.bits not in (8, 16) and (low, high) != whole else (None, None)
-    on = Quantization(scale.astype(np.float32), point.astype(np.int64), 0 if how.grain == "per_channel" else None, 0, *limits)
+    on = Quantization(scale.astype(np.float32), point.astype(np.int64), 0 if how.grain == "per_channel" else None)
+    on = on.with_limits(how.dtype, low, high)
     found = {f"{module}.weight": Tensor(f"{module}.weight", how.dtype, weight.shape, stored.astype(how.dtype), on)}
     if bias is not None:
         found[f"{module}.bias"] = Tensor(f"{module}.bias", "float32", bias.shape, np.asarray(bias, np.float32))

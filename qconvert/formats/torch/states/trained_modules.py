@@ -193,9 +193,8 @@ def _weight_quantization(fake: _Fake, shape: tuple[int, ...], module: str) -> Qu
     low, high = _weight_limits(fake)
     if ((points < low) | (points > high)).any():
         raise InvalidModelError(f"a zero point of the weights is outside of {low} to {high}", where=module, rule="zero-point-outside-type")
-    limits = (None if low == -128 else low, None if high == 127 else high)
     is_listed = scale.size > 1 or (fake.low is not None and fake.low.ndim == 1 and shape[:1] == (1,))
-    return Quantization(scale, points, 0 if is_listed else None, 0, *limits)
+    return Quantization(scale, points, 0 if is_listed else None).with_limits("int8", low, high)
 
 
 def _weight_limits(fake: _Fake) -> tuple[int, int]:
