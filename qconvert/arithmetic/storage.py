@@ -244,13 +244,7 @@ class Quantization:
         return replace(self, axis=axis, scale=self.scale.transpose(perm), zero_point=self.zero_point.transpose(perm))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Quantization):
-            return NotImplemented
-        return (
-            (self.axis, self.block_size, self.quant_min, self.quant_max) == (other.axis, other.block_size, other.quant_min, other.quant_max)
-            and np.array_equal(self.scale, other.scale)
-            and np.array_equal(self.zero_point, other.zero_point)
-        )
+        return self.key == other.key if isinstance(other, Quantization) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 

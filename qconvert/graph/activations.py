@@ -62,7 +62,7 @@ def is_exact(bounds: Bounds, quantization: Tensor) -> bool:
         return False
     low, high = integer_range(quantization.dtype)
     for bound in bounds:
-        if bound is None or not np.isfinite(bound):
+        if bound is None or not math.isfinite(bound):
             continue
         with np.errstate(over="ignore"):
             steps = np.float32(bound) / quantization.quantization.scale[0]

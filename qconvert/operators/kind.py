@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import Any
 
 from qconvert.arithmetic.polynomials import Polynomial
@@ -218,18 +218,18 @@ class Kind:
         """The role of input `index`."""
         return self.roles[min(index, len(self.roles) - 1)] if self.roles else "data"
 
-    def _roles(self) -> Iterator[str]:
-        """The role of each input in turn, without an end."""
+    def _roles(self, op: Op) -> tuple[str, ...]:
+        """The role of each input of `op` in turn, and those of absent inputs after the last."""
         own = self.roles or ("data",)
-        return chain(own, repeat(own[-1]))
+        return own if len(op.inputs) <= len(own) else (*own, *own[-1:] * (len(op.inputs) - len(own)))
 
     def positions(self, op: Op, *roles: str) -> list[int]:
         """Indices of the inputs of `op` that have one of the roles, absent ones too."""
-        return [index for index, role in zip(range(len(op.inputs)), self._roles(), strict=False) if role in roles]
+        return [index for index, role in zip(range(len(op.inputs)), self._roles(op), strict=False) if role in roles]
 
     def inputs_with_role(self, op: Op, *roles: str) -> list[str]:
         """Names of the inputs of `op` that have one of the roles; absent ones are left out."""
-        return [name for name, role in zip(op.inputs, self._roles(), strict=False) if name and role in roles]
+        return [name for name, role in zip(op.inputs, self._roles(op), strict=False) if name and role in roles]
 
     def data(self, op: Op) -> list[str]:
         """The inputs with values to compute on or to copy: no weights, biases, shapes or indices."""

@@ -52,7 +52,7 @@ def infer(graph: Graph) -> Graph:
 
 def merge_shapes(name: str, inferred: Shape | None, old: Shape | None) -> Shape | None:
     """The more exact of two compatible shapes; what neither knows is named after tensor `name` and axis."""
-    if inferred is None:
+    if inferred is None or (inferred == old and UNKNOWN not in inferred):
         return old
     known = (UNKNOWN,) * len(inferred) if old is None else old
     return tuple(_merge_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True)))

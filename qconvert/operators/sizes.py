@@ -127,7 +127,7 @@ def unify_sizes(op: Op, sizes: Sequence[Size], what: str) -> Size:
 
 def is_compatible(a: Shape | None, b: Shape | None) -> bool:
     """Whether two shapes can be of one tensor: equal rank, and equal numbers wherever both have numbers."""
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         return True
     return len(a) == len(b) and all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True))
 

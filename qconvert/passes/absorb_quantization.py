@@ -122,11 +122,14 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     if bounds is None or not is_exact(bounds, source):
         return None
     own = kind_of(writer).interval(graph, writer)
-    inner, first, second = (clip_range(source, limits) for limits in (own, activation_bounds(writer), bounds))
-    if own != ANY and second[0] <= inner[0] and inner[1] <= second[1]:
-        return replace(writer, outputs=clip.outputs)
+    second = clip_range(source, bounds)
+    if own != ANY:
+        inner = clip_range(source, own)
+        if second[0] <= inner[0] and inner[1] <= second[1]:
+            return replace(writer, outputs=clip.outputs)
     if not kind_of(writer).fuses_activation:
         return None
+    first = clip_range(source, activation_bounds(writer))
     lowest, highest = max(first[0], second[0]), min(first[1], second[1])
     found = simplest_activation(source, (lowest, highest)) if lowest <= highest else None
     if found is None:

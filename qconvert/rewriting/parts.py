@@ -76,11 +76,13 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
     """
     _require_names(pattern, set())
     finder = _Finder(graph, graph.producers(), through_conversions)
+    matches = [(op, found) for op in graph.ops if (found := finder.match(pattern, op, _Found())) is not None]
+    if not matches:
+        return
     consumers, places = graph.consumers() if closed else {}, {id(op): place for place, op in enumerate(graph.ops)}
     taken: set[int] = set()
-    for op in graph.ops:
-        found = finder.match(pattern, op, _Found())
-        if found is None or taken.intersection(found.ops):
+    for op, found in matches:
+        if taken.intersection(found.ops):
             continue
         inside = [name for item in found.ops.values() if item is not op for name in item.outputs]
         if closed and any(name in graph.public or any(id(one) not in found.ops for one in consumers.get(name, ())) for name in inside):

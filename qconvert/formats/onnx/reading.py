@@ -340,14 +340,14 @@ class Reading(OperatorReading):
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
         old = self.draft.tensors.get(name)
-        if old is None:
-            stated = self._declared.get(name, ("", None))[1]
-            old = Tensor(name, dtype, stated if is_compatible(stated, shape) else None)
-        known = old.shape if is_compatible(old.shape, shape) else None
+        known = self._declared.get(name, ("", None))[1] if old is None else old.shape
+        merged = merge_shapes(name, known if known is not None and is_compatible(known, shape) else shape, shape)
         if quantization is not None and quantization.axis is not None and shape is not None:
             quantization = self._along(quantization, shape)
-        label = quantization if old.quantization is None else old.quantization
-        self.draft.tensors[name] = replace(old, shape=merge_shapes(name, shape if known is None else known, shape), quantization=label)
+        if old is None:
+            self.draft.tensors[name] = Tensor(name, dtype, merged, None, quantization)
+        else:
+            self.draft.tensors[name] = replace(old, shape=merged, quantization=old.quantization or quantization)
 
     def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
         """Whether a movement leaves the axis of a label where it is."""

@@ -144,9 +144,9 @@ class _Checker:
 
     def _attributes(self, node: Any, in_function: bool) -> Iterator[Any]:
         """Checks a node's attributes and gives the graphs among them."""
-        seen = set()
+        seen, label = set(), node_label(node)
         for attribute in node.attribute:
-            where = f"{node_label(node)}, attribute {attribute.name!r}"
+            where = f"{label}, attribute {attribute.name!r}"
             if attribute.name in seen:
                 raise InvalidModelError("is stated twice", where=where, rule="duplicate-attribute")
             seen.add(attribute.name)
@@ -216,6 +216,8 @@ def _check_order(nodes: Any, reads: list[set[str]]) -> None:
 
     writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     needs = {position: {writers[name] for name in names if name in writers} for position, names in enumerate(reads)}
+    if all(writer < position for position, found in needs.items() for writer in found):  # as in nearly all files
+        return
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:

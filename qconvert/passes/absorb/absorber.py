@@ -81,7 +81,8 @@ class Absorber(Rewriter):
 
     def visit(self, op: Op) -> None:
         """Put the new form of the next operator in its place, if it has one."""
-        read = replace(op, inputs=tuple(map(self.resolve, op.inputs)))
+        inputs = tuple(map(self.resolve, op.inputs))
+        read = op if inputs == op.inputs else replace(op, inputs=inputs)
         if kind_of(op).dequantizes and self.graph[op.outputs[0]].dtype == "float32":
             self._stored[op.outputs[0]] = read.inputs[0]
         elif self._replace_quantize(read) or self._move_integers(read) or self._quantize_operator(read) or self._quantize_clip(read):

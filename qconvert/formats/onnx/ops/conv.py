@@ -47,10 +47,11 @@ def guard_large_bias(op: Op, b: Builder, value: str) -> str:
     data, weights = (b.tensor(name).quantization for name in op.inputs[:2])
     if bias is None or bias.data is None or data is None or weights is None or weights.block_size or data.axis is not None:
         return value
+    if bias.quantization is not None and bias.dtype != "int64":
+        return value
     real = bias.data.astype("float64") if bias.quantization is None else dequantize(bias.data, bias.quantization)
     steps = abs(real / accumulator_scale(data, weights).astype("float64"))
-    is_real = bias.quantization is None or bias.dtype == "int64"
-    return b.node("Max", [value], hint=f"{value}/apart")[0] if is_real and steps.max(initial=0) >= 2.0**31 else value
+    return b.node("Max", [value], hint=f"{value}/apart")[0] if steps.max(initial=0) >= 2.0**31 else value
 
 
 def _turned_weights(op: Op, b: Builder) -> str:
