@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,17 +23,21 @@ from qconvert.operators import KINDS, kind_of
 from qconvert.operators.recurrent import ACTIVATIONS, CELLS, Activation, Parts
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.operators.values import Value
-from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter
 from qconvert.rewriting.control_flow import prefix_of
 from qconvert.rewriting.drawn_patterns import Drawn
+
+if TYPE_CHECKING:
+    from qconvert.passes.recurrences.loop_recognition import ScanForm
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
     if not graph.functions or not any(inner.of_kind("While") for _, inner in all_graphs(graph)):
         return graph, ()
+    from qconvert.passes.recurrences.loop_recognition import scan_form
+
     functions, counts = dict(graph.functions), Counter[str]()
     done: dict[str, Graph] = {}
     for key, inner in all_graphs(graph):

@@ -36,11 +36,11 @@ def adapt_graph(graph: Graph, options: Mapping[str, Any]) -> Graph:
     Raises:
         OptionError: a name is none of the graph's, or sizes do not go through it; the operator is named.
     """
+    if not options:
+        return graph
     from qconvert.conversion.adapting.input_sizes import with_batch, with_shapes
     from qconvert.conversion.adapting.named_tensors import cut_out, rename_tensors
 
-    if not options:
-        return graph
     if options.get("batch", 0) < 0:
         raise OptionError(f"the batch is {options['batch']}; it must be at least 1", remedy="Write --batch 4.", rule="batch-not-positive")
     whole = graph

@@ -102,15 +102,14 @@ def used_nodes(b: Builder, outputs: Sequence[str]) -> tuple[list[Any], set[str]]
     return kept[::-1], wanted
 
 
-def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes: list[Any], constants: list[Any]) -> Any:
-    """The onnx.GraphProto of nodes, whose types are checked.
+def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes: list[Any]) -> Any:
+    """The onnx.GraphProto of nodes, whose types are checked, without constants.
 
     Args:
         b: what wrote them.
         inputs: names of the graph's tensors.
         outputs: likewise, or names of values of theirs.
         nodes: NodeProtos in order.
-        constants: TensorProtos.
     """
     from onnx import helper
 
@@ -123,7 +122,6 @@ def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes
         b.graph.name,
         [value_info(b.graph.tensors[name]) for name in inputs],
         [value_info(b.output_tensor(name)) for name in outputs],
-        constants,
         value_info=[value_info(b.graph.tensors[name]) for name in _inner_values(nodes, b.graph, outputs)],
     )
 
@@ -168,7 +166,9 @@ def subgraph(op: Op, b: Builder, attribute: str, formal: int, captured: Sequence
     written = {name for node in nodes for name in node.output}
     formals = graph.inputs[:formal]
     b.reads_inside(named - written - inner.keys() - {*formals, ""})
-    return graph_proto(child, formals, outputs, nodes, inline(inner))
+    proto = graph_proto(child, formals, outputs, nodes)
+    proto.initializer.extend(inline(inner))
+    return proto
 
 
 def _rename_values(function: Graph, formal: int, captured: Sequence[str], b: Builder) -> Graph:

@@ -7,7 +7,7 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,12 +36,12 @@ _PIECE = 32 * 2**20
 _ALIGNMENT, _SMALL_ALIGNMENT, _LARGE = 4096, 64, 2**16
 
 
-def inline(constants: Mapping[str, Array]) -> list[Any]:
-    """TensorProtos that hold the constants themselves."""
-    return [_inline(name, data) for name, data in constants.items()]
+def inline(constants: Mapping[str, Array]) -> Iterator[Any]:
+    """TensorProtos that hold the constants themselves, one after the other: all of them may be as large as the model."""
+    return (_inline(name, data) for name, data in constants.items())
 
 
-def store(constants: Mapping[str, Array], model: Path, *, external: bool = False) -> list[Any]:
+def store(constants: Mapping[str, Array], model: Path, *, external: bool = False) -> Iterable[Any]:
     """TensorProtos of the constants: inline, or in a file next to the model if they are more than 1 GiB.
 
     Args:
@@ -161,7 +161,7 @@ def check_constant(tensor: Any, folder: Path, own_size: int, where: str) -> None
     if tensor.data_location == _EXTERNAL:
         _check_external(tensor, folder, own_size, where)
         return
-    filled = [name for name in _ALL_FIELDS if len(getattr(tensor, name))]
+    filled = [field.name for field, _ in tensor.ListFields() if field.name in _ALL_FIELDS]
     if tensor.HasField("raw_data"):
         if tensor.data_type == STRING:
             raise InvalidModelError("strings cannot be raw data", where=where, rule="string-storage")
@@ -186,19 +186,17 @@ def check_constant(tensor: Any, folder: Path, own_size: int, where: str) -> None
 def _element_count(tensor: Any, where: str) -> int:
     if tensor.data_type != STRING and tensor.data_type not in BITS:
         raise InvalidModelError(f"has the unknown data type {tensor.data_type}", where=where, rule="unknown-type")
-    if any(size < 0 for size in tensor.dims):
-        raise InvalidModelError(f"has the negative size {min(tensor.dims)}", where=where, rule="negative-size")
-    if len(tensor.dims) > 64:  # numpy's limit, above that of any operator
-        raise InvalidModelError(f"has {len(tensor.dims)} dimensions", where=where, rule="rank-too-large")
+    sizes = tuple(tensor.dims)
+    if min(sizes, default=0) < 0:
+        raise InvalidModelError(f"has the negative size {min(sizes)}", where=where, rule="negative-size")
+    if len(sizes) > 64:  # numpy's limit, above that of any operator
+        raise InvalidModelError(f"has {len(sizes)} dimensions", where=where, rule="rank-too-large")
     if tensor.HasField("segment"):
         raise InvalidModelError("is stored in segments, which no runtime reads", where=where, rule="segmented-constant")
-    count: int = math.prod(tensor.dims)
     # a size of 0 must not hide others that numpy cannot hold
-    if math.prod(size for size in tensor.dims if size) > _MAX_ELEMENTS:
-        raise InvalidModelError(
-            f"has dims {list(tensor.dims)}, more than {_MAX_ELEMENTS:,} elements", where=where, rule="too-many-elements"
-        )
-    return count
+    if math.prod(filter(None, sizes)) > _MAX_ELEMENTS:
+        raise InvalidModelError(f"has dims {list(sizes)}, more than {_MAX_ELEMENTS:,} elements", where=where, rule="too-many-elements")
+    return math.prod(sizes)
 
 
 def _byte_count(data_type: int, count: int) -> int:

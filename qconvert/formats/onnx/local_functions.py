@@ -55,6 +55,8 @@ def check_expansion(graph: Any, functions: Mapping[FunctionId, Any], most: int) 
     Raises:
         InvalidModelError: otherwise; the error names the function.
     """
+    if not functions:
+        return
     from graphlib import CycleError, TopologicalSorter
 
     found = {name: _calls(function.node, functions) for name, function in functions.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
                   str(options.get("numerics") or "exact"), bool(options.get("guards", True)),
                   bool(options.get("weights_by_cpu")))  # fmt: skip
-    if model.ByteSize() > _LARGEST_FILE:
+    data = model.SerializeToString()
+    if len(data) > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(data)
     flat = kept.pop(_FLAT, 0)
     notes = ["regions are no functions: in ONNX they share nodes, and would wait for each other"] if flat else []
     notes += [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
@@ -83,7 +84,7 @@ def build(
     graph: Graph,
     opset: int,
     provenance: Mapping[str, str],
-    storage: Callable[[Mapping[str, Array]], list[Any]] = inline,
+    storage: Callable[[Mapping[str, Array]], Iterable[Any]] = inline,
     form: str = "qdq",
     kept: Counter[tuple[str, str]] | None = None,
     numerics: str = "exact",
@@ -122,11 +123,11 @@ def build(
     for name in graph.outputs:
         builder.stored_value(name)
     nodes, named = used_nodes(builder, graph.outputs)
-    constants = storage({name: data for name, data in builder.initializers.items() if name in named})
-    proto = graph_proto(builder, graph.inputs, graph.outputs, nodes, constants)
+    proto = graph_proto(builder, graph.inputs, graph.outputs, nodes)
     domains = {node.domain: builder.domains[node.domain] for node in all_nodes(nodes) if node.domain in builder.domains}
     imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
-    model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
+    model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")  # which copies the graph
+    model.graph.initializer.extend(storage({name: data for name, data in builder.initializers.items() if name in named}))
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
     if weights_by_cpu and form == "qdq" and not regions:
