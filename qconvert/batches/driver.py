@@ -222,7 +222,7 @@ def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outco
         from qconvert.calibration.workers import Cluster
 
         with closing(Cluster(scheduler)) as workers:
-            yield from workers.map(run_job, left)
+            yield from workers.map(run_job, left, waiting=len(left))
     else:
         yield from _run_in_threads(left, count or os.cpu_count() or 1)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -26,8 +27,8 @@ _B = TypeVar("_B")
 _ATTEMPTS = 3
 #: Parts that wait for a worker, for each worker, so that not all data are in memory at once.
 _WAITING = 2
-#: Seconds that a scheduler has for its first answer.
-_ANSWER = 20
+#: Seconds that a scheduler has for its first answer, and for its restart and that of its workers in the middle of the work.
+_ANSWER, _RESTART = 20, 300
 
 
 class Workers(ABC):
@@ -40,8 +41,14 @@ class Workers(ABC):
     is_remote: ClassVar[bool]
 
     @abstractmethod
-    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
-        """The results in the order of the items. Function, items and results can be pickled."""
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A], *, waiting: int = _WAITING) -> Iterator[_B]:
+        """The results in the order of the items. Function, items and results can be pickled.
+
+        Args:
+            function: what is called.
+            items: with each of these.
+            waiting: how many are handed out at most, for each worker. Workers are idle where all of them wait for the first one.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -55,7 +62,7 @@ _Part = tuple[Any, Any, int]
 def _collect(
     items: Iterable[Any],
     submit: Callable[[Any], Any],
-    count: Callable[[], int],
+    room: Callable[[], int],
     lost: type[BaseException] | tuple[type[BaseException], ...],
     again: Callable[[deque[_Part]], None],
 ) -> Iterator[Any]:
@@ -64,13 +71,13 @@ def _collect(
     Args:
         items: each is submitted when there is room for it.
         submit: gives the future of an item.
-        count: how many workers there are; a cluster may shrink.
+        room: for how many items there is room; a cluster may shrink.
         lost: what the future of an item raises whose worker died.
         again: submits what was lost with the part in front, which is the one that is suspected.
     """
     waiting, source = deque[_Part](), iter(items)
     while True:
-        for item in islice(source, max(0, _WAITING * count() - len(waiting))):
+        for item in islice(source, max(0, room() - len(waiting))):
             waiting.append((item, submit(item), 1))
         if not waiting:
             return
@@ -118,14 +125,14 @@ class Processes(Workers):
             lost.set_exception(error)
             return lost
 
-    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A], *, waiting: int = _WAITING) -> Iterator[_B]:
         from concurrent.futures.process import BrokenProcessPool
 
         with temporary_folder() as folder:
             path = Path(folder, "function")  # it holds the network, which each process is to get once
             path.write_bytes(pickle.dumps(function))
             submit, again = partial(self._submit_part, path), partial(self._again, path)
-            yield from _collect(items, submit, lambda: self._count, BrokenProcessPool, again)
+            yield from _collect(items, submit, lambda: waiting * self._count, BrokenProcessPool, again)
 
     def _again(self, path: Path, waiting: deque[_Part]) -> None:
         """Starts new processes, and in them what the dead ones had not done."""
@@ -154,6 +161,11 @@ class Cluster(Workers):
     is_remote = True
 
     def __init__(self, address: str) -> None:
+        self._address = address
+        self._client = self._connect(_ANSWER)
+
+    def _connect(self, seconds: float) -> Any:
+        """Return a client of the scheduler, which has so many seconds to answer; see the class for the errors."""
         try:
             from distributed import Client
         except ImportError as error:
@@ -165,37 +177,62 @@ class Cluster(Workers):
         # A client that did not connect has to be closed now: the garbage collector would close it whenever it runs, and that waits
         # forever if it happens to run while the next client holds the lock that closing needs (distributed 2026.8, LoopRunner).
         untyped: Any = Client
-        self._client = untyped.__new__(untyped)
+        client = untyped.__new__(untyped)
         try:
-            self._client.__init__(address, timeout=_ANSWER, set_as_default=False)
+            client.__init__(self._address, timeout=seconds, set_as_default=False)
         except (OSError, TimeoutError) as error:
-            self._client.close()
+            client.close()
             raise OptionError(
-                f"the scheduler {address} does not answer: {error}", remedy="Start one with: dask scheduler", rule="scheduler-unreachable"
+                f"the scheduler {self._address} does not answer: {error}",
+                remedy="Start one with: dask scheduler",
+                rule="scheduler-unreachable",
             ) from error
         except (ValueError, TypeError, OverflowError) as error:
-            self._client.close()
-            reason = f"{address!r} is not the address of a scheduler: {error}"
+            client.close()
+            reason = f"{self._address!r} is not the address of a scheduler: {error}"
             raise OptionError(reason, remedy="Write one such as tcp://10.0.0.1:8786.", rule="scheduler-address") from error
+        return client
 
-    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+    def map(self, function: Callable[[_A], _B], items: Iterable[_A], *, waiting: int = _WAITING) -> Iterator[_B]:
         from distributed import CancelledError, KilledWorker
 
-        def share_function() -> Any:
-            return self._client.scatter(function, broadcast=True, hash=False)
-
-        shared = share_function()
+        shared = self._share_function(function)
 
         def submit(item: Any) -> Any:
             return self._client.submit(_call_function, shared, item, pure=False)
 
-        def again(waiting: deque[_Part]) -> None:
+        def again(parts: deque[_Part]) -> None:
             nonlocal shared
-            shared = share_function()  # it may have died with the worker
-            item, _, attempts = waiting[0]
-            waiting[0] = (item, submit(item), attempts + 1)
+            while self._client.status == "connecting":  # for as many seconds as it had for its first answer
+                time.sleep(0.1)
+            if self._client.status != "running":
+                self._client = self._connect(_RESTART)
+            shared = self._share_function(function)  # it may have died with the worker
+            for number, (item, future, attempts) in enumerate(parts):
+                if not number or future.cancelled():  # all are where the scheduler died
+                    parts[number] = (item, submit(item), attempts + (not number))
 
-        yield from _collect(items, submit, lambda: max(1, sum(self._client.nthreads().values())), (KilledWorker, CancelledError), again)
+        yield from _collect(items, submit, lambda: waiting * self._count_threads(), (KilledWorker, CancelledError), again)
+
+    def _share_function(self, function: Callable[[Any], Any]) -> Any:
+        """Return the future of a function that all workers have.
+
+        Raises:
+            OptionError: there is no worker.
+        """
+        try:
+            self._client.wait_for_workers(1, timeout=_RESTART)
+            return self._client.scatter(function, broadcast=True, hash=False)
+        except OSError as error:
+            raise OptionError(
+                f"the scheduler {self._address} has no worker", remedy=f"Start one with: dask worker {self._address}", rule="no-worker"
+            ) from error
+
+    def _count_threads(self) -> int:
+        """Return how many parts run at once; 1 if the scheduler does not answer, as the next part's future then says so too."""
+        with suppress(OSError):
+            return max(1, sum(map(int, self._client.nthreads().values())))
+        return 1
 
     def close(self) -> None:
         self._client.close()

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,36 @@ def test_the_work_goes_on_when_a_worker_dies(cluster: Any, images: np.ndarray) -
 
     found = run_calibration(FLOAT, slowly, scheduler=cluster.scheduler_address, progress=kill)
     assert killed and found.samples == 200 and scales(found) == scales(run_calibration(FLOAT, images))
+
+
+class _Part:
+    """The future of a part; the first six are lost with their scheduler."""
+
+    def __init__(self, item: int, number: int) -> None:
+        self._item, self._is_lost = item, number < 6
+
+    def cancelled(self) -> bool:
+        return self._is_lost
+
+    def result(self) -> int:
+        if self._is_lost:
+            raise pytest.importorskip("distributed").CancelledError
+        return self._item
+
+
+def test_all_that_a_dead_scheduler_had_is_handed_out_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    handed, connected = list[int](), list[float]()
+
+    def submit(call: Any, function: Any, item: int, pure: bool) -> _Part:
+        handed.append(item)
+        return _Part(item, len(handed) - 1)
+
+    client = {"status": "closed", "submit": submit, "scatter": lambda function, **options: function, "nthreads": lambda: {"a": 1, "b": 1}}
+    made = SimpleNamespace(**client, wait_for_workers=lambda count, timeout: None)
+    monkeypatch.setattr(Cluster, "_connect", lambda self, seconds: connected.append(seconds) or made)
+    assert list(Cluster("tcp://127.0.0.1:9").map(abs, range(8), waiting=3)) == list(range(8))
+    assert handed == [*range(6), *range(6), 6, 7] and len(connected) == 2
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
