@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from qconvert import arithmetic as ar
+from qconvert.arithmetic.storage import contiguous
 from qconvert.errors import OptionError
 from qconvert.graph import Quantization, integer_range
 from tests.tflite_models import TensorSpec, run_litert, single_op
@@ -20,6 +21,17 @@ from tests.tflite_models import TensorSpec, run_litert, single_op
 int32s = st.integers(-(2**31), 2**31 - 1)
 finite = st.floats(-1e6, 1e6)
 CONV = {"padding": 1, "strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+
+
+# Storage
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float32, object])
+@pytest.mark.parametrize("shape", [(3, 500), (128, 128), (300, 129), (129, 300), (4, 130, 140)])
+def test_a_transposed_array_in_c_order(shape: tuple[int, ...], dtype: type) -> None:
+    data = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    found = contiguous(data.T)
+    assert found.flags.c_contiguous and found.dtype == data.dtype and (found == data.T).all()
 
 
 # Rounding

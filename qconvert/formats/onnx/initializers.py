@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from qconvert.arithmetic.storage import contiguous
 from qconvert.errors import InvalidModelError
 from qconvert.files import copy_mapped, map_file, named_by_content, release_pages
 from qconvert.formats.onnx.wire import OWN_FILE
@@ -103,7 +104,7 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
         release_pages(data)
         return tensor
     step = _PIECE // data.dtype.itemsize
-    flat = np.ascontiguousarray(data).reshape(-1)  # a transposed view is copied here, one constant at a time
+    flat = contiguous(data).reshape(-1)  # a transposed view is copied here, one constant at a time
     for start in range(0, flat.size, step):
         piece = flat[start : start + step]
         stream.write(_pack_elements(piece).data)
@@ -115,7 +116,7 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
 
 def _pack_elements(data: Array) -> Array:
     """The bytes of a constant; elements of 4 and 2 bits share bytes, the first in the low bits (onnx.proto, raw_data)."""
-    flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    flat = contiguous(data).reshape(-1).view(np.uint8)
     bits = _bits(data)
     if bits >= 8:
         return flat

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import pack_bits, unpack_bits
+from qconvert.arithmetic.storage import contiguous, pack_bits, unpack_bits
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.schema import decode_text, numbers_of
@@ -308,7 +308,7 @@ def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
 def constant_bytes(data: Array, dtype: str) -> bytes:
     """The bytes of a constant in a file, types below 8 bits packed with the first value in the lowest bits."""
     if dtype not in PACKED_BITS:
-        return np.ascontiguousarray(data).tobytes()
+        return contiguous(data).tobytes()
     bits = PACKED_BITS[dtype]
     return pack_bits(data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes()
 
