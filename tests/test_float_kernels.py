@@ -1,4 +1,5 @@
-"""onnxruntime computes in float32 what kernels/float_arithmetic.py says: all codes of 8 bits, all of one operand of 16, and windows."""
+"""Kernels compute float values as their rows say: onnxruntime and MNN in float32 (kernels/float_arithmetic.py), programs for PyTorch in
+float64. All codes of 8 bits, all of one operand of 16, windows, and results next to ties."""
 
 from __future__ import annotations
 
@@ -18,16 +19,23 @@ from qconvert.operators.properties import ELEMENTWISE
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.plugins import kernels_named, target_named
 
-pytestmark = pytest.mark.onnxruntime
-
-_PAIRS = ("Sub", "Div", "Max", "Min")
-_FED = [kind for kind in IN_FLOAT32 if KINDS[kind].layout is ELEMENTWISE and kind not in ("PRelu", "Where", "Quantize")]
+_PAIRS = ("Add", "Sub", "Mul", "Div", "Max", "Min")
+#: Bytes of these have kernels of integers.
+_OF_16_BITS = ("Add", "Mul")
+_FED = [
+    (kind, dtype)
+    for kind in IN_FLOAT32
+    for dtype in ("uint8", "int16")
+    if KINDS[kind].layout is ELEMENTWISE and kind not in ("PRelu", "Where", "Quantize") and (kind not in _OF_16_BITS or dtype == "int16")
+]
 _ATTRIBUTES: dict[str, dict[str, Any]] = {"LeakyRelu": {"alpha": 0.3}, "ThresholdedRelu": {"alpha": 0.7}}
 #: The scale of a result, where data have another one.
 _RESULTS = {
     **dict.fromkeys(("Sigmoid", "Tanh", "HardSigmoid"), 1 / 128),
     **dict.fromkeys(("Reciprocal", "Sign", "Floor", "Ceil", "Round", "Div"), 1 / 16),
 }
+#: Factors of scales: results are multiples of (first, second) / (2 * third), half of which is a tie before the scales are rounded.
+_FACTORS = ((7, 5, 3), (3, 11, 13), (19, 2, 5))
 
 
 def any_quantization(rng: np.random.Generator, dtype: str, scale: float, has_ties: bool) -> Quantization:
@@ -42,7 +50,9 @@ def compare(graph: Graph, stored: dict[str, Array], kernels: str, target: str, f
     """Return how many elements of a runtime's result are those of the reference; all have to be."""
     runtime, name = kernels_named(kernels)
     fitted, path = write_graph(graph, target_named(target), folder)
-    (op,) = fitted.ops
+    op = fitted.ops[0]
+    if len(fitted.ops) > 1:  # MNN gets activations of integers as a Clip
+        fitted, op = graph, graph.ops[0]
     inputs = [stored[item] if item in stored else fitted.constant(item) for item in op.inputs]
     found = KERNELS[kernels].integers(fitted, op, inputs)
     if found is None:
@@ -51,9 +61,9 @@ def compare(graph: Graph, stored: dict[str, Array], kernels: str, target: str, f
     return int(found.ways[0].size)
 
 
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize("kernels", ["onnxruntime:optimized", "onnxruntime:unoptimized"])
-@pytest.mark.parametrize("dtype", ["uint8", "int16"])
-@pytest.mark.parametrize("kind", _FED)
+@pytest.mark.parametrize(("kind", "dtype"), _FED)
 def test_functions_of_elements(kind: str, dtype: str, kernels: str, tmp_path: Path) -> None:
     compared = 0
     for seed, has_ties in enumerate((False, True)):
@@ -66,6 +76,8 @@ def test_functions_of_elements(kind: str, dtype: str, kernels: str, tmp_path: Pa
         data = [data[0], data[1] | 1] if kind == "Div" else data
         size = float(np.exp2(rng.uniform(-12, 4)))
         scales = [any_quantization(rng, dtype, size, has_ties) for _ in range(count)]
+        if kind == "Sqrt":
+            data = [np.maximum(codes, scales[0].point).astype(dtype)]
         if kind in ("Div", "Reciprocal"):  # by no zero, whose quotient C leaves open
             scales[-1] = Quantization.per_tensor(scales[-1].step, 0)
             data[-1] = np.where(data[-1] == 0, 1, data[-1]).astype(dtype)
@@ -80,6 +92,34 @@ def test_functions_of_elements(kind: str, dtype: str, kernels: str, tmp_path: Pa
     assert compared >= 512
 
 
+@pytest.mark.parametrize("factors", _FACTORS)
+@pytest.mark.parametrize(
+    ("kind", "kernels"),
+    [
+        *(pytest.param(kind, "mnn:cpu", marks=pytest.mark.mnn) for kind in ("Add", "Sub", "Mul", "Div", "Relu", "LeakyRelu")),
+        *(pytest.param(kind, "torch:rebuilt", marks=pytest.mark.torch) for kind in ("Add", "Sub", "Mul", "Div", "LeakyRelu", "HardSwish")),
+    ],
+)
+def test_results_next_to_ties(kind: str, kernels: str, factors: tuple[int, int, int], tmp_path: Path) -> None:
+    """Whether a runtime divides by a scale or multiplies by its reciprocal decides some of them."""
+    codes, count = codes_of("int8"), 2 if kind in _PAIRS else 1
+    data = [item.reshape(-1) for item in np.meshgrid(codes, codes)][:count]
+    unit, (first, second, third) = 0.0123456789, factors
+    steps = [first * unit, second * unit]
+    result = {"Mul": steps[0] * steps[1] * 2 * third * 8, "Div": first / second / third}.get(kind, 2 * third * unit)
+    scales = [Quantization.per_tensor(float(np.float32(step)), place) for place, step in zip((-7, 0), steps, strict=True)]
+    if kind == "Div":
+        data[1] = np.where(data[1] == 0, 1, data[1]).astype(np.int8)
+    tensors = [Tensor(f"x{place}", "int8", item.shape, None, scales[place]) for place, item in enumerate(data)]
+    output = Tensor("y", "int8", None, None, Quantization.per_tensor(float(np.float32(result)), 4))
+    op = Op(kind, tuple(tensor.name for tensor in tensors), ("y",), _ATTRIBUTES.get(kind, {}))
+    graph = infer(Graph("g", {tensor.name: tensor for tensor in (*tensors, output)}, (op,), op.inputs, ("y",)))
+    stored = {tensor.name: item for tensor, item in zip(tensors, data, strict=True)}
+    compared = compare(graph, stored, kernels, {"mnn:cpu": "mnn", "torch:rebuilt": "torch"}[kernels], tmp_path)
+    assert compared == len(data[0])
+
+
+@pytest.mark.onnxruntime
 @pytest.mark.parametrize(("target", "dtype"), [("ort-x86", "uint8"), ("ort-arm", "int8")])
 @pytest.mark.parametrize("kind", ["AveragePool", "GlobalAveragePool"])
 def test_averages(kind: str, target: str, dtype: str, tmp_path: Path) -> None:

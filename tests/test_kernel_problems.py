@@ -42,6 +42,13 @@ def shadowed(rows: Sequence[Kernel], place: int) -> bool:
     return every and bool(row.kinds)
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_every_row_has_a_reference_or_says_why_not(kernels: str) -> None:
+    """Without both, and without a tolerance, its integers are the exact values, rounded."""
+    rows = [row for row in KERNELS[kernels].rows if row.runs != "nothing"]
+    assert not [row.kinds for row in rows if row.reference is None and row.tolerance is not None and not row.unknown]
+
+
 @pytest.mark.parametrize("kernels", [pytest.param(name, marks=getattr(pytest.mark, _MARKS[name.partition(":")[0]])) for name in CASES])
 def test_runtimes_give_what_rows_say(kernels: str) -> None:
     reached = set()

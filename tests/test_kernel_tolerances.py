@@ -14,7 +14,7 @@ from loaded import tflite_graph
 from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels import KERNELS
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 
@@ -92,14 +92,14 @@ _KNOWN = {
     "ADD SUB MUL MEAN SUM AVERAGE_POOL_2D RELU RELU6 LEAKY_RELU LOGISTIC TANH SOFTMAX CONV_2D TRANSPOSE_CONV FULLY_CONNECTED": _ALL,
     "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REQUANTIZE MAXIMUM MINIMUM CONCATENATION": _ALL,
     "HARD_SWISH PRELU": _BYTES,
-    "BATCH_MATMUL ABS SQRT EXP LOG RSQRT DEPTHWISE_CONV_2D": _SIGNED,
+    "BATCH_MATMUL ABS SQRT EXP LOG RSQRT DEPTHWISE_CONV_2D REDUCE_PROD": _SIGNED,
     "SQUARED_DIFFERENCE ELU GELU LOG_SOFTMAX L2_NORMALIZATION RELU_N1_TO_1": ("int8",),
 }
 #: Without a kernel, or without a right one.
 _LACKING = {
     "default": (),
     "reference": ("SUM", "ELU"),
-    "micro": ("SQRT", "EXP", "LOG", "GELU", "RELU_N1_TO_1", "RELU6", "RESIZE_BILINEAR of int16"),
+    "micro": ("SQRT", "EXP", "LOG", "GELU", "RELU_N1_TO_1", "RELU6", "RESIZE_BILINEAR of int16", "REDUCE_PROD"),
 }
 #: Their data and results have one quantization; results of others have one that the specification names.
 _SHARED = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "MAXIMUM", "MINIMUM", "CONCATENATION")
@@ -286,3 +286,23 @@ def test_int16_sums_whose_own_quantization_is_as_coarse_as_the_result_s(name: st
     inside = np.abs(steps) < 32000
     assert (np.abs(found - steps) <= 0.5 + bound)[inside].all()
     assert (np.abs(found - steps) - 0.5)[inside].max() > 0.4 * float(np.max(bound)) - 0.02
+
+
+@pytest.mark.tflite_micro
+@pytest.mark.parametrize("name", ["DIV", "EQUAL", "LESS", "GREATER_EQUAL"])
+def test_references_of_tflite_micro_for_all_pairs(name: str) -> None:
+    """Quotients include those whose shift C leaves undefined."""
+    codes = np.arange(-128, 128, dtype=np.int8)
+    pairs = [item.reshape(-1) for item in np.meshgrid(codes, codes[codes != 3])]
+    specs = [TensorSpec(item, pairs[0].shape, "int8", 0.3, zero) for item, zero in (("a", -5), ("b", 3))]
+    quotient = TensorSpec("y", pairs[0].shape, "int8", 3.0, 1) if name == "DIV" else TensorSpec("y", pairs[0].shape, "bool")
+    (found,) = TFLiteMicro(single_op(name, {} if name == "DIV" else None, specs, [quotient])).run_in_order(pairs)
+    kind = {"DIV": "Div", "EQUAL": "Equal", "LESS": "Less", "GREATER_EQUAL": "GreaterOrEqual"}[name]
+    tensors = {
+        item.name: Tensor(item.name, item.dtype, item.shape, None, item.scale and Quantization.per_tensor(item.scale, item.zero_point))
+        for item in (*specs, quotient)
+    }
+    op = Op(kind, ("a", "b"), ("y",), {})
+    known = KERNELS["tflite-micro:reference"].integers(Graph("g", tensors, (op,), op.inputs, op.outputs), op, pairs)
+    assert known is not None and bool(known.fault) == (name == "DIV")
+    np.testing.assert_array_equal(known.ways[0], found)

@@ -142,7 +142,13 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
 
 
 def tflite_divide(
-    values: Array, divisors: Array, given: Quantization, divisor: Quantization, output: Quantization, limits: tuple[int, int]
+    values: Array,
+    divisors: Array,
+    given: Quantization,
+    divisor: Quantization,
+    output: Quantization,
+    limits: tuple[int, int],
+    precision: str = "float32",
 ) -> tuple[Array, bool]:
     """DIV of int8, uint8 or int16 (reference/div.h), and whether a shift is undefined.
 
@@ -150,11 +156,13 @@ def tflite_divide(
         values, divisors: stored integers, of one shape; no divisor is zero.
         given, divisor, output: quantizations, per tensor.
         limits: the lowest and the highest integer of the result.
+        precision: in which the kernel computes the factor of the scales.
     """
     x, y = (data.astype(np.int64) - quantization.point for data, quantization in ((values, given), (divisors, divisor)))
     x, y = np.where(y < 0, -x, x), np.maximum(np.abs(y), 1)
-    with np.errstate(over="ignore"):  # float32, as the kernel has it
-        ratio = float(np.float32(given.scale[0]) / (np.float32(divisor.scale[0]) * np.float32(output.scale[0])))
+    scales = [np.dtype(precision).type(quantization.scale[0]) for quantization in (given, divisor, output)]
+    with np.errstate(over="ignore"):
+        ratio = float(scales[0] / (scales[1] * scales[2]))
     multiplier, shift = (int(item) for item in quantize_multiplier(ratio))
     inverse, whole = gemmlowp_reciprocal(y)
     room = _BITS - _length(np.where(x < 0, ~x, x))

@@ -1,7 +1,7 @@
 """Kernels that compute in float32 between dequantize and quantize: onnxruntime's, for operators without a kernel of integers and for the
-tables of 256 entries that it has for functions of bytes.
+tables of 256 entries that it has for functions of bytes; and MNN's.
 
-Measured with onnxruntime 1.31 on x86-64 with fused multiply-add: no element differs (tests/test_float_kernels.py).
+Measured with onnxruntime 1.31 on x86-64 with fused multiply-add, and MNN 3.6.1: no element differs (tests/test_float_kernels.py).
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ def dequantize_float32(stored: Any, quantization: Quantization) -> Array:
     return np.asarray(steps.astype(np.float32) * np.float32(quantization.scale[0]))
 
 
-def quantize_float32(values: Array, quantization: Quantization) -> Array:
+def quantize_float32(values: Array, quantization: Quantization, by_reciprocal: bool = False) -> Array:
     """QuantizeLinear (MlasQuantizeLinear, mlas/lib/quantize.cpp): float32 divided by the scale, ties to even, then the zero point.
+
+    Args:
+        values: float32.
+        quantization: with one scale and zero point.
+        by_reciprocal: whether the scale's reciprocal, rounded to float32, multiplies instead (MNN).
 
     Returns:
         Integers as float64, not clipped to a type.
     """
+    scale = np.float32(quantization.scale[0])
     with np.errstate(all="ignore"):
-        steps = (values / np.float32(quantization.scale[0])).astype(np.float64)
+        steps = (values * (np.float32(1) / scale) if by_reciprocal else values / scale).astype(np.float64)
     return np.asarray(np.rint(np.clip(steps, -_MOST, _MOST)) + quantization.point)
 
 

@@ -1,4 +1,4 @@
-"""The integers of operators that onnxruntime computes in float32 between Dequantize and Quantize."""
+"""The integers of operators that onnxruntime and MNN compute in float32 between Dequantize and Quantize."""
 
 from __future__ import annotations
 
@@ -28,16 +28,21 @@ _FUNCTIONS: Mapping[str, Callable[[Array, Op], Array]] = {
     "Quantize": lambda x, op: x,
 }
 #: Kinds whose float32 results are the exact ones, rounded once.
-_ROUNDED_ONCE = ("Sub", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "ThresholdedRelu", "Reciprocal",
-                 "Square", "Floor", "Ceil", "Round", "Sign", "Where", "Concat", "Requantize", "MaxPool", "GlobalMaxPool", "ReduceMax",
-                 "ReduceMin")  # fmt: skip
+_ROUNDED_ONCE = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "ThresholdedRelu",
+                 "Reciprocal", "Square", "Sqrt", "Floor", "Ceil", "Round", "Sign", "Where", "Concat", "Requantize", "MaxPool",
+                 "GlobalMaxPool", "ReduceMax", "ReduceMin")  # fmt: skip
 #: Kinds of operators that are computed here.
 IN_FLOAT32 = (*_ROUNDED_ONCE, *_FUNCTIONS)
 
 
-def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciprocal: bool = False) -> Integers | None:
     """Compute an operator of IN_FLOAT32 on data of 8 or 16 bits with one scale each; None of others, and where a result is NaN, whose
-    integer C leaves open. See arithmetic.quantize_float32()."""
+    integer C leaves open.
+
+    Args:
+        graph, op, stored: as of any reference.
+        by_reciprocal: see arithmetic.quantize_float32().
+    """
     result, tensors, values = graph[op.outputs[0]].quantization, dict(graph.tensors), list[Any]()
     if result is None or not result.is_per_tensor:
         return None
@@ -57,4 +62,4 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers 
         attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in op.attributes.items()}
         real = replace(op, attributes={**attributes, "activation": ""} if "activation" in attributes else attributes)
         found = evaluate_op(replace(graph, tensors=tensors), real, values)[0].stored
-    return None if np.isnan(found).any() else Integers.clip_to_limits(graph, op, quantize_float32(found, result))
+    return None if np.isnan(found).any() else Integers.clip_to_limits(graph, op, quantize_float32(found, result, by_reciprocal))

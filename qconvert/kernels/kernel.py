@@ -21,6 +21,8 @@ Tolerance = Callable[["Graph", "Op", "Array"], "tuple[Array, bool]"]
 #: (graph, operator, stored inputs, None for those absent or unknown) -> the kernel's integers; None where they are not known.
 Reference = Callable[["Graph", "Op", "Sequence[Any]"], "Integers | None"]
 
+#: Why the integers of an operator on float values are not known.
+IN_ANY_ORDER = "float32 in an order, and with functions, that vectors of the CPU decide"
 _RUNS = ("integers", "stored", "float", "nothing")
 _ONE_QUANTIZATION = ("", "all", "data")
 _REAL = ("bias", "result", "sums")
@@ -91,6 +93,7 @@ class Kernel:
         tolerance: how far its integers may be from the exact value. By default it is measured with the reference on all inputs; without a
             reference the integers are the exact values, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
+        unknown: why it has no reference, though its integers are not the exact values, rounded.
         as_fast_in_float: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
             has another scale than the kernel fixes: this avoids a second rounding.
         arithmetic: the value of the attribute `arithmetic`, by which formats write an equivalent form for other runtimes; "" if none is
@@ -111,6 +114,7 @@ class Kernel:
     as_fast_in_float: bool = False
     tolerance: Tolerance | None = None
     reference: Reference | None = None
+    unknown: str = ""
     arithmetic: Form | None = None
     layout: Form | None = None
 
@@ -144,7 +148,7 @@ class Kernel:
 
     def as_float_row(self) -> Kernel:
         """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""
-        return Kernel(self.kinds, self.types, "float", tolerance=self.tolerance)
+        return Kernel(self.kinds, self.types, "float", tolerance=self.tolerance, unknown=IN_ANY_ORDER)
 
 
 def constant_tolerance(steps: float) -> Tolerance:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Integers, Kernel, quantizations_of
+from qconvert.kernels.float_arithmetic import compute_in_float32
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantizations_of
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
@@ -91,14 +93,19 @@ def _is_whole(graph: Graph, op: Op) -> bool:
 
 
 _INT8 = ("int8",)
+#: MNN multiplies by the reciprocal of the scale (equal in 2,000,000 elements, 30,000 of them next to ties; tests/test_float_kernels.py).
+_IN_FLOAT32 = partial(compute_in_float32, by_reciprocal=True)
 ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
     Kernel(("Conv",), _INT8, tolerance=_conv, reference=_conv_integers),
-    Kernel(("Gemm",), _INT8, tolerance=program),
-    Kernel(("AveragePool",), _INT8, tolerance=_average_pool),
-    Kernel(("Add", "Sub", "Mul", "GlobalAveragePool", "Relu", "Clip"), _INT8, tolerance=few_roundings),
+    Kernel(("Gemm",), _INT8, tolerance=program, unknown="a product that its converter may make a convolution"),
+    Kernel(("AveragePool",), _INT8, tolerance=_average_pool, unknown=IN_ANY_ORDER),
+    Kernel(("Add", "Sub", "Mul", "Relu", "Clip"), _INT8, tolerance=few_roundings, reference=_IN_FLOAT32),
+    Kernel(("GlobalAveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("MaxPool",), _INT8),
-    Kernel(("Conv",), runs="float", tolerance=_conv),
-    Kernel(("TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program, fault=_order_fault),
+    Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
+    Kernel(("Conv",), runs="float", tolerance=_conv, unknown=IN_ANY_ORDER),
+    Kernel(("TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program, fault=_order_fault,
+           unknown=IN_ANY_ORDER),
     *IN_FLOAT,
-)
+)  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import Integers, Kernel, activated_range, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
@@ -245,11 +245,14 @@ _OF_BYTES = (
 )
 
 
+_EITHER_FORM = "it depends on the form of the file: in float, or by an integer kernel"
+
+
 def _without_optimizer(row: Kernel) -> Kernel:
     """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
     kept = compute_in_float32 if row.reference in (compute_in_float32, _square_integers) else None
     reference = _softmax_overflow if row.reference is _softmax_integers else kept
-    return replace(row, reference=reference, rounds_bias=False)
+    return replace(row, reference=reference, rounds_bias=False, unknown=row.unknown or ("" if reference is row.reference else _EITHER_FORM))
 
 
 def _cuts(graph: Graph, op: Op) -> str:
@@ -263,25 +266,25 @@ def _in_float(row: Kernel) -> tuple[Kernel, ...]:
     or Clip: for 1 of 138,240 elements, at a tie, the result was another one."""
     if row.reference is not _PRODUCTS:
         return (row,)
-    return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None)
+    return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None, unknown=IN_ANY_ORDER)
 
 
 _SIXTEEN = ("int16", "uint16")
 ROWS = (
     Kernel(IN_FLOAT32, _SIXTEEN, "float", tolerance=_sixteen_bits, reference=compute_in_float32),
-    Kernel((), _SIXTEEN, "float", tolerance=_sixteen_bits),
+    Kernel((), _SIXTEEN, "float", tolerance=_sixteen_bits, unknown=IN_ANY_ORDER),
     *_OF_BYTES,
     # What ONNX's operators do on integers themselves.
     Kernel(("Relu", "Clip", "Concat", "Max", "Min"), runs="stored", tolerance=_float, reference=compute_in_float32),
-    Kernel(("ArgMax", "ArgMin"), runs="stored", tolerance=_float),
-    Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout),
+    Kernel(("ArgMax", "ArgMin"), runs="stored"),
+    Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout, unknown=IN_ANY_ORDER),
     Kernel(("Square",), _BYTES, "float", tolerance=_float, reference=_square_integers),
     Kernel(("Sub", "Requantize"), runs="float", tolerance=_sum, reference=compute_in_float32),
-    Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum),
-    Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product),
+    Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum, unknown=IN_ANY_ORDER),
+    Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product, unknown=IN_ANY_ORDER),
     *(replace(row.as_float_row(), types=()) for row in _OF_BYTES),
     Kernel(IN_FLOAT32, runs="float", tolerance=_float, reference=compute_in_float32),
-    Kernel(runs="float", tolerance=_float),
+    Kernel(runs="float", tolerance=_float, unknown=IN_ANY_ORDER),
 )
 IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))
 UNOPTIMIZED = tuple(map(_without_optimizer, ROWS))

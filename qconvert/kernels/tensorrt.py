@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
-from qconvert.kernels.kernel import Kernel, Tolerance
+from qconvert.kernels.kernel import Kernel
 from qconvert.kernels.onnxruntime import ROWS as _IN_FLOAT
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.products import is_product_of_activations
 
 _INT8 = ("int8",)
+_GENERATED = "it generates a kernel for each network and device"
 #: Kinds whose sums of int8 products become float32 before the bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Kinds that choose among stored integers where all sides have one quantization.
@@ -64,21 +65,15 @@ def _move(graph: Graph, op: Op) -> str:
 def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
     """The rows of devices whose kernels sum products of some types."""
     floats = tuple(row.as_float_row() for row in _IN_FLOAT)
-
-    def integer(kinds: tuple[str, ...], row: Kernel) -> list[Kernel]:
-        return [replace(row, kinds=(kind,), tolerance=_tolerance_in_float(floats, kind)) for kind in kinds]
-
+    tolerances = {kind: next(row.tolerance for row in floats if not row.types and kind in row.kinds) for kind in _PRODUCTS}
+    product = Kernel(types=products or _INT8, real=("sums",), lacks=_product if products else _no_products, unknown=_GENERATED)
     return (
         Kernel(_WITHOUT, runs="nothing"),
-        *integer(_PRODUCTS, Kernel(types=products or _INT8, real=("sums",), lacks=_product if products else _no_products)),
-        *integer(_CHOOSING, Kernel(types=_INT8, lacks=_choice)),
-        *integer(_MOVING, Kernel(types=_INT8, lacks=_move)),
+        *(replace(product, kinds=(kind,), tolerance=tolerance) for kind, tolerance in tolerances.items()),
+        Kernel(_CHOOSING, _INT8, lacks=_choice),
+        Kernel(_MOVING, _INT8, lacks=_move),
         *floats,
     )
-
-
-def _tolerance_in_float(floats: tuple[Kernel, ...], kind: str) -> Tolerance | None:
-    return next(row.tolerance for row in floats if not row.types and (kind in row.kinds or not row.kinds))
 
 
 #: From compute capability 8.9 on.

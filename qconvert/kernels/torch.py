@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
@@ -213,6 +213,12 @@ def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     return Integers((found.transpose(_TO_LAST).reshape(found.shape),), "gives data stored channels last in another order")
 
 
+def _compute_exactly(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A program rebuilt for a check computes operators between integers in float64 (formats/torch/writing.py, Builder.wide)."""
+    known = graph[op.outputs[0]].is_quantized and all(not name or value is not None for name, value in zip(op.inputs, stored, strict=True))
+    return Integers((evaluate_op(graph, op, list(stored))[0].stored,)) if known else None
+
+
 def _unlike_qnnpack(graph: Graph, op: Op) -> str:
     """Say why qnnpack does not compute a layer of a file that was made for it, or not as its reference says: transposed convolutions over
     three axes give something else, and a Clip as above."""
@@ -242,13 +248,20 @@ _TO_LAST = (0, 2, 3, 1)
 _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "GlobalAveragePool", "Requantize", "Quantize", "LeakyRelu",
         "PRelu", "Relu", "Clip", "Concat", "Resize", "HardSwish", "HardSigmoid")  # fmt: skip
 
+#: Kinds of which float64 holds the exact values, or rounds them once.
+_EXACT = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "Reciprocal", "Square", "Sqrt",
+          "Floor", "Ceil", "Round", "Requantize", "HardSwish", "HardSigmoid")  # fmt: skip
+
 #: Layers of qnnpack, which has an integer bias: a float32 multiplies, ties to even (qnnpack/src/q8gemm, q8conv, q8dwconv).
 _OF_QNNPACK = Kernel(("Conv", "ConvTranspose", "Gemm"), ("uint8",), "float", lacks=_unlike_qnnpack, tolerance=program,
                      reference=Requantizer("single_float32", "reciprocal"))  # fmt: skip
 #: What computes in float32.
-IN_FLOAT = (Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
-#: Programs in float32, whose layers the engine of the file may run.
-PROGRAM = (_OF_QNNPACK, *IN_FLOAT)
+IN_FLOAT = (
+    Kernel(_FEW, runs="float", tolerance=few_roundings, unknown=IN_ANY_ORDER),
+    Kernel(runs="float", tolerance=program, unknown=IN_ANY_ORDER),
+)
+#: Programs in float64, whose layers the engine of the file may run.
+PROGRAM = (_OF_QNNPACK, Kernel(_EXACT, runs="float", tolerance=few_roundings, reference=_compute_exactly), *IN_FLOAT)
 #: Files that PyTorch runs itself.
 TRUSTED = (
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
@@ -256,16 +269,18 @@ TRUSTED = (
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
     *IN_FLOAT,
 )
+_ENGINE = "each engine has other kernels, and the process that loads the file chooses one"
 #: torch.ao.nn.quantized and the operators quantized::.
 MODULES = (
     *(
-        Kernel((kind,), ("uint8",), real=("bias",) if kind in ("Conv", "Gemm") else (), lacks=obstacle, tolerance=program)
+        Kernel((kind,), ("uint8",), real=("bias",) if kind in ("Conv", "Gemm") else (), lacks=obstacle, tolerance=program, unknown=_ENGINE)
         for kind, obstacle in OBSTACLES.items()
     ),
-    Kernel(runs="float", tolerance=program),
+    IN_FLOAT[-1],
 )
 #: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions after a convolution become part of it.
 INDUCTOR = (
-    Kernel(("Conv", "Gemm"), ("uint8",), real=("bias", "result"), lacks=_not_lowered, tolerance=program),
-    Kernel(runs="float", tolerance=program),
-)
+    Kernel(("Conv", "Gemm"), ("uint8",), real=("bias", "result"), lacks=_not_lowered, tolerance=program,
+           unknown="its bias is added in float32, with what inductor fuses after it"),
+    IN_FLOAT[-1],
+)  # fmt: skip

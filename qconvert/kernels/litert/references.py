@@ -142,14 +142,14 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
     return Integers((requantize_sums(steps, factor, zero_point, result.dtype, "tflite_ruy"),))
 
 
-def divide(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """DIV, also with quotients that need shifts undefined in C."""
+def divide(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
+    """DIV, also with quotients that need shifts undefined in C; tflite-micro divides the scales in float64."""
     quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
     if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
     limits = activated_range(graph, op)
     values, divisors = np.broadcast_arrays(*stored)
-    return to_integers(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
+    return to_integers(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits, precision))
 
 
 def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qconvert.arithmetic import (
+    REQUANTIZERS,
     average_away,
     average_up,
     high_product,
@@ -29,9 +30,10 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_reciprocal, inverse_root, tflite_log
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
-from qconvert.kernels.kernel import Integers
+from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
 from qconvert.kernels.sums import Sums
+from qconvert.operators import reduced_count
 from qconvert.operators.call import spatial_axes
 
 _BYTES = ("int8", "uint8")
@@ -85,6 +87,24 @@ def total_in_float(graph: Graph, op: Op, found: Sums) -> Integers | None:
     offset = np.float32(-found.given.point) * scale * np.float32(found.size)
     steps = round_half_away((found.sums.astype(np.float32) * scale + offset).astype(np.float64))
     return Integers((saturate(steps + found.output.point, graph[op.outputs[0]].dtype),))
+
+
+def product(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """REDUCE_PROD: elements are multiplied one after the other, each product by 16 bits of scale / (scale of the result)^(1 / count), and
+    the last product once more; int32 holds them (QuantizedReduceProd, reference/reduce.h; GetQuantProdScaling, reduce.cc)."""
+    found, dtype, count = quantizations_of(graph, op), graph[op.outputs[0]].dtype, reduced_count(graph, op)
+    if not found or not count or stored[0] is None or graph[op.inputs[0]].dtype != dtype:
+        return None
+    rank = stored[0].ndim
+    axes = sorted({int(axis) % rank for axis in np.asarray(stored[1]).reshape(-1)}) if op.has(1) else list(range(rank))
+    sizes = stored[0].sum(axis=tuple(axes), keepdims=bool(op["keepdims"])).shape
+    terms = np.moveaxis(stored[0].astype(np.int64) - found[0].point, axes, range(len(axes))).reshape(count, *sizes)
+    factor, total, overflows = np.asarray(found[0].step / found[1].step ** (1 / count)), terms[0], False
+    for term in (*terms[1:], 1):
+        exact = REQUANTIZERS["tflite_16_bits"](total * term, factor)
+        total = exact.astype(np.int32).astype(np.int64)
+        overflows |= bool((total != exact).any())
+    return replace(Integers.clip_to_limits(graph, op, total + found[1].point), fault="overflows" if overflows else "")
 
 
 def softmax_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Kernel, Kernels, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Kernel, Kernels, quantizations_of
 from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
@@ -51,6 +51,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     """
     plain, micro = of != "optimized", of == "micro"
     either = partial(Kernel, as_fast_in_float=not micro)
+    by_shape = "" if plain else "which of several kernels runs depends on sizes and CPU"  # of what XNNPACK leaves
     twice, short = Requantizer("tflite_double_rounding"), Requantizer("tflite_16_bits", bits=16)
     conv = twice if plain else None
     dense = Requantizer("tflite_float") if of == "reference" else conv
@@ -79,16 +80,16 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     )
     return (
         # Products and their sums.
-        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv),
+        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv, unknown=by_shape),
         Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short, arithmetic=forms.convolution),
         Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short),
-        Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense),
+        Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense, unknown=by_shape),
         Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits, reference=wide_dense),
         Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[0]),
         Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[1]),
         Kernel(("Mul",), _BYTES, fault=_PRODUCTS, reference=products[0]),
         Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, reference=products[1], arithmetic=forms.pair),
-        Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod),
+        Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod, reference=axes.product),
         # Sums of two values, averages.
         Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=pair),
         Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, reference=pair, arithmetic=forms.pair),
@@ -103,7 +104,15 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         ),
         Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=mean, arithmetic=forms.reduction),
         Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=mean),
-        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total_fault, reference=total, arithmetic=forms.reduction),
+        Kernel(
+            ("ReduceSum",),
+            _ALL,
+            tolerance=off.mean,
+            fault=total_fault,
+            reference=total,
+            arithmetic=forms.reduction,
+            unknown="" if total else "it adds onto what is not cleared",
+        ),
         Kernel(
             ("AveragePool",),
             _BYTES,
@@ -138,12 +147,15 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             ("uint8",),
             one_quantization="all",
             tolerance=partial(off.interpolation, fraction_of_size=True),
-            reference=axes.interpolate_in_float if plain else None,  # XNNPACK takes what the optimized kernel, of several forms, would
+            reference=axes.interpolate_in_float if plain else None,
+            unknown=by_shape,
         ),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
         Kernel(("Relu",), _ALL, fault=_RESCALED, reference=relu),
-        Kernel(("Clip",), _ALL, tolerance=off.rescaling, reference=None if micro else functions.clip),
+        Kernel(
+            ("Clip",), _ALL, tolerance=off.rescaling, reference=None if micro else functions.clip, unknown=IN_ANY_ORDER if micro else ""
+        ),
         Kernel(("Abs",), _SIGNED, reference=absolute),
         Kernel(("LeakyRelu",), _ALL, fault=_RESCALED, reference=leaky_relu),
         Kernel(("PRelu",), _BYTES, fault=_RESCALED, reference=parametric_relu),
@@ -192,18 +204,19 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             reference=axes.log_softmax if plain else axes.log_softmax_by_table,
         ),
         Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=limits.lp_normalization, reference=axes.normalize),
-        Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
+        Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table, unknown="results are float32, of exp() in C's library"),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=requantize),
-        Kernel(("Div",), runs="float", tolerance=off.division, reference=None if micro else references.divide),
-        Kernel(_COMPARISONS, runs="float", reference=None if micro else references.compare),
-        Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),  # C's erfc and tanh of float are off in their last bits
-        Kernel(("PRelu", "Where"), _INT16, "float", tolerance=off.by_sign),
+        Kernel(("Div",), runs="float", tolerance=off.division, reference=partial(references.divide, precision=precision)),
+        Kernel(_COMPARISONS, runs="float", reference=references.compare),
+        Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table, unknown="erfcf() and tanhf() differ in each C library"),
+        Kernel(("Where",), _INT16, "float", tolerance=off.by_sign, reference=references.choose),
+        Kernel(("PRelu",), _INT16, "float", tolerance=off.by_sign, unknown=IN_ANY_ORDER),
         Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True), reference=axes.interpolate),
         *((Kernel(("LRN",), runs="float", fault=limits.local_response),) if plain else ()),
-        Kernel((), _INT16, "float", tolerance=off.sixteen_bits),
-        Kernel(runs="float", tolerance=off.table),
+        Kernel((), _INT16, "float", tolerance=off.sixteen_bits, unknown=IN_ANY_ORDER),
+        Kernel(runs="float", tolerance=off.table, unknown=IN_ANY_ORDER),
     )
 
 
@@ -282,7 +295,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     reduced = SumReference(axes.reduce_by_xnnpack)
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
-        return tuple(replace(row, **{"reference": None, **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
+        return tuple(replace(row, **{"reference": None, "unknown": "", **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
 
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
@@ -328,7 +341,7 @@ def _either(graph: Graph, op: Op, exact: Array) -> Found:
     return np.maximum(one, other), first or second
 
 
-MIXED = (Kernel(runs="float", tolerance=_either),)
+MIXED = (Kernel(runs="float", tolerance=_either, unknown="XNNPACK or TFLite's own kernels run it"),)
 
 
 _OF_MICRO = (
