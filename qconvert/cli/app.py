@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    CropFlag,
+    NOT_PREPARED,
     DataFlag,
     DebugFlag,
     ExplorerFlag,
@@ -22,14 +22,11 @@ from qconvert.cli.flags import (
     HtmlFlag,
     JsonFlag,
     KernelsFlag,
-    MeanFlag,
     MinSqnrFlag,
     ModelArgument,
-    PixelRangeFlag,
+    Preparing,
     QuietFlag,
-    ResizeFlag,
     SeedFlag,
-    StdFlag,
     ToFlag,
     add_read_flags,
     answer_completion,
@@ -88,9 +85,7 @@ def check_command(
         list[str] | None,
         typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images, or texts (.txt); repeatable. Default: random."),
     ] = None,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    pixel_range: PixelRangeFlag = None,
+    preparing: Preparing = NOT_PREPARED,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs, or windows of texts, to run at most.")] = 5,
     kernels: KernelsFlag = None,
     trust_source: Annotated[
@@ -111,8 +106,6 @@ def check_command(
     encodings: Annotated[
         Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.", hidden=True)
     ] = None,
-    resize: ResizeFlag = None,
-    crop: CropFlag = None,
     all_: Annotated[bool, typer.Option("--all", help="Print every operator and output, those that are equal too.")] = False,
     html: HtmlFlag = None,
     explorer: ExplorerFlag = None,
@@ -129,7 +122,7 @@ def check_command(
     from qconvert.data.texts import are_texts
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
-    prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
+    prepared = preparation_of(**preparing)
     page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
@@ -306,9 +299,7 @@ def passes_command(
     ] = None,
     source_format: FromFlag = "",
     data: DataFlag = None,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    pixel_range: PixelRangeFlag = None,
+    preparing: Preparing = NOT_PREPARED,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
     seed: SeedFlag = 0,
     json: JsonFlag = False,
@@ -322,7 +313,7 @@ def passes_command(
         from qconvert.cli.reports import print_costs, progress
         from qconvert.cli.streams import read_from
 
-        prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range)
+        prepared = preparation_of(**preparing)
         arguments = {"data": data or (), "preparation": prepared, "samples": samples, "seed": seed, **options}
         with read_from(costs, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)

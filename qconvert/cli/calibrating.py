@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    CropFlag,
+    NOT_PREPARED,
     DebugFlag,
     ForceFlag,
     FromFlag,
     HtmlFlag,
     JsonFlag,
-    MeanFlag,
     OptionFlag,
-    PixelRangeFlag,
+    Preparing,
     QuietFlag,
-    ResizeFlag,
-    StdFlag,
     complete_words,
     conversion_flags,
     known_methods,
@@ -95,11 +92,7 @@ def _calibrate(
     scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.", hidden=True)] = None,
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    pixel_range: PixelRangeFlag = None,
-    resize: ResizeFlag = None,
-    crop: CropFlag = None,
+    preparing: Preparing = NOT_PREPARED,
     colour: Annotated[
         str,
         typer.Option(
@@ -151,9 +144,7 @@ def _calibrate(
     page = pages_for(html, force=force)
     arguments: dict[str, Any] = {
         "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
-        "preparation": preparation_of(
-            mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop, colour=colour, layout=image_layout
-        ),
+        "preparation": preparation_of(**preparing, colour=colour, layout=image_layout),
     }  # fmt: skip
     arguments = {name: value for name, value in arguments.items() if value}
     source, read, told = _of_mnn(data, mnn_config)

@@ -228,15 +228,17 @@ DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of 
 DataFlag = Annotated[
     list[str] | None, typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
 ]
-MeanFlag = Annotated[str | None, typer.Option("--mean", help="Subtracted from images and floats of --data: one number, or one a channel.")]
-StdFlag = Annotated[str | None, typer.Option("--std", help="Divides them then: one number, or one a channel.")]
-PixelRangeFlag = Annotated[
-    str | None, typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1.")
-]
-ResizeFlag = Annotated[
-    str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=complete_words("stretch"))
-]
-CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle.")]
+#: Field of Preparation -> its flag, in place of a parameter `preparing` of commands; see with_flags().
+_PREPARING: Mapping[str, Any] = {
+    "mean": typer.Option("--mean", help="Subtracted from images and floats of --data: one number, or one a channel."),
+    "std": typer.Option("--std", help="Divides them then: one number, or one a channel."),
+    "pixel_range": typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1."),
+    "resize": typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=complete_words("stretch")),
+    "crop": typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle."),
+}
+#: What the user wrote for these fields.
+Preparing = Mapping[str, str | None]
+NOT_PREPARED: Preparing = MappingProxyType({})
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
 
 
@@ -251,13 +253,13 @@ class _FlaggedCommand:
 
     @cached_property
     def _flags(self) -> dict[str, inspect.Parameter]:
-        own = _parameters(self._command)
+        own = {name for item in _parameters(self._command).values() for name in _flags_of(item)}
         options = _first_of_each_name(self._options())
         return {option.name: _flag(option, heading) for option, heading in options.items() if option.name not in own}
 
     @cached_property
     def __signature__(self) -> inspect.Signature:
-        own = _parameters(self._command).values()
+        own = [part for item in _parameters(self._command).values() for part in _flags_of(item).values()]
         named = [item for item in own if item.kind is not inspect.Parameter.VAR_KEYWORD and item.name not in self._fixed]
         place = next((index for index, item in enumerate(named) if item.name == self._before), len(named))
         return inspect.Signature([*named[:place], *self._flags.values(), *named[place:]])
@@ -268,6 +270,8 @@ class _FlaggedCommand:
 
     def __call__(self, **arguments: Any) -> None:
         given = {name: value for name, value in arguments.items() if name not in self._flags or value not in (None, [])}
+        if "preparing" in _parameters(self._command):
+            given["preparing"] = {name: given.pop(name) for name in _PREPARING}
         self._command(**given, **self._fixed)
 
 
@@ -278,7 +282,8 @@ def with_flags(
     before: str = "",
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., None]:
-    """The command with a flag for each option instead of its `**` parameter, which gets those that are given.
+    """The command with a flag for each option instead of its `**` parameter, which gets those that are given, and with --mean, --std and
+    their like instead of a parameter `preparing: Preparing`, which gets what the user wrote for each.
 
     Args:
         command: a function with typer's annotations.
@@ -294,6 +299,14 @@ def with_flags(
 def _parameters(command: Callable[..., None]) -> Mapping[str, inspect.Parameter]:
     """The parameters of a command, whose annotations take 2 ms to evaluate: `convert` has some twenty names."""
     return inspect.signature(command, eval_str=True).parameters
+
+
+def _flags_of(parameter: inspect.Parameter) -> dict[str, inspect.Parameter]:
+    """The parameter, by its name, or what stands for `preparing`."""
+    if parameter.name != "preparing":
+        return {parameter.name: parameter}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return {name: inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, flag]) for name, flag in _PREPARING.items()}
 
 
 def _first_of_each_name(options: Mapping[Option, str | None]) -> dict[Option, str | None]:

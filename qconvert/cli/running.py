@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    CropFlag,
+    NOT_PREPARED,
     DebugFlag,
     ForceFlag,
     FromFlag,
     HtmlFlag,
     JsonFlag,
     KernelsFlag,
-    MeanFlag,
     ModelArgument,
-    PixelRangeFlag,
+    Preparing,
     QuietFlag,
-    ResizeFlag,
     SeedFlag,
-    StdFlag,
     ToFlag,
     complete_words,
     known_targets,
@@ -51,11 +48,7 @@ def run_command(
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="How many inputs to run at most; of more than one, arrays get a first axis for them.")
     ] = 1,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    pixel_range: PixelRangeFlag = None,
-    resize: ResizeFlag = None,
-    crop: CropFlag = None,
+    preparing: Preparing = NOT_PREPARED,
     kernels: KernelsFlag = None,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
@@ -77,7 +70,7 @@ def run_command(
         raise OptionError(f"the file of tensors is {output.name!r}; it ends in .npz", rule="not-npz", file=str(output))
     if output is not None:
         require_writable(output, force=force, reads=[model])
-    prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
+    prepared = preparation_of(**preparing)
     with read_from(model, source_format) as path:
         runs, notes, ran = run_files(
             path, inputs or (), preparation=prepared, samples=samples, tensors=save or (), every=save_all, dequantized=dequantized,
@@ -151,11 +144,7 @@ def accuracy_command(
         float, typer.Option("--max-drop", metavar="PERCENT", min=0, help="How much of top-1 may be lost before the exit code is 1.")
     ] = 1.0,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; by default all.")] = None,
-    mean: MeanFlag = None,
-    std: StdFlag = None,
-    pixel_range: PixelRangeFlag = None,
-    resize: ResizeFlag = None,
-    crop: CropFlag = None,
+    preparing: Preparing = NOT_PREPARED,
     kernels: KernelsFlag = None,
     source_format: FromFlag = "",
     result_format: ToFlag = "",
@@ -172,7 +161,7 @@ def accuracy_command(
 
     if not max_drop >= 0:  # NaN
         raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.", rule="not-a-number")
-    prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
+    prepared = preparation_of(**preparing)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         found = accuracy(
             first, second, data, "" if labels == _FOLDERS else labels, scores=scores, label_offset=label_offset,

@@ -141,7 +141,7 @@ def qconvert_targets() -> Iterable[Target]:
     storage, checked_by = Storage("int8"), "$name:simulator"
     return [
         Target(
-            "$name-chip", "onnx", summary, passes=passes, layout="channels_first", storage=storage, kernels=ROWS, checked_by=checked_by
+            "$name", "onnx", summary, passes=passes, layout="channels_first", storage=storage, kernels=ROWS, checked_by=checked_by
         )
     ]
 
@@ -201,13 +201,13 @@ def test_the_pass_is_exact() -> None:
 
 
 def test_the_target_takes_what_models_are_made_of() -> None:
-    assert_target_takes("$name-chip")
+    assert_target_takes("$name")
 
 
 def test_the_runtime_gives_what_its_rows_say() -> None:
     """Random operators, each in a file of its own. Of five problems some have ties, which show how the chip rounds."""
     kinds = ("Conv", "Gemm", "Add", "AveragePool", "MaxPool", "Softmax")
-    assert_kernels_hold("$name:simulator", "$name-chip", kinds=kinds, types=("int8",), count=5)
+    assert_kernels_hold("$name:simulator", "$name", kinds=kinds, types=("int8",), count=5)
 '''
 
 _README = """\
@@ -217,7 +217,7 @@ A plugin of qconvert: a format, a pass, a target and a runtime to begin with. `p
 and without installing it `qconvert --plugin qconvert_$module/__init__.py plugins` tries it. `pip install '.[test]'` and `pytest` run the
 tests. With the plugin, the runtime checks what is made for the target:
 
-    qconvert convert model.tflite model.onnx --target $name-chip
+    qconvert convert model.tflite model.onnx --target $name
     qconvert check model.tflite model.onnx
 
 The format counts operators. For a format of scales begin with qconvert's plugins/qconvert-scale-table instead.
