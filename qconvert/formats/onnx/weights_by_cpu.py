@@ -27,8 +27,10 @@ _ROWS, _DEPTH, _COLUMNS = 2, 8, 16
 _LARGEST_DATA, _LARGEST_WEIGHT = 255, 127
 
 
-def choose_weights(model: Any, constants: Mapping[str, Array]) -> None:
+def choose_weights(model: Any, constants: Mapping[str, Array]) -> bool:
     """Let one If of a ModelProto's main graph dequantize all unsigned weights that dequantized data are multiplied with, or signed ones.
+
+    Return whether the graph has such an If.
 
     A graph that has such an If already, changed so that it was read as it stands, gets no other.
 
@@ -38,7 +40,7 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> None:
     """
     producers = {name: node for node in model.graph.node for name in node.output}
     if any(name.startswith(_PREFIX) for name in defined_names(model.graph)):
-        return
+        return True
     weights = {
         node.input[1] for node in model.graph.node if _is_product(node) and all(_is_dequantized(name, producers) for name in node.input[:2])
     }
@@ -47,6 +49,7 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> None:
         first = [*_tell_cpu(model.graph), _choice(model.graph, chosen, constants)]
         outputs = {name for node in chosen for name in node.output}
         replace_items(model.graph.node, [*first, *(node for node in model.graph.node if outputs.isdisjoint(node.output))])
+    return bool(chosen)
 
 
 def _is_product(node: Any) -> bool:

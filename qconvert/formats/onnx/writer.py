@@ -45,6 +45,12 @@ LOWEST_OPSET, HIGHEST_OPSET = 13, 26
 _LARGEST_FILE = 2**31 - 1
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
+_NO_CHOICE = ("weights_by_cpu", "")
+#: What is said where these are counted.
+_REMARKS = {
+    _FLAT: "regions are no functions: in ONNX they share nodes, and would wait for each other",
+    _NO_CHOICE: "weights_by_cpu leaves nothing to onnxruntime: the model has no weights of uint8 after a DequantizeLinear",
+}
 #: Values of `arithmetic` that become other nodes than the operator's own.
 _DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish", "tflite_softmax")
 
@@ -73,8 +79,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     if len(data) > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
     path.write_bytes(data)
-    flat = kept.pop(_FLAT, 0)
-    notes = ["regions are no functions: in ONNX they share nodes, and would wait for each other"] if flat else []
+    notes = [text for key, text in _REMARKS.items() if kept.pop(key, 0)]
     notes += [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
     locations = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
     return (*notes, *(f"the constants are in {name}, which belongs to the model" for name in sorted(locations)))
@@ -130,8 +135,8 @@ def build(
     model.graph.initializer.extend(storage({name: data for name, data in builder.initializers.items() if name in named}))
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
-    if weights_by_cpu and form == "qdq" and not regions:
-        choose_weights(model, builder.initializers)
+    if weights_by_cpu and (form != "qdq" or regions or not choose_weights(model, builder.initializers)) and kept is not None:
+        kept[_NO_CHOICE] += 1
     if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
         kept[_FLAT] += 1
     return model

@@ -178,3 +178,10 @@ def test_weights_of_float16_operators_have_no_choice(tmp_path: Path) -> None:
     written = onnx.load(tmp_path / "written.onnx")
     onnx.checker.check_model(written, full_check=True)
     assert not any(node.op_type == "If" for node in written.graph.node)
+
+
+@pytest.mark.parametrize(("options", "says"), [({}, False), ({"form": "qoperator"}, True)])
+def test_a_model_without_a_choice_says_so(options: dict[str, str], says: bool, tmp_path: Path) -> None:
+    save(network(0), tmp_path / "a.qgraph")
+    report = convert(tmp_path / "a.qgraph", tmp_path / "b.onnx", target="ort-x86", weights_by_cpu=True, **options)
+    assert any("weights_by_cpu leaves nothing to onnxruntime" in change.text for change in report.changes) == says
