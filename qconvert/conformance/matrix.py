@@ -17,7 +17,7 @@ from qconvert.evaluate import evaluate, evaluate_op, stored_inputs
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.kernels import Kernels
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.plugins import ModelFile, Runtime, Target, format_named, kernels_named, target_named
 
 #: Target -> the kernels that run its files here; "" where they are only written and read.
@@ -29,11 +29,14 @@ TARGETS: Mapping[str, str] = {
     "torch": "torch:rebuilt",
     "tensorrt": "",
 }
-#: Kinds that stand around others in a file, and say nothing of how an operator is written.
-_AROUND = frozenset(("Quantize", "Dequantize", "Requantize", "Reinterpret", "Identity", "Transpose"))
 _SEED = 20260101
 #: Relative error of float32 arithmetic in which no result is another one.
 _FLOAT_ERROR = 2e-5
+
+
+def _stands_around(kind: Kind) -> bool:
+    """Whether operators of a kind stand around others in a file, and say nothing of how these are written."""
+    return kind.rule in ("convert", "relabel") or kind.copies or kind.transposes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,9 @@ def _try_operator(
         found = load(path, target.format).ops if format_named(target.format).read is not None else ()
     except QConvertError as error:
         return Cell(kind, dtype, target.name, "fails", reason=error.reason)
-    form = tuple(dict.fromkeys(op.kind for op in found if op.kind == kind or op.kind not in _AROUND))
+    form = tuple(dict.fromkeys(name for name in (op.kind for op in found) if name == kind or not _stands_around(KINDS[name])))
     own = [(op, verdict) for op, verdict in verdicts if op.kind == kind] or [
-        (op, verdict) for op, verdict in verdicts if op.kind not in _AROUND and KINDS[op.kind].rule != "move"
+        (op, verdict) for op, verdict in verdicts if (item := kind_of(op)).rule != "move" and not _stands_around(item)
     ]
     on_integers = all(verdict.runs == "integers" for _, verdict in own)
     runs = "integers" if on_integers else "floats"

@@ -16,7 +16,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor, numpy_dtype
-from qconvert.operators import KINDS, Call, ExactResult, kind_of
+from qconvert.operators import Call, ExactResult, find_kind, kind_of
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inputs"]
 
@@ -60,7 +60,7 @@ def evaluate_op(
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
-    spec = KINDS.get(op.kind)
+    spec = find_kind(op)
     if spec is not None and spec.rule == "control":
         return _evaluate_control(graph, op, inputs, states, kernels)
     if kernels is not None and (own := kernels(graph, op, inputs)) is not None:
@@ -142,7 +142,7 @@ def evaluate(
         if state.data is not None:
             kept.setdefault(name, state.data)
     for op in graph.ops:
-        if op.kind in KINDS and kind_of(op).rule == "state":
+        if (kind := find_kind(op)) is not None and kind.rule == "state":
             _pass_state(op, values, kept)
         else:
             results = evaluate_op(graph, op, [values[name] if name else None for name in op.inputs], kept, kernels)

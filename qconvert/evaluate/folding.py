@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
-from qconvert.operators import KINDS, Call, kind_of
+from qconvert.operators import Call, find_kind, kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.sizes import MAX_RANK
 
@@ -39,7 +39,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     """
     if op.kind == "Shape":
         return _shape(op, tensors, values)
-    kind = KINDS.get(op.kind)
+    kind = find_kind(op)
     if kind is None or kind.fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {

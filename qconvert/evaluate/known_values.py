@@ -13,7 +13,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate.folding import LARGEST, evaluate_constant, is_affordable
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import find_kind
 from qconvert.operators.shapes_and_functions import output_shapes
 
 #: How many times larger values may be than what they are made of.
@@ -31,7 +31,7 @@ def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Arr
     """
     from qconvert.evaluate import evaluate_op
 
-    kind = KINDS.get(op.kind)
+    kind = find_kind(op)
     if kind is None or kind.evaluate is None or kind.sums_products or kind.rule not in ("real", "move", "index", "plain"):
         return None
     named = [name for name in (*op.inputs, *op.outputs) if name]

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.operators import KINDS, output_axis
+from qconvert.operators import KINDS, kind_of, output_axis
 from qconvert.operators.call import activated_limits
 
 _BYTES = ("int8", "uint8")
@@ -93,7 +93,8 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
         "Requantize": _difference_accumulator,
     }.get(op.kind)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
-    results = _CONVERTED if op.kind == "Requantize" else _BYTES
+    requantizes = kind_of(op).requantizes
+    results = _CONVERTED if requantizes else _BYTES
     if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in results:
         return None
     if not _quantization(sides[-1]).is_per_tensor:
@@ -101,7 +102,7 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     if op.attributes.get("arithmetic"):
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
     found = make(graph, op, sides[-1])
-    if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and op.kind != "Requantize":
+    if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and not requantizes:
         raise UnfitError("its accumulator may leave int32")
     if min(found.limits[1] - found.limits[0], int((found.high - found.low).max())) * found.scale.size > _MOST_COMPARED:
         raise UnfitError("it has too many results to compare all of them")
@@ -138,7 +139,7 @@ def _weights_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     low, high = _sums(steps.reshape(len(steps), -1), _range(data))
     low, high = _add_bias_to_range(low, high, bias, scale)
     narrow = "product" if data.dtype == "uint8" else ""
-    if op.kind == "Gemm":
+    if kind_of(op).is_matrix_product:
         return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point),
                            np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
     kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
@@ -271,12 +272,12 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
         op: the Conv, Gemm or MatMul.
         weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
     """
-    if op.kind == "Conv":
+    if kind_of(op).has_windows:
         if weights.shape[1] == 1 and len(weights) == op["group"]:
             return 0
         rows = np.moveaxis(weights, 1, -1)
         return max(row_pairs(rows.reshape(len(rows), -1)), row_pairs(rows.reshape(-1, rows.shape[-1])))
-    rows = weights if op.kind == "Gemm" or op["trans_b"] else weights.swapaxes(-1, -2)
+    rows = weights if kind_of(op).has_weights or op["trans_b"] else weights.swapaxes(-1, -2)
     return row_pairs(rows.reshape(-1, rows.shape[-1]))
 
 

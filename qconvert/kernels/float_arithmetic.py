@@ -55,8 +55,8 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciproca
         values.append(value if quantization is None else dequantize_float32(value, quantization))
         if quantization is not None:
             tensors[name] = replace(graph[name], dtype="float32", quantization=None, data=None)
-    if op.kind in _FUNCTIONS:
-        found = np.asarray(_FUNCTIONS[op.kind](values[0], op))
+    if (function := _FUNCTIONS.get(op.kind)) is not None:
+        found = np.asarray(function(values[0], op))
     else:
         tensors[op.outputs[0]] = replace(graph[op.outputs[0]], dtype="float32", quantization=None)
         attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in op.attributes.items()}

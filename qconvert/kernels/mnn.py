@@ -72,12 +72,14 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
 
 
+_ANY_ORDER = "MNN takes equal values in any order"
+
+
 def _order_fault(graph: Graph, op: Op) -> str:
-    """MNN sorts values alone: of equal ones the first index is not the first in the result, unless it is the only one."""
-    count = graph.constant(op.inputs[1]) if op.kind == "TopK" else None
-    has_indices = op.kind != "TopK" or (len(op.outputs) > 1 and bool(op.outputs[1]))
+    """MNN sorts values alone: of equal ones the first index of a TopK is not the first in the result, unless it is the only one."""
+    count = graph.constant(op.inputs[1])
     only_one = count is not None and count.size == 1 and int(count.reshape(-1)[0]) == 1
-    return "MNN takes equal values in any order" if has_indices and not only_one else ""
+    return _ANY_ORDER if any(op.outputs[1:2]) and not only_one else ""
 
 
 def _scale(graph: Graph, name: str) -> float:
@@ -105,7 +107,8 @@ ROWS = (
     Kernel(("MaxPool",), _INT8),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("Conv",), runs="float", tolerance=_conv, unknown=IN_ANY_ORDER),
-    Kernel(("TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program, fault=_order_fault,
-           unknown=IN_ANY_ORDER),
+    Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
+    Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
+           fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),
     *IN_FLOAT,
 )  # fmt: skip

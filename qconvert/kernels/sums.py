@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.operators import kind_of
 from qconvert.operators.call import spatial_axes
 
 
@@ -38,7 +39,7 @@ class SumReference:
         quantizations = quantizations_of(graph, op)
         if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
             return None
-        if op.kind in ("GlobalAveragePool", "AveragePool"):
+        if "keepdims" not in kind_of(op).attributes:
             axes, keepdims = tuple(spatial_axes(op, stored[0].ndim)), True
         else:
             listed = stored[1] if len(stored) > 1 else None

@@ -48,18 +48,19 @@ def _choice(graph: Graph, op: Op) -> str:
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
     if any(not graph[name].shares_quantization(graph[names[0]]) for name in names) or op.attributes.get("activation"):
         return "data with several scales"
-    return "other interpolation than the nearest" if op.kind == "Resize" and op["mode"] != "nearest" else _move(graph, op)
+    return "other interpolation than the nearest" if "mode" in kind.attributes and op["mode"] != "nearest" else _move(graph, op)
 
 
 def _move(graph: Graph, op: Op) -> str:
     """Refuse constants among the moved data, which TensorRT takes only before Dequantize, and padding other than the integer 0."""
-    moved = [graph[name] for name in kind_of(op).moved_inputs(op)]
+    kind = kind_of(op)
+    moved = [graph[name] for name in kind.moved_inputs(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among the moved data"
-    if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:
+    if kind.has_windows and moved[0].rank == _RANK_OF_VOLUMES:
         return "3-D pools"
-    q = moved[0].quantization
-    return "padding with a zero point" if op.kind == "Pad" and op["mode"] == "constant" and q is not None and q.zero_point.any() else ""
+    pads, q = "mode" in kind.attributes and op["mode"] == "constant", moved[0].quantization
+    return "padding with a zero point" if pads and q is not None and q.zero_point.any() else ""
 
 
 def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:

@@ -225,9 +225,9 @@ def _unlike_qnnpack(graph: Graph, op: Op) -> str:
     weights, activation = graph[op.inputs[1]], op["activation"]
     if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or weights.data is None or weights.dtype != "int8" or op["arithmetic"]:
         return "another engine, or weights that are not int8 constants"
-    if activation not in ("", "relu") or (op.kind == "ConvTranspose" and (activation or weights.data.ndim > 4)):
+    if activation not in ("", "relu") or (kind_of(op).spreads and (activation or weights.data.ndim > 4)):
         return "what its kernel computes otherwise"
-    if op.kind == "Gemm":
+    if not kind_of(op).has_windows:
         return ""
     pads = [int(pad) for pad in op["pads"]]
     is_even = pads[: len(pads) // 2] == pads[len(pads) // 2 :] and op.attributes.get("auto_pad") not in SAME
@@ -239,7 +239,7 @@ def _not_lowered(graph: Graph, op: Op) -> str:
     weights = graph[op.inputs[1]]
     if not weights.is_constant or weights.dtype != "int8":
         return "weights that are not int8 constants"
-    if op.kind == "Gemm" and (weights.quantization is None or weights.quantization.axis is None):
+    if not kind_of(op).has_windows and (weights.quantization is None or weights.quantization.axis is None):
         return "weights with one scale, for which inductor does not replace linear layers"
     return ""
 

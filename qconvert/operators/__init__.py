@@ -62,6 +62,7 @@ __all__ = [
     "Kind",
     "Port",
     "choice",
+    "find_kind",
     "flag",
     "function",
     "has",
@@ -123,6 +124,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(_known)
 def kind_of(op: Op) -> Kind:
     """Everything that is true of operators of its kind. Raises KeyError for a kind that is not registered."""
     return KINDS[op.kind]
+
+
+def find_kind(op: Op) -> Kind | None:
+    """Everything that is true of operators of its kind; None for a kind that is not registered."""
+    return KINDS.get(op.kind)
 
 
 def integer_weights(op: Op) -> tuple[int, ...]:

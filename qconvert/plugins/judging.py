@@ -53,11 +53,12 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
 def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
     quantized = any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs))
-    rule = kind_of(op).rule
+    kind = kind_of(op)
+    rule = kind.rule
     if is_dynamic(op) and target.kernels.dynamic_range:
         return Verdict("integers", _DYNAMIC)
-    if op.kind in target.kernels.missing:
-        words = f"{target.name} has no {op.kind}"
+    if kind.name in target.kernels.missing:
+        words = f"{target.name} has no {kind.name}"
         return _judge_on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
         is_float = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
@@ -73,7 +74,7 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
     stored = _describe_stored_integers(graph, op)
-    if stored and target.kernels.rows_of_kind(op.kind, "stored"):
+    if stored and target.kernels.rows_of_kind(kind.name, "stored"):
         return Verdict("integers", stored)
     float_sides = _list_float_sides(target, graph, op)
     brief, words = _find_obstacle(target, graph, op, float_sides)
@@ -105,9 +106,10 @@ def _judge_on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> 
 
 def _find_lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel, or a wrong one, for the operator's data movement on integers; "" if it has a right one."""
-    if not target.kernels.rows_of_kind(op.kind):
+    kind = kind_of(op)
+    if not target.kernels.rows_of_kind(kind.name):
         return ""
-    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved_inputs(op) if graph.is_quantized(name)):
+    for dtype in dict.fromkeys(graph[name].dtype for name in kind.moved_inputs(op) if graph.is_quantized(name)):
         kernel, lacking = target.kernels.find_kernel(graph, op, dtype)
         if kernel is None:
             return f"{target.name} has no integer kernel for {lacking}"
@@ -135,11 +137,12 @@ def _describe_stored_integers(graph: Graph, op: Op) -> str:
 
 def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
-    if target.kernels.takes_real(op.kind, "sums"):
+    kind = kind_of(op)
+    if target.kernels.takes_real(kind.name, "sums"):
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
-    taken = kind_of(op).inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(op.kind, "bias") else []
-    given = op.outputs if target.kernels.takes_real(op.kind, "result") and graph[op.inputs[1]].is_quantized else ()
+    taken = kind.inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(kind.name, "bias") else []
+    given = op.outputs if target.kernels.takes_real(kind.name, "result") and graph[op.inputs[1]].is_quantized else ()
     names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
 

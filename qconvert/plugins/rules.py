@@ -244,16 +244,16 @@ def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Bre
 
 
 def _unequal_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    yield from _unequal(quantized_data(graph, op), target, op.kind, "all")
+    yield from _unequal(quantized_data(graph, op), target, op, "all")
 
 
 def _unequal_inputs(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = [tensor for tensor in data_of(graph, op, results=False) if tensor.is_quantized]
-    yield from _unequal(found, target, op.kind, "data")
+    yield from _unequal(found, target, op, "data")
 
 
-def _unequal(found: Sequence[Tensor], target: Abilities, kind: str, sides: str) -> Iterator[Breach]:
-    if any(target.kernels.one_quantization(kind, tensor.dtype) == sides for tensor in found):
+def _unequal(found: Sequence[Tensor], target: Abilities, op: Op, sides: str) -> Iterator[Breach]:
+    if any(target.kernels.one_quantization(op.kind, tensor.dtype) == sides for tensor in found):
         for tensor in found[1:]:
             if tensor.quantization != found[0].quantization:
                 yield tensor.name, f"has another scale or zero point than {found[0].name!r}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import in_bytes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import find_kind
 
 
 def equal(a: Graph, b: Graph, *, exact: bool = False) -> bool:
@@ -151,7 +151,7 @@ def _describe_type(tensor: Tensor) -> str:
 
 def _attributes(op: Op) -> dict[str, str]:
     """Every attribute's value as text, defaults included."""
-    values = {**(kind_of(op).defaults if op.kind in KINDS else {}), **op.attributes}
+    values = {**(kind.defaults if (kind := find_kind(op)) is not None else {}), **op.attributes}
     return {name: repr(value) for name, value in values.items()}
 
 

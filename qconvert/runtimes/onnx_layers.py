@@ -8,41 +8,16 @@ from typing import Any
 
 from qconvert.files.system import temporary_folder
 from qconvert.formats.onnx.container import unverified_proto
+from qconvert.operators import KINDS
 from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnx_rewrites import is_x86
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_PRODUCTS = frozenset(name for name, kind in KINDS.items() if kind.sums_all_weights)
 #: Operators of the file that become part of the one before, or are moved.
-_FUSED = ("QuantizeLinear", "Transpose", "Identity", "Cast", "Relu", "Clip")
+_FUSED = {"QuantizeLinear", "Cast"}.union(name for name, kind in KINDS.items() if kind.transposes or kind.copies or kind.clips)
 #: Operators whose result is stored as their data are.
-_KEEP = (
-    "Concat",
-    "Transpose",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Flatten",
-    "Identity",
-    "Slice",
-    "Split",
-    "Pad",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Expand",
-    "Tile",
-    "DepthToSpace",
-    "SpaceToDepth",
-    "MaxPool",
-    "NhwcMaxPool",
-    "Where",
-    "Relu",
-    "Clip",
-    "Max",
-    "Min",
-    "Resize",
-)
+KEEP = {"Flatten", "NhwcMaxPool", "Resize"}.union(name for name, kind in KINDS.items() if kind.rule == "move" or kind.chooses or kind.clips)
 #: Operators between real and stored values.
 _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -145,7 +120,7 @@ def _integer_values(model: Any) -> set[str]:
     found.update(item.name for item in model.graph.initializer if item.data_type in stored)
     for node in model.graph.node:
         stores = node.op_type.startswith(("QLinear", "QuantizeLinear")) or (node.op_type == "QGemm" and len(node.input) > 8)
-        if stores or (node.op_type in _KEEP and _reads_integers(node, found)):
+        if stores or (node.op_type in KEEP and _reads_integers(node, found)):
             found.update(node.output if node.op_type == "Split" else node.output[:1])
     return found
 

@@ -43,7 +43,7 @@ PRODUCTS = frozenset(name for name, kind in KINDS.items() if kind.sums_products)
 _CPUINFO = Path("/proc/cpuinfo")
 _X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 #: Operators that may stand between weights and their DequantizeLinear.
-_MOVING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+_MOVING = {"Flatten"}.union(name for name, kind in KINDS.items() if kind.keeps_elements or kind.copies)
 
 
 def cpu_saturates(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:

@@ -20,11 +20,12 @@ from qconvert.data.input_limits import Bounds
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Arrays
 from qconvert.plugins import Engine, Layer, ModelFile, Timing
+from qconvert.runtimes.onnx_layers import KEEP
 from qconvert.runtimes.onnx_rewrites import PRODUCTS
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.packages import Child
 from qconvert.runtimes.tensorrt_child import PACKAGES
-from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer, NamedModel, Node, layers_inspected, layers_listed, named_model
+from qconvert.runtimes.tensorrt_layers import EngineLayer, NamedModel, Node, layers_inspected, layers_listed, named_model
 from qconvert.targets.tensorrt import bounds
 
 #: Compute capabilities that TensorRT-RTX builds for, the default first.
@@ -200,10 +201,7 @@ def _builder_refusal(text: str, raw: str, model: NamedModel) -> Refusal:
 _AFTER = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that return values of their data, or positions of these: they compute alike on integers and in float.
-_CHOICES = (
-    *MOVES, "ArgMax", "ArgMin", "Clip", "GatherElements", "GatherND", "GlobalMaxPool", "Max", "Min", "ReduceMax", "ReduceMin", "Relu",
-    "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "TopK", "Where",
-)  # fmt: skip
+_CHOICES = KEEP | {"ArgMax", "ArgMin"}
 
 
 class TensorRTModel:

@@ -14,6 +14,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
+from qconvert.operators import KINDS
 
 _TOKEN = re.compile(r"qconvert\.(\d+)\.")
 
@@ -108,10 +109,7 @@ _GENERATED = re.compile(r"__myl_\w*Corr")
 _INTEGERS = ("Int8", "UInt8")
 _CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
 #: Operators whose results are values of their data.
-MOVES = {
-    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "Reshape", "Slice", "SpaceToDepth", "Split",
-    "Squeeze", "Tile", "Transpose", "Unsqueeze",
-}  # fmt: skip
+MOVES = {"Concat", "Flatten", "MaxPool"}.union(name for name, kind in KINDS.items() if kind.rule == "move" and kind.by_place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import quantizations_of
+from qconvert.kernels.litert.on_steps import slope_of
 from qconvert.operators import reduced_count
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.resize import positions
@@ -152,8 +153,7 @@ def line_form(graph: Graph, op: Op) -> str:
     codes = codes_of(given.dtype)
     real = dequantize(codes, Quantization.per_tensor(float(np.float32(scale)), given.quantization.point))
     sloped = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
-    alpha = float(op["alpha"]) if op.kind == "LeakyRelu" else 1.0
-    own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, alpha)
+    own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, slope_of(op))
     return "xnnpack" if np.array_equal(sloped, own) else ""
 
 
@@ -207,7 +207,7 @@ def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     given, result = quantizations
     ratio = np.float32(given.scale[0]) / np.float32(result.scale[0])
     up = int(np.rint(256 * ratio))
-    down = int(np.rint(256 * (ratio * np.float32(op["alpha"])))) if op.kind == "LeakyRelu" else up
+    down = int(np.rint(256 * (ratio * np.float32(slope_of(op)))))
     if not up:
         return None
     return result.step * up / 256 * (1 + TIES_UP), down / up * (1.0 if down < 0 else (1 - TIES_UP) / (1 + TIES_UP))

@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.operators import kind_of
 
 
 def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
@@ -39,6 +40,11 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
         return reference
 
     return decorate
+
+
+def slope_of(op: Op) -> float:
+    """Return the factor of negative values of a LeakyRelu; 1 for what has none, such as a Requantize."""
+    return float(op["alpha"]) if "alpha" in kind_of(op).attributes else 1.0
 
 
 def quantizations_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:

@@ -59,10 +59,10 @@ def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None
     return Integers.clip_to_limits(graph, op, (average_up if data.dtype == "uint8" else average_away)(sums, counts))
 
 
-def reduce_by_xnnpack(graph: Graph, op: Op, found: Sums) -> Integers | None:
+def reduce_by_xnnpack(graph: Graph, op: Op, found: Sums, is_mean: bool) -> Integers | None:
     """MEAN and SUM of bytes by XNNPACK; see arithmetic.xnnpack_reduce()."""
     dtype = graph[op.outputs[0]].dtype
-    return Integers((xnnpack_reduce(found.sums, found.size, op.kind != "ReduceSum", found.given, found.output, dtype),))
+    return Integers((xnnpack_reduce(found.sums, found.size, is_mean, found.given, found.output, dtype),))
 
 
 def mean(graph: Graph, op: Op, found: Sums, plain: bool) -> Integers | None:

@@ -139,10 +139,6 @@ def _in_float64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 _exp, _tanh, _expm1 = _in_float64(np.exp), _in_float64(np.tanh), _in_float64(np.expm1)
 
 
-#: XNNPACK's, which is other in a last bit than 1 / (1 + exp(-x)) in float32.
-_sigmoid = _in_float64(lambda x: 1 / (1 + np.exp(-x)))
-
-
 def _gelu(x: Array) -> Array:
     complement = [erfc(value) for value in (x * -np.float32(0.5**0.5)).reshape(-1).tolist()]
     return np.asarray(_HALF * x * np.array(complement, np.float32).reshape(x.shape))
@@ -168,6 +164,10 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
+#: Functions of XNNPACK; its sigmoid is other in a last bit than 1 / (1 + exp(-x)) in float32.
+_OF_XNNPACK = {**_FUNCTIONS, "Sigmoid": _in_float64(lambda x: 1 / (1 + np.exp(-x)))}
+
+
 def _to_float_steps(function: Callable[[Array], Array], steps: Array, given: Quantization, output: Quantization) -> Array:
     with np.errstate(all="ignore"):
         values = function(given.scale[0] * steps.astype(np.float32)) * (_ONE / output.scale[0])
@@ -181,20 +181,19 @@ def lookup_table(op: Op, steps: Sequence[Array], given: _Given, output: Quantiza
     return round_half_away(_to_float_steps(_function(op), steps[0], given[0], output).astype(np.float64)).astype(np.int64)
 
 
-#: Integer bits of the data, and the functions with the bits of their results.
+#: Integer bits of the data, and the functions with the bits and the least of their results.
 _CURVE_BITS = 4
-_CURVES = {"Sigmoid": (gemmlowp_logistic, 8), "Tanh": (gemmlowp_tanh, 7)}
+_CURVES = {"Sigmoid": (gemmlowp_logistic, 8, 0), "Tanh": (gemmlowp_tanh, 7, -(2**7))}
 
 
 @on_steps()
 def curve_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
     """LOGISTIC and TANH of int8 by tflite-micro: gemmlowp's of 32 bits, with 4 integer bits (reference/integer_ops/logistic.h, tanh.h)."""
-    function, bits = _CURVES[op.kind]
+    function, bits, lowest = _CURVES[op.kind]
     multiplier, shift = quantize_multiplier(given[0].step * 2.0 ** (31 - _CURVE_BITS))
     radius = int((2**_CURVE_BITS - 1) * 2.0 ** (31 - _CURVE_BITS - int(shift)))
     data = multiply_by_quantized_multiplier(np.clip(steps[0], -radius, radius), multiplier, shift)
     found = rounding_divide_by_pot(function(data, _CURVE_BITS, 31), 31 - bits)
-    lowest = 0 if op.kind == "Sigmoid" else -(2**bits)
     return np.where(steps[0] <= -radius, lowest, np.where(steps[0] >= radius, 2**bits, found))
 
 
@@ -203,8 +202,7 @@ def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quan
     """A function of bytes by XNNPACK's table: the zero point joins before the rounding, whose ties are even
     (xnn_create_elu_nc_qs8 and its like, init_lut_op)."""
     zero_point = output.point
-    function = _sigmoid if op.kind == "Sigmoid" else _function(op)
-    stored = _to_float_steps(function, steps[0], given[0], output) + np.float32(zero_point)
+    stored = _to_float_steps(_OF_XNNPACK[op.kind], steps[0], given[0], output) + np.float32(zero_point)
     return np.asarray(round_half_even(stored).astype(np.int64) - zero_point)
 
 
@@ -220,7 +218,7 @@ def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers 
 
 
 #: What the kernels take for the function of what is outside of its domain: the smallest or the largest result.
-_OUTSIDE = {"Log": -32768, "Rsqrt": 32767}
+OUTSIDE = {"Log": -32768, "Rsqrt": 32767}
 
 
 def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -228,11 +226,11 @@ def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Inte
     found = quantizations_of_16_bits(graph, op, stored)
     if found is None:
         return None
-    given, output = (item.scale[0] for item in found)
+    (given, output), outside = (item.scale[0] for item in found), OUTSIDE.get(op.kind)
 
     def function(x: Array) -> Array:
         with np.errstate(all="ignore"):
-            outside = np.float32(_OUTSIDE.get(op.kind, 0)) * output
-            return np.where((x > 0) | (op.kind not in _OUTSIDE), _function(op)(x), outside)
+            values = _function(op)(x)
+            return values if outside is None else np.where(x > 0, values, np.float32(outside) * output)
 
     return to_integers(tflite_table(stored[0], function, float(given), float(output)))

@@ -21,6 +21,7 @@ from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.limits import factor_fault
+from qconvert.kernels.litert.on_steps import slope_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference
 from qconvert.kernels.tolerances import Found
@@ -107,7 +108,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(
             ("ReduceSum",),
             _ALL,
-            tolerance=off.mean,
+            tolerance=partial(off.mean, is_sum=True),
             fault=total_fault,
             reference=total,
             arithmetic=forms.reduction,
@@ -246,8 +247,7 @@ def _other_ratios(graph: Graph, op: Op) -> str:
         return ""
     given, output = quantizations
     ratio = given.scale[0] / output.scale[0]
-    ratios = [ratio] if op.kind != "LeakyRelu" else [ratio, abs(ratio * np.float32(op["alpha"]))]
-    return "" if all(2.0**-8 <= item <= 2.0**7 for item in ratios) else "such scales"
+    return "" if all(2.0**-8 <= item <= 2.0**7 for item in (ratio, abs(ratio * np.float32(slope_of(op))))) else "such scales"
 
 
 def _steps_grow(graph: Graph, op: Op) -> str:
@@ -292,7 +292,7 @@ def _tflite_activations(graph: Graph, op: Op) -> str:
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Return the rows of XNNPACK's kernels; they require the same of scales as TFLite's own kernels of these kinds."""
     requantized, products = references.requantize_by_xnnpack, Requantizer("single_float32", "float32")
-    reduced = SumReference(axes.reduce_by_xnnpack)
+    average, total = (SumReference(partial(axes.reduce_by_xnnpack, is_mean=is_mean)) for is_mean in (True, False))
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
         return tuple(replace(row, **{"reference": None, "unknown": "", **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
@@ -300,7 +300,8 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
         *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
-        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once, reference=reduced),
+        *xnnpack(("ReduceMean", "GlobalAveragePool"), tolerance=off.averaged_once, reference=average),
+        *xnnpack(("ReduceSum",), tolerance=off.averaged_once, reference=total),
         *xnnpack(("Add",), tolerance=None, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=None, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations, reference=functions.clip_by_xnnpack),

@@ -11,16 +11,15 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import quantizations_of
+from qconvert.kernels.litert.on_steps import slope_of
+from qconvert.kernels.litert.references_of_functions import OUTSIDE
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
+from qconvert.operators import kind_of
 from qconvert.operators.values import apply
 
 #: A point is rounded and moved by a rounded amount, of which two roundings are part.
 _ROUNDED = 1.5
 _STEPS, _EACH = 512, 128
-
-
-#: What stands for values outside of a function's domain: the lowest or the highest integer.
-_OUTSIDE = {"Log": -32768.0, "Rsqrt": 32767.0}
 
 
 def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
@@ -30,12 +29,12 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
         return table(graph, op, exact)
     given, result = (quantization.step for quantization in quantizations)
     attributes: dict[str, Any] = dict(op.attributes)
+    outside = OUTSIDE.get(op.kind)
 
     def steps(codes: Array) -> Array:
         with np.errstate(all="ignore"):
             values = apply(op.kind, codes * given, **attributes) / result
-        inside = (codes > 0) | (op.kind not in _OUTSIDE)
-        return np.asarray(np.clip(np.where(inside, values, _OUTSIDE.get(op.kind, 0.0)), -(2.0**31), 2.0**31))
+        return np.asarray(np.clip(values if outside is None else np.where(codes > 0, values, outside), -(2.0**31), 2.0**31))
 
     codes = np.arange(-32768, 32768, dtype=np.float64)
     points = -32768 + np.arange(_STEPS + 1) * 65535 / _STEPS
@@ -47,7 +46,7 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     lines = np.repeat(stored[:-1], _EACH) * (1 - share) + np.repeat(stored[1:], _EACH) * share
     wanted = steps(codes)
     off = np.abs(lines - np.clip(wanted, -32768, 32767)) + _ROUNDED
-    changes = np.diff(wanted[codes > 0] if op.kind in _OUTSIDE else wanted)
+    changes = np.diff(wanted if outside is None else wanted[codes > 0])
     if (changes < 0).any() and (changes > 0).any():  # it falls and rises: an exact value has two inputs
         return np.full(exact.shape, off.max()), True
     order = np.argsort(wanted, kind="stable")
@@ -118,8 +117,8 @@ def growth(graph: Graph, op: Op) -> float:
 
 def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
     """XNNPACK's sums of products; depthwise ones of uint8 weights that state an axis, even with one scale, it leaves to TFLite's own."""
-    weights = graph[op.inputs[1]] if op.kind == "Conv" else None
-    if weights is not None and weights.dtype == "uint8" and weights.shape is not None and weights.shape[1:2] == (1,):
+    kind, weights = kind_of(op), graph[op.inputs[1]]
+    if kind.has_windows and not kind.spreads and weights.dtype == "uint8" and weights.shape is not None and weights.shape[1:2] == (1,):
         return rounded_twice(graph, op, exact)
     return fine(exact), False
 
@@ -129,12 +128,12 @@ def averaged_once(graph: Graph, op: Op, exact: Array) -> Found:
     return 4 * fine(exact), False
 
 
-def mean(graph: Graph, op: Op, exact: Array) -> Found:
+def mean(graph: Graph, op: Op, exact: Array, is_sum: bool = False) -> Found:
     """A sum, by one multiplier that holds the number n of elements, 2^floor(log2(n)) in its shift (reference_ops::QuantizedMeanOrSum)."""
     data = graph[op.inputs[0]].static_shape
     if data is None:
         return fine(exact) + _MOST_TWICE, False
-    count = float(np.prod(data)) / max(exact.size, 1) if op.kind != "ReduceSum" else 1.0
+    count = 1.0 if is_sum else float(np.prod(data)) / max(exact.size, 1)
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1]), 2.0 ** np.floor(np.log2(max(count, 1)))), False
 
 
@@ -146,7 +145,7 @@ def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
         return np.full(exact.shape, 255 * 2.0**-9), True
     given, output = (quantization.step for quantization in quantizations)
     ratio = given * output**-1
-    slope = min(1.0, abs(float(op["alpha"]))) if op.kind == "LeakyRelu" else 1.0
+    slope = min(1.0, abs(slope_of(op)))
     steps = np.abs(exact) / ratio / np.where(exact < 0, slope or 1.0, 1.0)
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
 
