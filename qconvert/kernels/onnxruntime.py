@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, activated_range, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, activated_range, constant_tolerance, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
@@ -27,6 +27,7 @@ from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
 _BYTES = ("uint8", "int8")
+_float = constant_tolerance(0.01)
 _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
@@ -222,10 +223,6 @@ def _softmax(graph: Graph, op: Op, exact: Array) -> Found:
     steps = np.floor(1 / result.step)
     found = 0.01 + np.abs(exact) * (1 - steps * result.step)
     return found, bool((found > 0.1).any())
-
-
-def _float(graph: Graph, op: Op, exact: Array) -> Found:
-    return np.full(exact.shape, 0.01), False
 
 
 #: MlasRequantizeOutput (qlinearconv.cc, qlinear_matmul.cc, quant_gemm.cc): a float32 multiplies, ties to even.

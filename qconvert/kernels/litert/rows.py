@@ -89,7 +89,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[0]),
         Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[1]),
         Kernel(("Mul",), _BYTES, fault=_PRODUCTS, reference=products[0]),
-        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, reference=products[1], arithmetic=forms.pair),
+        Kernel(("Mul",), _INT16, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=products[1], arithmetic=forms.pair),
         Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod, reference=axes.product),
         # Sums of two values, averages.
         Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=pair),
@@ -208,7 +208,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table, unknown="results are float32, of exp() in C's library"),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
-        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=requantize),
+        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Div",), runs="float", tolerance=off.division, reference=partial(references.divide, precision=precision)),
         Kernel(_COMPARISONS, runs="float", reference=references.compare),
         Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table, unknown="erfcf() and tanhf() differ in each C library"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.kernels.kernel import quantizations_of
+from qconvert.kernels.kernel import constant_tolerance, quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
 from qconvert.kernels.litert.references_of_functions import OUTSIDE
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
@@ -57,6 +57,9 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
 
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
 _MOST_TWICE = 0.25
+
+#: Of tables of 256 floats and chains of 16 bits.
+table = constant_tolerance(0.03)
 
 #: Steps of the result from which on those of a kernel's own quantization make it coarse.
 _COARSE = 0.1
@@ -172,10 +175,6 @@ def sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + np.maximum(np.abs(exact) * 2.0**-15, _second_rounding(graph, op)), True
 
 
-def twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
-    return fine(exact) + _second_rounding(graph, op), False
-
-
 def _step(graph: Graph, op: Op) -> float:
     """Return the scale of the result: 2^-15 in the kernel, another after a QUANTIZE."""
     quantization = graph[op.outputs[0]].quantization
@@ -247,8 +246,3 @@ def log_softmax(graph: Graph, op: Op, exact: Array) -> Found:
     fraction, _ = np.frexp(quantization.step)
     cut = np.where(exact <= -31 * fraction * _LOG_STEPS, exact + 255, 0.0)
     return np.maximum(found, cut), bool((cut > _COARSE).any())
-
-
-def table(graph: Graph, op: Op, exact: Array) -> Found:
-    """Tables of 256 floats and 16-bit chains."""
-    return np.full(exact.shape, 0.03), False
