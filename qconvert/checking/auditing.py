@@ -53,7 +53,7 @@ class AuditedLayer:
 
     Attributes:
         name: the builder's.
-        kind: likewise.
+        type: likewise.
         operators: types of the operators of the written file that it computes.
         integer: whether it runs on integers; None for conversions and data movement alone.
         reasons: why operators of it are predicted to run in float.
@@ -61,7 +61,7 @@ class AuditedLayer:
     """
 
     name: str
-    kind: str
+    type: str
     operators: tuple[str, ...]
     integer: bool | None
     reasons: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class AuditReport(Shown):
         layers = [
             (
                 format_text(layer.name),
-                layer.kind,
+                layer.type,
                 " ".join(layer.operators),
                 self.runs_on(layer.integer),
                 format_sentence("; ".join(layer.reasons)),
@@ -273,7 +273,7 @@ def _match_layer(op: AuditedOperator, layers: dict[str, Layer], *, converts: boo
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
     if layer is None or (rule == "convert" and not converts) or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
         return op
-    return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
+    return replace(op, ran=bool(layer.integer), layer=f"{layer.type} ({layer.by})" if layer.by else layer.type)
 
 
 def _machine_note(runtime: Runtime) -> str:
@@ -307,6 +307,6 @@ def _group_layers(
         known = [layer.integer for layer in inner if layer.integer is not None]
         reasons = tuple(dict.fromkeys(on_floats[tensor] for tensor in tensors if tensor in on_floats))
         otherwise = any(op.ran is not None and op.ran != op.integer for op in audited)
-        kinds = tuple(layer.operator for layer in inner)
-        found.append(AuditedLayer(name, inner[0].kind, kinds, any(known) if known else None, reasons, otherwise))
+        types = tuple(layer.operator for layer in inner)
+        found.append(AuditedLayer(name, inner[0].type, types, any(known) if known else None, reasons, otherwise))
     return tuple(found)

@@ -72,7 +72,7 @@ def _layers(report: AuditReport) -> Rows:
         operators = " ".join(f"{kind}*{count}" if count > 1 else kind for kind, count in counts.items())
         runs = "" if layer.integer is None else "integers" if layer.integer else "float"
         why = "; ".join(layer.reasons) if layer.integer is False else ""
-        rows.append(("!" if layer.otherwise else "", layer.name, layer.kind, operators, runs, why))
+        rows.append(("!" if layer.otherwise else "", layer.name, layer.type, operators, runs, why))
     return Rows("", ("", "~layer", "kind", "operators", "runs as", "why"), tuple(rows))
 
 

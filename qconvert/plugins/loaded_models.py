@@ -152,7 +152,7 @@ class Layer:
     """One operator as a runtime runs it.
 
     Attributes:
-        kind: the runtime's name of the operator.
+        type: the runtime's name of the operator.
         outputs: names of what it computes, in the file.
         integer: whether its arithmetic is on integers; None if it only converts between real and stored values.
         by: what runs it, where the runtime has several, such as "XNNPACK".
@@ -160,7 +160,7 @@ class Layer:
         within: the layer of an engine that it is a part of, by the runtime's name.
     """
 
-    kind: str
+    type: str
     outputs: tuple[str, ...]
     integer: bool | None
     by: str = ""

@@ -28,10 +28,10 @@ def _ran(*arguments: Any) -> subprocess.CompletedProcess[str]:
 @pytest.mark.tensorrt
 def test_every_product_of_a_network_is_on_integers() -> None:
     report = audit(RESNET, "tensorrt", build=True)
-    products = [layer for layer in report.layers if layer.kind in ("correlation", "gemm")]
+    products = [layer for layer in report.layers if layer.type in ("correlation", "gemm")]
     assert [layer.integer for layer in products] == [True] * 10
     assert all(set(layer.operators) <= {"Conv", "Gemm", "DequantizeLinear"} for layer in products)
-    average = next(layer for layer in report.layers if layer.kind == "avgpool")
+    average = next(layer for layer in report.layers if layer.type == "avgpool")
     assert (average.integer, average.reasons) == (False, ("its data are float",))
     assert report.otherwise == () and not report.unjudged
     assert "built the engine for compute capability 8.9" in report.notes[0] and "it was not run" in report.notes[0]
@@ -58,7 +58,7 @@ def test_the_prediction_is_what_was_built(name: str) -> None:
 def test_run_builds_too() -> None:
     """For a target whose runtime only builds engines."""
     report = audit(RESNET, "tensorrt", run=True, kernels="tensorrt:sm80")
-    assert [layer.integer for layer in report.layers if layer.kind in ("correlation", "gemm")] == [True] * 10
+    assert [layer.integer for layer in report.layers if layer.type in ("correlation", "gemm")] == [True] * 10
 
 
 @pytest.mark.tensorrt
@@ -72,7 +72,7 @@ def test_a_prediction_that_is_wrong_is_marked(monkeypatch: pytest.MonkeyPatch) -
     report = audit(RESNET, "tensorrt-wrong", build=True)
     assert all(not op.integer for op in report.operators if op.kind == "Conv")
     assert {op.kind for op in report.otherwise} <= {"Conv", "Gemm"}
-    assert {layer.otherwise for layer in report.layers if layer.kind == "correlation" and layer.integer} <= {True}
+    assert {layer.otherwise for layer in report.layers if layer.type == "correlation" and layer.integer} <= {True}
 
 
 def test_what_builds_no_engines() -> None:
@@ -95,7 +95,7 @@ def test_the_command_prints_the_layers() -> None:
 def test_the_command_prints_json() -> None:
     found = _ran(RESNET, "--target", "tensorrt", "--build", "--json")
     layers = json.loads(found.stdout)["layers"]
-    assert sum(layer["kind"] == "correlation" and layer["integer"] for layer in layers) == 9
+    assert sum(layer["type"] == "correlation" and layer["integer"] for layer in layers) == 9
 
 
 @pytest.mark.end_to_end

@@ -99,7 +99,7 @@ def _note(model: Any, executed: list[Layer]) -> str:
     found = [layer for layer in executed if layer.integer is not None]
     count = sum(layer.integer is True for layer in found)
     summed = {*_find_sum_operands(model)}
-    clipped = sum(len(summed.intersection(layer.outputs[:-1])) for layer in executed if layer.kind == "Convolution")
+    clipped = sum(len(summed.intersection(layer.outputs[:-1])) for layer in executed if layer.type == "Convolution")
     version = import_openvino().get_version().partition("-")[0]
     rounding = f"; {clipped} sums take what a convolution computed without rounding it, only clipped to its range" if clipped else ""
     fine = sum(node.get_type_name() == "FakeQuantize" and node.get_attributes()["levels"] > 256 for node in model.get_ordered_ops())

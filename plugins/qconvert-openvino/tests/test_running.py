@@ -55,9 +55,9 @@ def test_layers_run_on_integers(fixtures: Path, tmp_path: Path) -> None:
     for name, runs in (("tiny_vww_mobilenet_int8", True), ("coral_mobilenet_v1_025_128_uint8", False)):
         path = tmp_path / f"{name}.xml"
         convert(fixtures / f"{name}.tflite", path)
-        found = [layer.integer for layer in layers(ModelFile(path, "int8")) if layer.kind == "Convolution"]
+        found = [layer.integer for layer in layers(ModelFile(path, "int8")) if layer.type == "Convolution"]
         assert len(found) >= 27 and {*found} == {runs}
-        assert not any(layer.integer for layer in layers(ModelFile(path, "real")) if layer.kind == "Convolution")
+        assert not any(layer.integer for layer in layers(ModelFile(path, "real")) if layer.type == "Convolution")
         (target,) = qconvert_openvino.qconvert_targets()
         judged = {verdict.runs for op, verdict in target.verdicts(load(path)) if op.kind == "Conv"}
         assert judged == {"integers" if runs else "floats"}
