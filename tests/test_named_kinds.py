@@ -23,20 +23,11 @@ _WORDS = {"Real", "If"}
 #: File -> what in it is about kinds of operators.
 _ABOUT = {
     "calibration/files.py": "a word of a sentence",
-    "checking/attributes_and_limits.py": (
-        "a Mul that took over a factor, and Softmax's beta that another scale took over; what conversions make of each other: "
-        "MatMul and Gemm, pools and means"
-    ),
-    "checking/expected_values.py": (
-        "sums of two values and batch normalization have error bounds of their own; hidden values of an LSTM are rounded at each step"
-    ),
-    "checking/file_values.py": (
-        "transposed convolutions hold their weights by groups; DynamicQuantizeLinear rounds, unlike other plain operators"
-    ),
-    "checking/operator_finding.py": "how near functions of runtimes' libraries are to zero, casts, free choices of boxes",
-    "checking/comparison_forms.py": (
-        "a Reshape that only states a shape; a Clip is the Max and the Min that TFLite has, whose Gather knows no index below 0"
-    ),
+    "checking/attributes_and_limits.py": "a Mul that took over a factor, and Softmax's beta that another scale took over",
+    "checking/expected_values.py": "sums of two values have error bounds of their own; hidden values of an LSTM are rounded at each step",
+    "checking/file_values.py": "DynamicQuantizeLinear rounds, unlike other plain operators",
+    "checking/operator_finding.py": "free choices of boxes",
+    "checking/comparison_forms.py": ("writes a Clip as the Max and the Min that TFLite has, whose Gather knows no index below 0"),
     "checking/recurrent.py": "an LSTM in float against one on integers",
     "conversion/adapting/batch_propagation.py": (
         "a Reshape and a Slice state sizes, a Transpose brings the samples to the front; blocks of an image stand along the batch"
@@ -114,7 +105,6 @@ _ABOUT = {
     "rewriting/rewriter.py": "writes Clips of numbers for passes",
     "rewriting/torch_forms.py": "writes PyTorch's rounding",
     "rewriting/control_flow.py": "counters of loops",
-    "rules/changed_values.py": "what conversions make of each other, and put after an operator",
     "rules/validation/quantization.py": "operators with rules of their own about scales",
 }
 

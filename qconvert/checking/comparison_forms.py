@@ -46,23 +46,20 @@ def to_comparison_form(graph: Graph) -> Graph:
 
 def _read_indices_directly(graph: Graph) -> Graph:
     """Without those that count indices of a Gather from the front, for runtimes that know no others."""
-    writers = graph.producers()
-
-    def read_directly(op: Op) -> Op:
-        writer, rows = (writers.get(op.inputs[1]), graph[op.inputs[0]].static_shape) if op.kind == "Gather" else (None, None)
-        size = graph.constant(writer.inputs[1]) if writer is not None and writer.kind == "FloorMod" else None
-        is_wrap = writer is not None and rows is not None and size is not None and size.tolist() == rows[int(op["axis"])]
-        return op.with_input(1, writer.inputs[0]) if writer is not None and is_wrap else op
-
-    ops = [read_directly(op) for op in graph.ops]
-    changed = any(new is not old for new, old in zip(ops, graph.ops, strict=True))
-    return remove_dead_code.run(graph.evolve(ops=ops), None)[0] if changed else graph
+    writers, direct = graph.producers(), dict[int, Op]()
+    for op in graph.of_kind("Gather"):
+        wrap, rows = writers.find(op.inputs[1], "FloorMod"), graph[op.inputs[0]].static_shape
+        size = graph.constant(wrap.inputs[1]) if wrap is not None else None
+        if wrap is not None and rows is not None and size is not None and size.tolist() == rows[int(op["axis"])]:
+            direct[id(op)] = op.with_input(1, wrap.inputs[0])
+    ops = [direct.get(id(op), op) for op in graph.ops]
+    return remove_dead_code.run(graph.evolve(ops=ops), None)[0] if direct else graph
 
 
 def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
     """A Clip as the Max and Min that TFLite has, and an activation of float values by itself."""
     result = graph[op.outputs[0]] if op.outputs else None
-    if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
+    if kind_of(op).clips and result is not None and op.has(1) and op.has(2):
         lower = graph.names(tensors).fresh(f"{result.name}/lower")
         tensors[lower] = replace(result, name=lower)
         return [Op("Max", op.inputs[:2], (lower,), {}, op.source), Op("Min", (lower, op.inputs[2]), op.outputs, {}, op.source)]
@@ -75,7 +72,7 @@ def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
 
 def _dequantize_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     """A Max or Min of quantized data and one quantized number, as of that real number."""
-    if op.kind not in ("Max", "Min"):
+    if not kind_of(op).picks:
         return op
     names = list(op.inputs)
     for index, name in enumerate(names):
@@ -101,7 +98,7 @@ def _remove_identities(graph: Graph) -> Graph:
     renamed: dict[str, str] = {}
     gone: set[int] = set()
     for op in graph.ops:
-        if op.kind != "Identity":
+        if not kind_of(op).copies:
             continue
         source, result = op.inputs[0], op.outputs[0]
         if result not in graph.public:
@@ -153,7 +150,7 @@ def _make_per_tensor(tensor: Tensor) -> Tensor:
 
 def _reshape_to_identity(graph: Graph, op: Op) -> Op:
     """An Identity for a Reshape that changes neither shape nor quantization."""
-    if op.kind != "Reshape":
+    if not kind_of(op).keeps_order:
         return op
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
     same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_quantization(result)

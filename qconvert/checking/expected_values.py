@@ -89,7 +89,7 @@ def sum_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     the absolute values); four further roundings are of the product, a dequantized weight, the bias and the result. None for operators
     that are no sums.
     """
-    if op.kind == "BatchNormalization":
+    if kind_of(op).normalizes:
         return _normalized_bound(graph, op, values)
     if kind_of(op).sum_sign:
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
@@ -143,7 +143,7 @@ def propagate_errors(graph: Graph, op: Op, errors: Array, values: Arrays) -> Arr
 def _evaluate_absolute(graph: Graph, op: Op, values: Arrays) -> Array | None:
     """The operator, without its activation, on the absolute values of what it sums."""
     kind = kind_of(op)
-    plain = Op(op.kind, op.inputs, op.outputs, {**op.attributes, **{key: "" for key in _ROUNDS if op.attributes.get(key)}}, op.source)
+    plain = op.with_attributes(**{key: "" for key in _ROUNDS if op.attributes.get(key)})
     inputs: list[Array | None] = []
     tensors: list[Tensor | None] = []
     for index, name in enumerate(op.inputs):

@@ -93,7 +93,7 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     if op.kind == "DynamicQuantizeLinear" or kind_of(op).is_structural:
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
-    return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain
+    return rule in ("move", "relabel", "index", "plain") or kind_of(op).dequantizes or plain
 
 
 #: Operators of ONNX that have no kind of their own and depend on the sizes of their data alone.
@@ -102,7 +102,7 @@ _OF_SIZES = frozenset(("Size", "EyeLike"))
 
 def is_shape_query(op: Op) -> bool:
     """Whether the result of an operator depends on the sizes of its data alone."""
-    return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else kind_of(op).reads_shape
+    return str(op["op_type"]) in _OF_SIZES if kind_of(op).rule == "opaque" else kind_of(op).reads_shape
 
 
 def is_value_independent(graph: Graph, op: Op) -> bool:
@@ -160,7 +160,7 @@ def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Arr
     writers = side.graph.producers()
     for name, again in (item for part in pieces.parts(known.__getitem__) for item in part.items() if item[0] in own):
         wrong, largest = _count_differing(own[name], again)
-        rounded = name in writers and writers[name].kind == "Quantize"
+        rounded = name in writers and kind_of(writers[name]).quantizes
         if wrong and not (rounded and largest <= 1 and wrong <= _count_float_ties(side.graph[name], own[name])):
             reason = f"reading error: what is read of {side.path.name} does not compute the file's own values"
             found[name] = Finding("unexplained", reason, 1 - wrong / max(own[name].size, 1), largest, 0.0, wrong)
@@ -199,7 +199,7 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
     from onnx import numpy_helper
 
     values = {item.name: item for item in model.graph.initializer}
-    turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if op.kind == "ConvTranspose"}
+    turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if kind_of(op).spreads}
     found: dict[str, str] = {}
     for node in model.graph.node:
         if node.op_type != "DequantizeLinear" or not all(name in values for name in node.input):

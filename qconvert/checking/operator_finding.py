@@ -35,11 +35,6 @@ UNKNOWN = "values differ"
 _LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 #: The kernels as which a result rounds that was made of a .tflite file.
 _LITERT = "litert:default"
-#: Kernels of these are off by some last bits of 1, not of their result, where that is next to zero: exp(x) - 1, and 1 / (1 + exp(-x)) by a
-#: rational function (onnxruntime, LiteRT: up to 1.7e-7 between any two of them, in windows of 1e-5 to 1 around 37 places from -20 to 20).
-_NEAR_ZERO = dict.fromkeys(("Sigmoid", "Elu", "Celu", "Selu", "HardSwish", "Sin", "Cos", "Log"), 2e-2)
-#: x * (1 + erf(x / sqrt(2))) / 2 cancels where x is well below zero: it is off by 2^-24 of x, not of itself (up to 6.6e-7, likewise).
-_NEAR_ZERO["Gelu"] = 1e-1
 #: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
 _LARGEST_SHARE_16 = 2.0**-10
 #: The same where a whole kernel computes in float16 and the result is stored as float32: sums of some products, curves by tables.
@@ -86,7 +81,7 @@ class Judge:
             pair: what the source and the result compute from them, both as the source stores it.
         """
         a, b = pair
-        if op.kind == "Cast" and op.inputs[0] in values and a.shape == b.shape:
+        if kind_of(op).nearby and op.inputs[0] in values and a.shape == b.shape:
             b = np.where(_is_out_of_range(values[op.inputs[0]], a), a, b)
             pair = a, b
         if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
@@ -94,7 +89,7 @@ class Judge:
             return Finding("equal", "integers are moved" if moves else "", 1.0)
         if a.shape != b.shape:
             return Finding.of_shapes(a, b)
-        if op.kind == "Opaque":
+        if kind_of(op).rule == "opaque":
             return self._judge_block_product(op, values, pair) or _compare_inexact(a, b)
         if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
@@ -107,7 +102,7 @@ class Judge:
         found = self._judge_pair(op, index, {**values, **fixed}, pair)
         if found.is_fault and any(item and item in values and item not in self.settled for item in op.inputs):
             found = min(found, self._judge_pair(op, index, {**self._settle(values), **fixed}, pair), key=lambda item: item.rank)
-        if found.is_fault and op.kind == "Dequantize":
+        if found.is_fault and kind_of(op).dequantizes:
             found = self._judge_quantized_floats(op, values, pair) or found
         if found.is_fault:
             found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
@@ -140,7 +135,7 @@ class Judge:
         name = op.inputs[0] if op.inputs else ""
         before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
         if (
-            op.kind != "Dequantize"
+            not kind_of(op).dequantizes
             or name not in self.sides[1].unrounded
             or before is None
             or quantization is None
@@ -270,7 +265,7 @@ class Judge:
         while before is not None:
             for name in before.inputs[1:]:
                 maker = self.writers.get(name)
-                stored = self.graph.constant(maker.inputs[0]) if maker is not None and maker.kind == "Dequantize" else None
+                stored = self.graph.constant(maker.inputs[0]) if maker is not None and kind_of(maker).dequantizes else None
                 if maker is not None and stored is not None:
                     found[name] = evaluate_op(self.graph, maker, [stored])[0].stored
             near = [name for i in find_passed_inputs(self.graph, before) if (name := before.inputs[i]) and not self.graph[name].is_constant]
@@ -287,7 +282,7 @@ class Judge:
         found = exact_value(self.graph, op, values, index, self.writers)
         if found is not None:
             real, rounder = found
-            if a.dtype.kind == "f" and rounder.kind != "Dequantize":
+            if a.dtype.kind == "f" and not kind_of(rounder).dequantizes:
                 return self._judge_floats(op, index, rounder, values, pair, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 summed = self._sum_before_activation(op, index, rounder, values)
@@ -330,7 +325,7 @@ class Judge:
                     return found
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
-            return _compare_inexact(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+            return _compare_inexact(a, b, kind_of(rounder).cancels_below)
         found = classify_sums(a, b, own, its)
         if not found.is_fault or not any(way.startswith("dynamic") for way in sums):
             return found

@@ -215,7 +215,7 @@ def _is_declared(other: Graph, name: str) -> bool:
     writers, declared = other.producers(), declared_names(other)
     is_rounded = False
     while (op := writers.get(name)) is not None and kind_of(op).rule in ("move", "relabel", "convert"):
-        is_rounded = is_rounded or (op.kind == "Quantize" and name in declared)
+        is_rounded = is_rounded or (kind_of(op).quantizes and name in declared)
         name = op.inputs[0]
     return is_rounded and op is not None and op.kind == "LSTM"
 

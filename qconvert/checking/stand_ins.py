@@ -117,7 +117,7 @@ def _find_unquantized(graph: Graph, encodings: Encodings) -> list[str]:
     found = []
     for op in graph.ops:
         rounded = kind_of(op).rule == "real" and not kind_of(op).clips
-        rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
+        rounded |= kind_of(op).quantizes and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
         if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_find_activations(graph, op))):
             found.append(op.outputs[0])
     return found
@@ -135,7 +135,7 @@ def _follow_movement(graph: Graph, names: Collection[str]) -> set[str]:
 def _find_unrounded_outputs(graph: Graph, real: Collection[str]) -> list[str]:
     """The real outputs that come of results without a quantization."""
     moved = _follow_movement(graph, real)
-    return [op.outputs[0] for op in graph.ops if op.kind == "Dequantize" and op.inputs[0] in moved and op.outputs[0] in graph.outputs]
+    return [op.outputs[0] for op in graph.of_kind("Dequantize") if op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
 def _find_activations(graph: Graph, op: Op) -> list[str]:

@@ -164,12 +164,17 @@ def _unary(
 
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 _ALPHA = has(alpha=number(1.0))
+#: Kernels of these are off by some last bits of 1, not of their result, where that is next to zero: exp(x) - 1, and 1 / (1 + exp(-x)) by a
+#: rational function (onnxruntime, LiteRT: up to 1.7e-7 between any two of them, in windows of 1e-5 to 1 around 37 places from -20 to 20).
+_OFF_BY_BITS_OF_1 = 2e-2
+#: x * (1 + erf(x / sqrt(2))) / 2 cancels where x is well below zero: it is off by 2^-24 of x, not of itself (up to 6.6e-7, likewise).
+_OFF_BY_BITS_OF_X = 1e-1
 
 KINDS = (
     _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: iter([(0, -wanted[1], wanted[1])])),
     _unary("Neg", np.negative, numeric_fold(np.negative), polynomial=lambda form: subtract_polynomials((), form)),
     _unary("Exp", np.exp, None, fixed_bounds(0.0)),
-    _unary("Log", np.log, domain=of_positive_data()),
+    _unary("Log", np.log, domain=of_positive_data(), cancels_below=_OFF_BY_BITS_OF_1),
     _unary(
         "Sqrt",
         np.sqrt,
@@ -186,8 +191,8 @@ KINDS = (
     _unary("Floor", np.floor, nearby=True),
     _unary("Ceil", np.ceil, nearby=True),
     _unary("Sign", np.sign, numeric_fold(np.sign, floats=False), fixed_bounds(-1.0, 1.0)),
-    _unary("Sin", np.sin, None, fixed_bounds(-1.0, 1.0)),
-    _unary("Cos", np.cos, None, fixed_bounds(-1.0, 1.0)),
+    _unary("Sin", np.sin, None, fixed_bounds(-1.0, 1.0), cancels_below=_OFF_BY_BITS_OF_1),
+    _unary("Cos", np.cos, None, fixed_bounds(-1.0, 1.0), cancels_below=_OFF_BY_BITS_OF_1),
     _unary("Tan", np.tan),
     _unary("Asin", np.arcsin),
     _unary("Acos", np.arccos),
@@ -209,7 +214,12 @@ KINDS = (
         fold=_clip_fold,
         layout=ELEMENTWISE,
     ),
-    _unary("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1), kernel=("tflite_hard_swish", _hard_swish_by_tflite)),
+    _unary(
+        "HardSwish",
+        lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+        kernel=("tflite_hard_swish", _hard_swish_by_tflite),
+        cancels_below=_OFF_BY_BITS_OF_1,
+    ),
     _unary(
         "HardSigmoid",
         lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
@@ -224,14 +234,14 @@ KINDS = (
         attributes=has(alpha=number(0.01)),
         scales_channels=True,
     ),
-    _unary("Elu", lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x), attributes=_ALPHA),
-    _unary("Celu", celu, attributes=_ALPHA),
-    _unary("Selu", selu, attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA))),
+    _unary("Elu", lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x), attributes=_ALPHA, cancels_below=_OFF_BY_BITS_OF_1),
+    _unary("Celu", celu, attributes=_ALPHA, cancels_below=_OFF_BY_BITS_OF_1),
+    _unary("Selu", selu, attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA)), cancels_below=_OFF_BY_BITS_OF_1),
     _unary("ThresholdedRelu", lambda x, alpha: np.where(x > alpha, x, 0.0), attributes=_ALPHA),
     _unary("Shrink", shrink, attributes=has(lambd=number(0.5), bias=number(0.0))),
     _unary("Swish", lambda x, alpha: x * sigmoid(alpha * x), attributes=_ALPHA),
-    _unary("Gelu", gelu, attributes=has(approximate=choice(("none", "tanh"), "none"))),
-    _unary("Sigmoid", sigmoid, None, fixed_bounds(0.0, 1.0)),
+    _unary("Gelu", gelu, attributes=has(approximate=choice(("none", "tanh"), "none")), cancels_below=_OFF_BY_BITS_OF_X),
+    _unary("Sigmoid", sigmoid, None, fixed_bounds(0.0, 1.0), cancels_below=_OFF_BY_BITS_OF_1),
     _unary("Tanh", np.tanh, None, fixed_bounds(-1.0, 1.0)),
     _unary("Softplus", softplus, None, fixed_bounds(0.0)),
     _unary("Softsign", lambda x: x / (1 + np.abs(x)), None, fixed_bounds(-1.0, 1.0)),

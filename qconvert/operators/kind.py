@@ -119,6 +119,7 @@ class Kind:
         chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
         quantizes: whether it rounds float values to stored ones (Quantize).
         dequantizes: whether it gives the float values of stored ones (Dequantize).
+        picks: 1 if each element of the result is the larger of two (Max), -1 if it is the smaller (Min), 0 of all else.
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
         nearby: whether it is that of its data, or a number next to it (Floor, Cast).
         averages: whether each element of the result is a sum of data, or their mean (AveragePool, ReduceSum).
@@ -133,6 +134,8 @@ class Kind:
         affine: of an operator on data and a constant: (place of the constant, its values) -> the factor of the data and what is added to
             them; None where the result is no such sum, or for all of its operators.
         sum_sign: 1 of a sum of two operands, -1 of a difference, 0 of all else.
+        cancels_below: of functions whose float kernels lose digits where terms cancel: how large a result is taken to be at least where
+            those of two runtimes are compared.
         float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
         recurs: whether its data after the first are its states, and its results after the first their next values (LSTM, SVDF).
         attributes: every attribute.
@@ -163,6 +166,7 @@ class Kind:
     calls: Calls = lambda op: ()
     tensor_rule: TensorRule | None = None
     chooses: bool = False
+    picks: int = 0
     quantizes: bool = False
     dequantizes: bool = False
     clips: bool = False
@@ -176,6 +180,7 @@ class Kind:
     compares: bool = False
     affine: Affine | None = None
     sum_sign: int = 0
+    cancels_below: float = 0.0
     float_kind: str = ""
     recurs: bool = False
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)

@@ -148,7 +148,7 @@ def _is_alike(kind: Kind, other: Kind) -> bool:
 def _may_follow(op: Op) -> bool:
     """Whether a conversion may put such an operator after another one: to change quantization, layout or shape, or as its limits."""
     kind = kind_of(op)
-    return kind.rule == "convert" or kind.keeps_elements or kind.clips or kind.copies or op.kind in ("Max", "Min")
+    return kind.rule == "convert" or kind.keeps_elements or kind.clips or kind.copies or bool(kind.picks)
 
 
 def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
