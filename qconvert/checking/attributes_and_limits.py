@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from math import inf, isclose
 
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range
-from qconvert.graph import Graph, Op, Tensor, integer_range
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history, read_entries, read_names
-from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators import Kind, is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 from qconvert.rules.changed_values import paired_inputs
 
@@ -31,13 +31,13 @@ def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
     for op in graph.ops:
         name = next(filter(None, op.outputs), "")
         pair = writers.get(name)
-        if pair is not None and pair.kind == op.kind and pair.outputs[: len(op.outputs)] == op.outputs:
+        if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
             lines = (
                 _compare_activation(graph, op, other, pair)
                 + _compare_rounding(graph, op, other, pair)
                 + _compare_arithmetic(graph, op, pair)
                 + _compare_formula(op, pair)
-                + _compare_numbers(op, pair, _find_factor(other, writers.get(next(iter(pair.inputs), ""))))
+                + _compare_numbers(op, pair, _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul")))
             )
             if lines:
                 found[name] = ", ".join(lines)
@@ -110,8 +110,8 @@ def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
 
 
 def _find_factor(graph: Graph, op: Op | None) -> float:
-    """The constant by which an operator multiplies its data, as formats write Softmax's beta; 1 if it does no such thing."""
-    if op is None or op.kind != "Mul":
+    """The constant by which a Mul multiplies its data, as formats write Softmax's beta; 1 without one."""
+    if op is None:
         return 1.0
     constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
     return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
@@ -140,28 +140,10 @@ def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
     return found
 
 
-def has_same_steps(a: Tensor, b: Tensor) -> bool:
-    """Whether the quantizations of two tensors have the same steps, stored in types of one width: one scale, and zero points as far above
-    the lowest integer."""
-    own, its = a.per_tensor, b.per_tensor
-    if own is None or its is None:
-        return False
-    (low, high), (other_low, other_high) = integer_range(a.dtype), integer_range(b.dtype)
-    return own.point - low == its.point - other_low and high - low == other_high - other_low and own.step == its.step
-
-
-def is_storage(graph: Graph, op: Op) -> bool:
-    """Whether a Requantize only stores the same steps in another integer type."""
-    return op.kind == "Requantize" and has_same_steps(graph[op.inputs[0]], graph[op.outputs[0]])
-
-
 #: By how many steps of its quantization an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
 #: By what share ends of float values may be off: formats hold them as float32.
 _LIMIT_ROUNDING = 1e-5
-
-#: What conversions make of each other.
-_SAME_KIND = {"MatMul": "Gemm", "Conv": "Gemm", "GlobalAveragePool": "ReduceMean", "AveragePool": "ReduceMean", "Sub": "Add"}
 
 Limits = tuple[float, float]
 
@@ -184,7 +166,7 @@ def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dic
     read = ((op.outputs[0], f"its data {a.name!r} lie", a.name, b.name) for op, a, b in floats)
     for name, words, before, after in (*same, *read):
         own, its = _Ends.of(graph, writers, before, closest=True), _Ends.of(other, others, after, closest=True)
-        alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
+        alike = own.function and own.function == its.function and not (own.names | its.names).intersection(declared)
         alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
         if alike and not all(_is_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
             found.setdefault(name, f"{words} {_format_limits(its.limits)} instead of {_format_limits(own.limits)}")
@@ -215,13 +197,14 @@ class _Ends:
 
     Attributes:
         limits: the lowest and the highest value.
-        kind: of the operator that computes the values passed on to the tensor; "" without one, or for data movement and choices.
+        function: what the operator computes whose values are passed on to the tensor: its kind, or what all those are that conversions make
+            of each other; "" without one, or for data movement and choices.
         names: of the tensors from there on.
         step: the coarsest of their quantizations; 0 where they have none.
     """
 
     limits: Limits
-    kind: str
+    function: str
     names: frozenset[str]
     step: float
 
@@ -235,10 +218,20 @@ class _Ends:
                 low, high = max(low, ends[0]), min(high, ends[1])
             name = _find_passed_input(graph, op, closest=closest)
             if not name:
-                computes = op is not None and kind_of(op).rule == "real" and not kind_of(op).chooses
-                kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
-                return cls((low, high), kind, frozenset(names), max(_step_size(graph[item]) for item in names))
+                return cls(
+                    (low, high),
+                    "" if op is None else _name_function(kind_of(op)),
+                    frozenset(names),
+                    max(_step_size(graph[item]) for item in names),
+                )
             names.add(name)
+
+
+def _name_function(kind: Kind) -> str:
+    """See _Ends.function."""
+    if kind.rule != "real" or kind.chooses:
+        return ""
+    return "product" if kind.sums_products else "mean" if kind.averages else "sum" if kind.sum_sign else kind.name
 
 
 def _quantized_range(tensor: Tensor) -> Limits:
@@ -270,7 +263,7 @@ def _find_passed_input(graph: Graph, op: Op | None, *, closest: bool = False) ->
     if op is None:
         return ""
     kind = kind_of(op)
-    if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
+    if kind.clips or kind.rule == "convert" or kind.keeps_elements or kind.copies:
         return op.inputs[0]
     if _find_bound(graph, op, closest=closest) is not None:
         return next(name for name in op.inputs if not graph[name].is_constant)
@@ -279,13 +272,13 @@ def _find_passed_input(graph: Graph, op: Op | None, *, closest: bool = False) ->
 
 def _find_bound(graph: Graph, op: Op, *, closest: bool = False) -> float | None:
     """The number that Max or Min compare their data with, the closest of several; None where that is not one constant number."""
-    constants = [name for name in op.inputs if graph[name].is_constant] if op.kind in ("Max", "Min") and len(op.inputs) == 2 else []
+    constants = [name for name in op.inputs if graph[name].is_constant] if kind_of(op).picks else []
     if len(constants) != 1:
         return None
     values = graph[constants[0]].float_values()
     if not closest or values.size < 2:
         return _constant_number(graph, constants[0])
-    return float(values.min() if op.kind == "Min" else values.max())
+    return float(values.max() if kind_of(op).picks > 0 else values.min())
 
 
 def _constant_number(graph: Graph, name: str) -> float | None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import declared_roundings, is_storage, rounding_of
+from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
 from qconvert.checking.outputs import absolute_difference, largest_magnitude
+from qconvert.checking.same_codes import is_storage
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate, evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op
@@ -42,7 +43,7 @@ def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Co
     producers = other.producers()
     for op in graph.ops:
         pair = producers.get(op.outputs[0]) if op.outputs else None
-        stays = pair is not None and pair.kind == op.kind and len(pair.inputs) > 2 and bool(pair.inputs[2])
+        stays = pair is not None and kind_of(pair) is kind_of(op) and pair.has(2)
         if not stays or pair is None or other[pair.inputs[2]].dtype != "float32":
             added = _bias_tolerance(graph, op)
             found.update({name: found.get(name, 0.0) + added for name in op.outputs if added})
@@ -67,7 +68,7 @@ def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: C
         step = quantization.step
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
         rounds = kind_of(op).rule in ("real", "convert") and not is_storage(other, op)
-        coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
+        coarse = 0.5 if kind_of(op).requantizes and rounds and before else 0.0
         for name in op.outputs:
             if name in shared:
                 if before:

@@ -9,11 +9,14 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.checking.attributes_and_limits import has_same_steps, is_redundant_limit, is_storage
+from qconvert.checking.attributes_and_limits import is_redundant_limit
+from qconvert.checking.equal_operators import find_representatives, find_unclipped
 from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
+from qconvert.checking.same_codes import has_same_steps, is_storage
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
+from qconvert.rewriting.parts import dequantized_source
 
 
 def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
@@ -190,18 +193,17 @@ def _has_all_elements(op: Op) -> bool:
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
     """Whether an operator of the source gives float values that the result has of one of `names`."""
-    pair = writers.get(op.outputs[0]) if op.kind == "Dequantize" else None
-    return pair is not None and pair.kind == "Dequantize" and pair.inputs[0] in names
+    return kind_of(op).dequantizes and dequantized_source(writers, op.outputs[0]) in names
 
 
 def _is_same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
     """Whether the source's operator and the result's round the same float values, which may be stored in another type of as many codes."""
-    if pair is None or op.kind != pair.kind or op.kind not in ("Quantize", "Requantize"):
+    if pair is None or kind_of(op) is not kind_of(pair) or not (kind_of(op).quantizes or kind_of(op).requantizes):
         return False
     before: Op | None = op
     while before is not None and before.inputs[0] != pair.inputs[0]:
         before = own.get(before.inputs[0])
-        if before is None or before.kind != "Requantize" or not _is_carrier(graph, before, before.inputs[0]):
+        if before is None or not kind_of(before).requantizes or not _is_carrier(graph, before, before.inputs[0]):
             return False
     return True
 
@@ -225,15 +227,6 @@ def _is_carrier(graph: Graph, op: Op, name: str) -> bool:
     return _is_clip(graph, op) or kind_of(op).rule == "move" or is_storage(graph, op)
 
 
-def _values_key(tensor: Tensor) -> tuple[object, ...]:
-    """What says which values a tensor can hold: int8 and uint8 may have the same."""
-    quantization = tensor.quantization
-    if quantization is None or not quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
-        return tensor.dtype, quantization and quantization.key
-    low, high = integer_range(tensor.dtype)
-    return high - low, quantization.step, quantization.point - low, quantization.quant_min, quantization.quant_max
-
-
 def _scale(graph: Graph, name: str) -> float:
     quantization = graph[name].quantization
     return 0.0 if quantization is None else quantization.step
@@ -254,45 +247,11 @@ def _find_roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def find_representatives(graph: Graph, preferred: Collection[str]) -> dict[str, str]:
-    """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
-    operands onto the same steps."""
-    equals: dict[object, str] = {}
-    found: dict[str, str] = {}
-    chosen: dict[str, str] = {}
-    for op in graph.ops:
-        what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
-        for index, name in enumerate(op.outputs):
-            if name and not kind_of(op).is_structural:
-                first = found[name] = equals.setdefault((what, index, _values_key(graph[name])), name)
-                if name in preferred:
-                    chosen.setdefault(first, name)
-    return {name: chosen.get(first, first) for name, first in found.items()}
-
-
-def _find_unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
-    """The result of each operator with a fused activation, with that of an equal operator without one, which may be clipped instead."""
-    plain: dict[object, list[str]] = {}
-    fused: dict[object, list[str]] = {}
-    for op in graph.ops:
-        if "activation" in op.attributes and len(op.outputs) == 1:
-            rest = sorted((key, value) for key, value in op.attributes.items() if key != "activation")
-            quantization = graph[op.outputs[0]].quantization
-            what = (
-                op.kind,
-                tuple(first.get(name, name) for name in op.inputs),
-                repr(rest),
-                quantization and (quantization.scale.tobytes(), quantization.zero_point.tobytes()),
-            )
-            (fused if op["activation"] else plain).setdefault(what, []).append(op.outputs[0])
-    return {name: first.get(plain[what][0], plain[what][0]) for what, names in fused.items() if what in plain for name in names}
-
-
 def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
     """Return whether an operator returns the values of `root`: as floats, in another shape or layout, under another name, within limits
     outside its quantized range, or requantized to its quantization."""
     a, b = graph[root], graph[op.outputs[0]]
-    if op.kind in ("Dequantize", "Identity"):
+    if kind_of(op).dequantizes or kind_of(op).copies:
         return True
     limits = is_redundant_limit(graph, op, root)
     if limits and not b.is_quantized:
@@ -305,7 +264,7 @@ def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str
     """For each shared tensor that is computed, the shared ones next before it."""
     computed: dict[str, frozenset[str]] = {}
     forms = _find_other_forms(graph, shared)
-    unclipped = {name: item for name, item in _find_unclipped(graph, first).items() if item in shared}
+    unclipped = {name: item for name, item in find_unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
         unread = is_shape_query(op) or is_value_independent(graph, op)
         names = [] if unread else [first.get(name, name) for name in op.inputs if name]
@@ -337,7 +296,7 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     if kind_of(op).rule == "relabel":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
     moved = kind_of(op).keeps_elements and a.name.startswith(f"{name}/")
-    return moved or is_storage(graph, op) or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
+    return moved or is_storage(graph, op) or kind_of(op).copies or (kind_of(op).dequantizes and not stored)
 
 
 def _join_names(names: Collection[str]) -> str:

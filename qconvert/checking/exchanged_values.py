@@ -11,14 +11,12 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.arithmetic.storage import REALS
 from qconvert.checking.memory import Splitting
-from qconvert.graph import Array, Graph, Tensor, integer_range
+from qconvert.checking.same_codes import shift_codes
+from qconvert.graph import Array, Graph, Tensor
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators.properties import permutation
 
 LAYOUTS = ("channels_first", "channels_last")
-
-#: Types of one width: one side's integers are the other's, moved.
-SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +108,6 @@ def _convert_storage(tensor: Tensor, data: Array, have: str, want: str) -> Array
         return np.asarray(dequantize(data, tensor.quantization), np.float32)
     # What the source's limits cut off is seen.
     return quantize(data.astype(np.float64), replace(tensor.quantization, quant_min=None, quant_max=None), want)
-
-
-def shift_codes(value: Array, have: str, want: str) -> Array:
-    """Signed integers as unsigned ones of their width, or the reverse."""
-    offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
-    return (value.astype(np.int32) + offset).astype(want) if offset else value
 
 
 def to_float(tensor: Tensor, value: Array) -> Array:

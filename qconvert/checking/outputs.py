@@ -10,8 +10,9 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.exchanged_values import SAME_CODES, shift_codes, to_float
+from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.findings import OutputComparison
+from qconvert.checking.same_codes import SAME_CODES, shift_codes
 from qconvert.errors import OptionError, format_count
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes

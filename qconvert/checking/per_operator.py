@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from qconvert.arguments import Progress
-from qconvert.checking.exchanged_values import SAME_CODES, Exchange, Form, find_transposed
+from qconvert.checking.exchanged_values import Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import find_reading_errors, find_settled, find_varying
 from qconvert.checking.findings import (
@@ -31,9 +31,11 @@ from qconvert.checking.operator_finding import UNKNOWN, add_changed_findings
 from qconvert.checking.outputs import Border
 from qconvert.checking.recurrent import restart
 from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
+from qconvert.checking.same_codes import SAME_CODES
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Arrays, Graph, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside, LoadedModel
 
@@ -254,9 +256,7 @@ def _keep_fitting_operators(source: Side, sizes: Mapping[str, int], room: Room) 
 
 def _find_dropped_identities(graph: Graph, border: Border) -> set[int]:
     """Positions of Identities that give an output, for which the result gives out the tensor itself, under its own name."""
-    return {
-        position for position, op in enumerate(graph.ops) if op.kind == "Identity" and border.outputs.get(op.outputs[0]) == op.inputs[0]
-    }
+    return {position for position, op in enumerate(graph.ops) if kind_of(op).copies and border.outputs.get(op.outputs[0]) == op.inputs[0]}
 
 
 def _check_full_ranges(comparison: Comparison, shared: set[str], values: Arrays, until: float) -> Iterator[tuple[str, Finding]]:

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import has_same_steps
 from qconvert.checking.exchanged_values import Form, to_float
 from qconvert.checking.file_in_runtime import Side
-from qconvert.graph import Array, Arrays, Graph, Op, Tensor
+from qconvert.checking.same_codes import stored_offset
+from qconvert.graph import Array, Arrays, Graph, Op
 from qconvert.graph.metadata import DYNAMIC_RANGE, read_entries
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
@@ -41,7 +41,7 @@ def match_tensors(graph: Graph, other: Graph, declared: Collection[str]) -> dict
         new = {
             name: own
             for name, own in _match_next(graph, _rename_in_graph(other, found))
-            if own in declared or _has_same_quantization(graph[name], other[own])
+            if own in declared or stored_offset(graph[name], other[own]) is not None
         }
         if not new:
             return found
@@ -85,12 +85,6 @@ def _match_product_data(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]
         name, own = before.inputs[0], pair.inputs[0]
         if name != own and not (graph[name].is_constant or other[own].is_constant):
             yield name, own
-
-
-def _has_same_quantization(a: Tensor, b: Tensor) -> bool:
-    if a.quantization is None or b.quantization is None:
-        return a.dtype == b.dtype and a.quantization is b.quantization
-    return has_same_steps(a, b)
 
 
 def find_forms(graph: Graph, other: Graph, names: Mapping[str, str], values: Arrays, found: Arrays) -> dict[str, Form]:

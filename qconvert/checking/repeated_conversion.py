@@ -96,7 +96,7 @@ def _find_dequantized(graph: Graph) -> set[str]:
     return {
         name
         for op in graph.ops
-        if op.kind == "Dequantize" or kind_of(op).rule in ("move", "relabel")
+        if kind_of(op).dequantizes or kind_of(op).rule in ("move", "relabel")
         for name in op.outputs
         if name and "float" in graph[name].dtype
     }

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.attributes_and_limits import is_storage
 from qconvert.checking.classify import resolve_runtime
 from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.outputs import absolute_difference
+from qconvert.checking.same_codes import is_storage
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
@@ -127,7 +127,7 @@ class Requantized:
         ideal = self._compute_ideal(op, index, values, judge)
         judged = None if ideal is None else judge.finding(op, index, values, (ideal, found))
         names = [name for name in op.inputs if name in self.entering and name in values]
-        if judged is None or not judged.is_fault or not names or op.kind == "Requantize":
+        if judged is None or not judged.is_fault or not names or kind_of(op).requantizes:
             return judged, ideal
         tensors = [replace(self.graph[name], dtype=to.dtype, quantization=to.quantization) for name in names if (to := self.entering[name])]
         rounded = {t.name: _requantize_values(self.graph[t.name], t, values[t.name]) for t in tensors}
@@ -184,7 +184,7 @@ def _find_entering(source: Graph, other: Graph, declared: Collection[str], found
     """Yield the tensors that the result rounds to a declared quantization for their readers; the source has only their own."""
     writers = other.producers()
     for op in other.ops:
-        if op.kind != "Requantize" or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
+        if not kind_of(op).requantizes or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
             continue
         name = op.inputs[0]
         while name not in source.tensors and (before := writers.get(name)) is not None:
@@ -211,8 +211,8 @@ def _find_computed(graph: Graph, names: set[str]) -> frozenset[str]:
 
 def _map_quantized_io(graph: Graph) -> dict[str, Tensor]:
     """The integers of real graph inputs that are quantized at once, and of real outputs that come from integers, by the edges' names."""
-    found = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize" and op.inputs[0] in graph.inputs}
-    return found | {op.outputs[0]: graph[op.inputs[0]] for op in graph.ops if op.kind == "Dequantize" and op.outputs[0] in graph.outputs}
+    found = {op.inputs[0]: graph[op.outputs[0]] for op in graph.of_kind("Quantize") if op.inputs[0] in graph.inputs}
+    return found | {op.outputs[0]: graph[op.inputs[0]] for op in graph.of_kind("Dequantize") if op.outputs[0] in graph.outputs}
 
 
 def _is_single_move(graph: Graph, op: Op) -> bool:

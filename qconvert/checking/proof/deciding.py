@@ -1,42 +1,34 @@
 """Whether an operator gives the same integers on both sides for every input: as the rows of their kernels say (kernels/), or from a run
-with all codes of its operands.
+with all codes of its operands (running_codes.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 
 import numpy as np
 
 from qconvert.arithmetic import split_product
-from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.proof.classes import Proved
-from qconvert.checking.proof.correspondence import Group, Pair, Trace
-from qconvert.checking.proof.stored_values import has_byte_codes
-from qconvert.conversion.saving import save
-from qconvert.errors import QConvertError, format_count
-from qconvert.evaluate.curves import codes_of
-from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph, Op, Tensor, integer_range
+from qconvert.checking.proof.correspondence import Pair, Trace
+from qconvert.checking.proof.groups import Group
+from qconvert.errors import format_count
+from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import (
     WITH_16_BITS,
-    all_codes,
     compare_products,
     decided_integers,
     find_float_limits,
     floats_in_order,
     integers_for_all,
     integers_for_sums,
-    pair_codes,
 )
 from qconvert.kernels.sums import SumReference
 from qconvert.operators import kind_of
-from qconvert.operators.properties import ELEMENTWISE
 
 #: Codes of one operand of 8 bits, and of two.
 _CODES, _PAIRS = 2**8, 2**16
@@ -147,8 +139,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E0", "identical parameters")
     if rule == "stored":  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
-    if not trace.result[output].is_quantized:
-        return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
+    if not trace.result.graph[output].is_quantized:
+        return found("E0", "identical parameters") if _is_exact(trace.result.graph, pair.result) else found("?", why=_REALS)
     if rounds_floats(trace, pair):
         known = other.has_forms or not other.form
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
@@ -177,15 +169,15 @@ def decide_group(group: Group, trace: Trace, runs: tuple[RunGroup, RunGroup]) ->
         trace: whose graphs have them.
         runs: what runs the operators of source and result for all codes of what they read.
     """
-    output = group.source[-1]
-    found = partial(Proved, output.label, group.name)
+    graphs = trace.source.graph, trace.result.graph
+    found = partial(Proved, group.source[-1].label, group.name)
     if group.is_aligned:
         values = [run(names, group.name) for run, names in zip(runs, zip(*group.inputs, strict=True), strict=True)]
         if values[0] is not None and values[1] is not None:
-            return _decide_by_codes(found, values[0], values[1], [graph[group.name].dtype for graph in (trace.source, trace.result)])
+            return _decide_by_codes(found, values[0], values[1], [graph[group.name].dtype for graph in graphs])
     written = f"it is written as {format_count(len(group.result), 'operator')}"
     names = {name for ops in (group.source, group.result) for op in ops for name in op.outputs if name}
-    is_float = any("float" in graph[name].dtype for graph in (trace.source, trace.result) for name in names if name in graph.tensors)
+    is_float = any("float" in graph[name].dtype for graph in graphs for name in names if name in graph.tensors)
     return found("?", why=f"{written} of float values, which runtimes round otherwise" if is_float else written)
 
 
@@ -233,7 +225,7 @@ def rounds_floats(trace: Trace, pair: Pair) -> bool:
     """Whether an operator quantizes float values."""
     if kind_of(pair.result).rule != "convert":
         return False
-    given, result = trace.result[pair.result.inputs[0]], trace.result[pair.result.outputs[0]]
+    given, result = (trace.result.graph[name] for name in (pair.result.inputs[0], pair.result.outputs[0]))
     return result.is_quantized and not given.is_quantized
 
 
@@ -284,153 +276,3 @@ def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str
         return found("E1", method)
     off = np.abs(a - b)
     return found("R1", method, f"{int((off > 0).sum())} of {method} differ, by at most {int(off.max())}")
-
-
-#: How far the codes are moved in a second run, so that vectors and what is left over compute the same ones.
-_MOVED = 7
-
-
-def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
-    """The stored results for all codes of an operator's operands; None where it is not run alone.
-
-    Each is computed twice, at different places of vectors, and None is given where the two are not equal.
-
-    Args:
-        side: whose format and runtime are taken.
-        graph, op: the operator.
-    """
-    tried = _codes_to_try(graph, op)
-    if tried is None:
-        return None
-    given, axis, shape = tried
-    codes = {f"x{place}": item for place, item in enumerate(given) if item is not None}
-    names = [name if item is None else f"x{place}" for place, (name, item) in enumerate(zip(op.inputs, given, strict=True))]
-    count, (size, *rest) = len(given) if _is_concat(graph, op) else 1, next(iter(codes.values())).shape
-    tensors = {name: graph[name] for name in names if name and name not in codes}
-    computed = [(name, old, 1) for name, old in zip(names, op.inputs, strict=True) if name in codes]
-    for name, old, times in [*computed, ("y", op.outputs[0], count)]:
-        tensors[name] = Tensor(name, graph[old].dtype, (times * (size + _MOVED), *rest), None, graph[old].quantization)
-    attributes = {**op.attributes, "axis": axis} if axis is not None else op.attributes
-    alone = Graph(op.kind, tensors, (Op(op.kind, tuple(names), ("y",), attributes),), tuple(codes), ("y",))
-    found = _run_twice(side, alone, list(codes.values()), count)
-    return None if found is None else found.reshape(shape)
-
-
-def run_group(side: Side, graph: Graph, ops: Sequence[Op], inputs: Sequence[str], output: str) -> Array | None:
-    """The stored results of operators for all codes of the one or two tensors of bytes that they read: 256, or a row for each code of the
-    first; of operators that put several tensors one after the other those of each. None where they do something else, or are not run alone.
-
-    Args:
-        side: whose format and runtime are taken.
-        graph, ops: the operators, in order.
-        inputs, output: what they read, without constants, and compute.
-    """
-    *before, last = ops
-    joins = _is_concat(graph, last)
-    if joins and [_find_read_tensor(graph, before, name, inputs) for name in last.inputs] != list(inputs):
-        return None
-    if (not joins and len(inputs) > 2) or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
-        return None
-    named = {name: graph[name] for op in ops for name in (*op.inputs, *op.outputs) if name}
-    tables = {op.inputs[0] for op in ops if _reads_table(graph, op)}
-    if any(tensor.data is not None and tensor.data.size > 1 for name, tensor in named.items() if name not in tables):
-        return None
-    elementwise = before if joins else ops
-    if any(len(op.outputs) != 1 or not (kind_of(op).layout is ELEMENTWISE or _reads_table(graph, op)) for op in elementwise):
-        return None
-    if any(tensor.quantization is not None and not tensor.quantization.is_per_tensor for tensor in named.values()):
-        return None
-    each = [codes_of(graph[name].dtype) for name in inputs]
-    codes = each if joins else [item.reshape(-1) for item in np.meshgrid(*each, indexing="ij")]
-    room = (codes[0].size + _MOVED,)
-    tensors = {name: tensor for name, tensor in named.items() if name in tables}
-    for name in named.keys() - tables:
-        tensor = named[name]
-        tensors[name] = replace(tensor, shape=room) if tensor.data is None else replace(tensor, shape=(), data=tensor.data.reshape(()))
-    count = len(inputs) if joins else 1
-    tensors[output] = replace(tensors[output], shape=(count * room[0],))
-    last = last.with_attributes(axis=0) if joins else last
-    found = _run_twice(side, Graph("group", tensors, (*before, last), tuple(inputs), (output,)), codes, count)
-    return None if found is None else found.reshape(-1 if joins else (_CODES,) * len(inputs))
-
-
-def _find_read_tensor(graph: Graph, ops: Sequence[Op], name: str, inputs: Sequence[str]) -> str:
-    """Which of the tensors that operators read one of theirs is computed from; "" if from several or none."""
-    writers = {op.outputs[0]: op for op in ops}
-    while name not in inputs:
-        if name not in writers:  # a constant
-            return ""
-        given = [item for item in writers[name].inputs if item and graph[item].data is None]
-        if len(given) != 1:
-            return ""
-        name = given[0]
-    return name
-
-
-def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int = 1) -> Array | None:
-    """The result of a graph for codes of its inputs, computed twice, at different places of vectors; None where the two differ, or nothing
-    runs it.
-
-    Args:
-        side: whose format and runtime are taken.
-        alone: a graph whose tensors have room for further codes along their first axis.
-        codes: of each input.
-        count: how many results of so many codes the graph puts one after the other.
-    """
-    size = len(codes[0])
-    try:
-        with temporary_folder() as folder:
-            path = Path(folder) / f"one{side.format.suffixes[0]}"
-            save(alone, path, side.format.name)
-            model = side.runtime.open(replace(side.file, path=path, options={}))
-            runs = [
-                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in codes], strict=True))).values()))
-                for first in (0, _MOVED)
-            ]
-    except (QConvertError, ValueError):
-        return None
-    found = [run.reshape(count, size + _MOVED, -1)[:, first : first + size] for run, first in zip(runs, (0, _MOVED), strict=True)]
-    if found[0].dtype.name != alone[alone.outputs[0]].dtype or not np.array_equal(found[0], found[1]):
-        return None
-    return found[0]
-
-
-def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None, tuple[int, ...]] | None:
-    """The stored operands of which the results are all that an operator can give, None for those that stay as they are; its axis there, and
-    the shape of the results. None where these are too many.
-
-    Those are all_codes(); where each element of the result is made of one operand (Concat), the codes of each; and of an operator along an
-    axis of two elements (Softmax of two classes) all pairs.
-    """
-    if _is_concat(graph, op):
-        return [codes_of(graph[name].dtype) for name in op.inputs], 0, (-1,)
-    if (pairs := pair_codes(graph, op)) is not None:
-        return [pairs], 1, (-1, 2)
-    codes = all_codes(graph, op)
-    if codes is None:
-        return None
-    tensors = [graph[name] if name else None for name in op.inputs]
-    stays = [tensor is None or (tensor.data is not None and tensor.data.size == 1) for tensor in tensors]
-    if any(tensor is not None and not tensor.is_quantized and not stay for tensor, stay in zip(tensors, stays, strict=True)):
-        return None
-    shape = np.broadcast_shapes(*(item.shape for item in codes if item is not None))
-    spread = (None if item is None or stay else np.broadcast_to(item, shape).reshape(-1) for item, stay in zip(codes, stays, strict=True))
-    return list(spread), None, shape
-
-
-def _reads_table(graph: Graph, op: Op) -> bool:
-    """Whether each element of an operator's result is the element of a constant list that its one computed input names, as of a Gather."""
-    kind = kind_of(op)
-    data = graph[op.inputs[0]].data if kind.rule == "move" and len(op.inputs) == 2 and kind.role(1) == "index" else None
-    return data is not None and data.ndim == 1 and graph[op.inputs[1]].data is None
-
-
-def _is_concat(graph: Graph, op: Op) -> bool:
-    """Whether an operator puts bytes of several operands, each with one scale, one after the other, without doing more."""
-    is_plain = kind_of(op).chooses and "axis" in op.attributes and not op.attributes.get("activation", "")
-    return is_plain and all(has_byte_codes(graph[name]) for name in (*op.inputs, *op.outputs))
-
-
-def _place_codes(codes: Array, first: int) -> Array:
-    """The codes from a place on, and some of them again where there is room."""
-    return np.concatenate([codes[:first], codes, codes[: _MOVED - first]])

@@ -13,8 +13,10 @@ from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import Computed, decide, decide_clip, decide_group, rounds_floats, run_all_codes, run_group
-from qconvert.checking.proof.stored_values import Elements, clip_elements, collect_operators
+from qconvert.checking.proof.deciding import Computed, decide, decide_clip, decide_group, rounds_floats
+from qconvert.checking.proof.elements import Elements, clip_elements
+from qconvert.checking.proof.groups import collect_operators
+from qconvert.checking.proof.running_codes import run_all_codes, run_group
 from qconvert.conversion.in_memory import Model, as_files
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.kernels import Kernels
@@ -60,12 +62,12 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     source, result = sides
     border = Border.of(source.graph, result.graph)
     trace = Trace.of(border, (partial(_make_comparison_graph, source), partial(_make_comparison_graph, result)))
-    own, other = _Read(source, trace.source), _Read(result, trace.result)
+    own, other = _Read(source, trace.source.graph), _Read(result, trace.result.graph)
     found = [decide(pair, trace, own.resolve_operator(pair.source), other.resolve_operator(pair.result)) for pair in trace.pairs]
     starts = [
         item
         for pair, item in zip(trace.pairs, found, strict=True)
-        if rounds_floats(trace, pair) and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
+        if rounds_floats(trace, pair) and trace.result.elements[pair.result.inputs[0]].root in trace.source.graph.inputs
     ]
     grouped: set[int] = set()
     for group in trace.groups:
@@ -156,8 +158,9 @@ class _Read:
         side, name = self._side, next(filter(None, op.outputs), "")
         rows = _find_kernels(side, self.output(op))
         read = self._producers.get(name) or self._find_read_product(op)
-        alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
-        graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
+        if read is not None and read.inputs[:1] != op.inputs[:1] and not (kind_of(read).sums_products and kind_of(read) is not kind_of(op)):
+            read = None
+        graph, found = (self._restated, op) if read is None else (side.graph, read)
         has_forms = side.kernels == side.runtime.kernels[0]
         return Computed(graph, found, rows, partial(run_all_codes, side), has_forms, side.format.name)
 

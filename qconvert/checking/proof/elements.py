@@ -1,100 +1,30 @@
-"""What stored integers of source and result stand for in a proof: the meaning of constants, the elements from which a tensor comes, and
-the codes that it can have. Nothing is run.
+"""The elements of a tensor as elements of another one, from which operators move or clip them, and the codes that they can have. Nothing is
+run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_scale, scale_and_zero_point
 from qconvert.checking.attributes_and_limits import limits_of
-from qconvert.checking.exchanged_values import SAME_CODES
+from qconvert.checking.same_codes import has_byte_codes, is_storage, stored_offset
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE, Suits
-
-#: What a bias may be off a tie by rounding alone, in steps of the accumulator.
-_CLOSE = 1e-3
-
-
-def has_byte_codes(tensor: Tensor) -> bool:
-    """Whether a tensor stores 8-bit integers with one scale and zero point."""
-    return tensor.dtype in SAME_CODES[0] and tensor.per_tensor is not None
-
-
-def stored_offset(before: Tensor, after: Tensor) -> int | None:
-    """What is added to stored integers of one tensor to give the other, of the same float values; None if the quantizations differ
-    otherwise."""
-    a, b = before.quantization, after.quantization
-    if a is None or b is None:
-        return 0 if a is b and before.dtype == after.dtype else None
-    if a.axis != b.axis or a.block_size != b.block_size or not np.array_equal(a.scale, b.scale):
-        return None
-    offsets = np.unique(b.zero_point - a.zero_point)
-    if offsets.size != 1:
-        return None
-    if before.dtype == after.dtype:
-        return 0 if not offsets[0] else None
-    bits = 128 if {before.dtype, after.dtype} == SAME_CODES[0] else 2**15 if {before.dtype, after.dtype} == SAME_CODES[1] else 0
-    difference = int(offsets[0])
-    return difference if bits and difference == (bits if after.dtype.startswith("u") else -bits) else None
-
-
-def compare_constants(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
-    """In words, how constants differ in what they mean; "" if they do not. Constants next to data may be turned with these."""
-    if not perm and before.shares_quantization(after) and equal_data(before.data, after.data):
-        return ""
-    for word, a, b in zip(("values", "scales"), _remove_zero_point(before), _remove_zero_point(after), strict=True):
-        if perm and max(a.ndim, b.ndim) > len(perm):
-            return f"has other {word}"
-        if perm and a.ndim and b.ndim:
-            a, b = (side.reshape((1,) * (len(perm) - side.ndim) + side.shape) for side in (a, b))
-            a = a.transpose(perm)
-        elif a.size == b.size == 1:
-            a, b = a.reshape(()), b.reshape(())
-        alike = a.shape == b.shape or word == "scales"
-        if not alike or not (np.array_equal(a, b, equal_nan=a.dtype.kind == "f") or (word == "scales" and bool(np.all(a == b)))):
-            return f"has other {word}"
-    return ""
-
-
-def _remove_zero_point(tensor: Tensor) -> tuple[Array, Array]:
-    """A constant's integers from the zero point, and its scales, which broadcast against them; or plain values and 0."""
-    assert tensor.data is not None
-    if tensor.quantization is None:
-        return tensor.data, np.zeros(())
-    scale, point = scale_and_zero_point(tensor.quantization, tensor.data.shape)
-    if "int" not in tensor.dtype:
-        return tensor.data, np.asarray(scale)
-    wide = {1: np.int16, 2: np.int32}.get(tensor.data.dtype.itemsize, np.int64)
-    return tensor.data.astype(wide) - point.astype(wide), np.asarray(scale)
-
-
-def is_rounded_bias(first: Tensor, second: Tensor, scales: Sequence[Quantization | None]) -> bool:
-    """Whether the bias of one of two products is that of the other, rounded to the scale of the accumulator.
-
-    Args:
-        first, second: constants.
-        scales: the quantizations of data and weights.
-    """
-    data, weights = scales
-    if first.is_quantized == second.is_quantized or first.shape != second.shape or data is None or weights is None:
-        return False
-    apart = np.abs(first.float_values() - second.float_values())
-    return bool((apart <= (0.5 + _CLOSE) * accumulator_scale(data, weights)).all())
-
 
 #: The most elements of a tensor whose places are listed one by one.
 _MOST_LISTED = 2**25
 #: Above this rank no transposition is searched.
 _MOST_AXES = 5
+#: What a bound may be off the middle between two codes by rounding alone, in steps.
+_CLOSE_CODES = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,13 +72,6 @@ class Elements:
         mine, theirs = self.list_places(), other.list_places()
         return mine is not None and theirs is not None and mine.ndim == len(perm) and np.array_equal(mine.transpose(perm), theirs)
 
-    def is_same(self, other: Elements, rank: int) -> bool:
-        """Whether others are the same codes of the same elements, in the same order."""
-        alike = self.codes is other.codes or (
-            self.codes is not None and other.codes is not None and np.array_equal(self.codes, other.codes)
-        )
-        return alike and self.offset == other.offset and self.is_transposed(other, range(rank))
-
     def find_permutation(self, other: Elements) -> tuple[int, ...] | None:
         """A transposition of these elements that gives others of the same root; None if there is none."""
         if self.root != other.root:
@@ -162,45 +85,74 @@ class Elements:
         return next((perm for perm in fitting if np.array_equal(mine.transpose(perm), theirs)), None)
 
 
-def follow_elements(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
-    """Return the outputs of data movement on a tensor whose elements are known; None for other operators."""
-    if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
-        return None
-    given = known[op.inputs[0]]
-    if (offset := _find_offset(graph, op)) is not None:
-        return [replace(given, offset=given.offset + offset)]
-    return _move_elements(graph, op, given)
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A graph and what is known of its tensors.
 
-
-def collect_operators(
-    writers: Mapping[str, Op], graph: Graph, name: str, known: Container[str]
-) -> tuple[tuple[Op, ...], tuple[str, ...]] | None:
-    """Return the operators that compute a tensor of known ones, in the graph's order, and those that they read; None if what they read is
-    not known.
-
-    Args:
-        writers: what computes each tensor of the graph.
-        graph, name: of the tensor.
-        known: the names of tensors that are known; constants need not be.
+    Attributes:
+        graph: of source or result.
+        writers: what computes each of its tensors.
+        elements: of what these are elements.
     """
-    found, read, wanted = set[int](), dict[str, None](), [name]
-    while wanted:
-        op = writers.get(wanted.pop())
-        if op is None:
+
+    graph: Graph
+    writers: Mapping[str, Op]
+    elements: dict[str, Elements]
+
+    def describe_operands(self, op: Op) -> Hashable:
+        """By what an operator is found: its kind, and the roots of its operands; None if one is not known."""
+        roots = []
+        for name in op.inputs:
+            is_constant = not name or self.graph[name].data is not None
+            if not is_constant and name not in self.elements:
+                return None
+            roots.append("" if is_constant else self.elements[name].root)
+        return op.kind, tuple(roots)
+
+    def follow_movement(self, op: Op) -> list[Elements] | None:
+        """Return the outputs of data movement on a tensor whose elements are known; None for other operators."""
+        given, graph = self.elements.get(op.inputs[0]) if op.inputs else None, self.graph
+        if given is None or any(name in self.elements for name in op.inputs[1:] if name):
             return None
-        found.add(id(op))
-        given = [item for item in op.inputs if item and graph[item].data is None]
-        read.update((item, None) for item in given if item in known)
-        wanted += [item for item in given if item not in known and not (item in writers and id(writers[item]) in found)]
-    return tuple(op for op in graph.ops if id(op) in found), tuple(read)
+        if is_storage(graph, op) and has_byte_codes(graph[op.inputs[0]]):
+            offset = stored_offset(graph[op.inputs[0]], graph[op.outputs[0]])
+            assert offset is not None
+            return [replace(given, offset=given.offset + offset)]
+        return _move_elements(graph, op, given)
 
+    def follow_clip(self, op: Op) -> list[Elements] | None:
+        """Return the output of an operator that only clips the codes of a tensor whose elements are known; None for other operators."""
+        given = self.elements.get(op.inputs[0]) if op.inputs else None
+        found = None if given is None else clip_elements(self.graph, op, given)
+        return None if found is None else [found]
 
-def follow_clip(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
-    """The output of an operator that only clips the codes of a tensor whose elements are known."""
-    if not op.inputs or op.inputs[0] not in known:
-        return None
-    found = clip_elements(graph, op, known[op.inputs[0]])
-    return None if found is None else [found]
+    def describe_other_codes(self, own: Elements, given: Elements) -> str:
+        """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does.
+
+        Args:
+            own, given: elements of one root, a tensor of this graph, which is the source's: of source and result.
+        """
+        if own.codes is None and given.codes is None:
+            return ""
+        codes = codes_of(self.graph[own.root].dtype).astype(np.int64)
+        a, b = (codes if side.codes is None else side.codes for side in (own, given))
+        differ = np.flatnonzero((a != b) & self._find_possible_codes(own.root, codes))
+        if not differ.size:
+            return ""
+        code = codes[differ[0]]
+        at = f"code {code} of {own.root!r}" if differ.size == 1 else f"{differ.size} codes of {own.root!r}, such as {code}"
+        by = ", ".join(str(op) for side in (own, given) for op in side.by[-1:])
+        return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
+
+    def _find_possible_codes(self, name: str, codes: Array) -> Array:
+        """Which codes a tensor can have before an activation."""
+        writer, quantization = self.writers.get(name), self.graph[name].quantization
+        assert quantization is not None
+        if writer is not None and is_clipped_sum(writer, self.graph):
+            return np.ones(codes.size, bool)
+        low, high = limits_of(self.graph, self.writers, name)
+        steps = [(end / quantization.step) + quantization.point for end in (low, high)]
+        return (codes > steps[0] - 0.5 - _CLOSE_CODES) & (codes < steps[1] + 0.5 + _CLOSE_CODES)
 
 
 def _move_elements(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
@@ -261,21 +213,6 @@ def _evaluate_places(graph: Graph, op: Op, values: Array) -> list[Array] | None:
         return None
 
 
-def _find_offset(graph: Graph, op: Op) -> int | None:
-    """What an operator adds to stored integers that it brings to a quantization of the same scale, as of int8 to uint8; None if it does
-    more."""
-    if kind_of(op).rule != "convert":
-        return None
-    given, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
-    quantizations = given.quantization, result.quantization
-    if {given.dtype, result.dtype} - {"int8", "uint8"} or quantizations[0] is None or quantizations[1] is None:
-        return None
-    if quantizations[0].axis is not None or not np.array_equal(quantizations[0].scale, quantizations[1].scale):
-        return None
-    offset = quantizations[1].point - quantizations[0].point
-    return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None
-
-
 def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
     """The result of an operator that makes codes of the codes of one tensor, with the same quantization, such as a Clip or Relu; None of
     others.
@@ -315,42 +252,6 @@ def _compose_codes(given: Elements, found: Array, codes: Array) -> Array:
     low = int(codes[0])
     before = np.arange(codes.size) if given.codes is None else given.codes + given.offset - low
     return found.astype(np.int64)[before] - given.offset
-
-
-#: What a bound may be off the middle between two codes by rounding alone, in steps.
-_CLOSE_CODES = 1e-3
-
-
-def describe_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements, given: Elements) -> str:
-    """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does.
-
-    Args:
-        graph, writers: the source, and what computes each of its tensors.
-        own, given: elements of one root, of source and result.
-    """
-    if own.codes is None and given.codes is None:
-        return ""
-    tensor = graph[own.root]
-    codes = codes_of(tensor.dtype).astype(np.int64)
-    a, b = (codes if side.codes is None else side.codes for side in (own, given))
-    differ = np.flatnonzero((a != b) & _find_possible_codes(graph, writers, own.root, codes))
-    if not differ.size:
-        return ""
-    code = codes[differ[0]]
-    at = f"code {code} of {own.root!r}" if differ.size == 1 else f"{differ.size} codes of {own.root!r}, such as {code}"
-    by = ", ".join(str(op) for side in (own, given) for op in side.by[-1:])
-    return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
-
-
-def _find_possible_codes(graph: Graph, writers: Mapping[str, Op], name: str, codes: Array) -> Array:
-    """Which codes a tensor of the source can have before an activation."""
-    writer, quantization = writers.get(name), graph[name].quantization
-    assert quantization is not None
-    if writer is not None and is_clipped_sum(writer, graph):
-        return np.ones(codes.size, bool)
-    low, high = limits_of(graph, writers, name)
-    steps = [(end / quantization.step) + quantization.point for end in (low, high)]
-    return (codes > steps[0] - 0.5 - _CLOSE_CODES) & (codes < steps[1] + 0.5 + _CLOSE_CODES)
 
 
 def is_clipped_sum(op: Op, graph: Graph) -> bool:

@@ -1,0 +1,57 @@
+"""Operators that a graph has twice: of one kind, with the same attributes, on the same operands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+
+from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
+from qconvert.operators import kind_of
+
+
+def find_representatives(graph: Graph, preferred: Collection[str] = ()) -> dict[str, str]:
+    """Each computed tensor with the first `preferred` one, else the first, that an operator of the same kind computes from the same
+    operands onto the same steps."""
+    equals: dict[Hashable, str] = {}
+    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
+    for op in graph.ops:
+        what = _describe(op, found)
+        for index, name in enumerate(op.outputs):
+            if name and not kind_of(op).is_structural:
+                first = found[name] = equals.setdefault((what, index, _values_key(graph[name])), name)
+                if name in preferred:
+                    chosen.setdefault(first, name)
+    return {name: chosen.get(first, first) for name, first in found.items()}
+
+
+def find_unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
+    """The result of each operator with a fused activation, with that of an equal operator without one, which may be clipped instead.
+
+    Args:
+        graph: of the operators.
+        first: what find_representatives() gives for it; nothing if operators that it has twice are not to be taken for one.
+    """
+    plain: dict[Hashable, str] = {}
+    fused: dict[str, Hashable] = {}
+    for op in graph.ops:
+        if "activation" in op.attributes and len(op.outputs) == 1:
+            what = _describe(op, first, "activation"), _values_key(graph[op.outputs[0]])
+            if op["activation"]:
+                fused[op.outputs[0]] = what
+            else:
+                plain.setdefault(what, op.outputs[0])
+    return {name: first.get(plain[what], plain[what]) for name, what in fused.items() if what in plain}
+
+
+def _describe(op: Op, first: Mapping[str, str], *ignored: str) -> Hashable:
+    """What two operators have in common that compute the same, attributes left out that are ignored."""
+    return op.kind, tuple(first.get(name, name) for name in op.inputs), repr(sorted(drop_keys(op.attributes, *ignored).items()))
+
+
+def _values_key(tensor: Tensor) -> Hashable:
+    """What says which values a tensor can hold: int8 and uint8 may have the same."""
+    quantization = tensor.quantization
+    if quantization is None or not quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
+        return tensor.dtype, quantization and quantization.key
+    low, high = integer_range(tensor.dtype)
+    return high - low, quantization.step, quantization.point - low, quantization.quant_min, quantization.quant_max
