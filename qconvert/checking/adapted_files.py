@@ -27,6 +27,7 @@ from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import runtime_of
+from qconvert.rewriting.parts import trace_back
 from qconvert.rules.differences import tensor_differences
 
 #: What the copy's outputs may be off before that is a problem, in LSB, or in 1/255 of the range of real outputs: it has the same operators.
@@ -294,18 +295,13 @@ def cut_around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
         path = folder / f"around{position}{side.path.suffix}"
         gone = frozenset(name for pair in pairs for name in pair[position].outputs if name)
         fed = [(side.graph[item.names[position]], item.called[position]) for item in inputs]
-        given = [(_find_file_tensor(side.graph, item.names[position]), item.called[position]) for item in outputs]
+        # The reader gives stored integers another label, of which the file knows nothing.
+        writers = side.graph.producers()
+        named = (trace_back(writers, item.names[position], lambda op: kind_of(op).rule == "relabel") for item in outputs)
+        given = [(name, item.called[position]) for name, item in zip(named, outputs, strict=True)]
         side.runtime.around(side.file, gone, fed, given, path)
         copies.append(side.replace_path(path))
     return Around((copies[0], copies[1]), tuple(problems), unjudged)
-
-
-def _find_file_tensor(graph: Graph, name: str) -> str:
-    """The tensor of the file whose stored integers the reader gave another label."""
-    writers = graph.producers()
-    while (op := writers.get(name)) is not None and kind_of(op).rule == "relabel":
-        name = op.inputs[0]
-    return name
 
 
 def _can_run(side: Side) -> bool:

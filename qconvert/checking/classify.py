@@ -168,7 +168,7 @@ class Sum:
     Attributes:
         rounding: the way, a value of `arithmetic`; "" where the data are summed as they are.
         exact: in float64.
-        bound: how far from it the order of the sum, and ties of the data, may lead; see exact_values.sum_bound().
+        bound: how far from it the order of the sum, and ties of the data, may lead; see expected_values.sum_bound().
     """
 
     rounding: str

@@ -12,7 +12,7 @@ from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.checking.attributes_and_limits import is_redundant_limit
 from qconvert.checking.equal_operators import find_representatives, find_unclipped
 from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
-from qconvert.checking.same_codes import has_same_steps, is_storage
+from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
@@ -76,26 +76,19 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of tensors that have another quantization in the result, as the conversion declared.
     """
-    tabled, depends = _find_in_tables(graph, other, declared), find_varying(graph)
-    writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
-    seen, first = _find_visible_results(graph, other), find_representatives(graph, other.tensors)
+    gone = find_varying(graph) - other.tensors.keys() - _find_in_tables(graph, other, declared) - _find_visible_results(graph, other)
+    sources, readers = {op.source for op in other.ops if op.source}, graph.consumers()
+    first = find_representatives(graph, other.tensors)
     roots = _find_roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
     for op in graph.ops:
+        if op.source in sources or not _is_rounding(graph, op) or _is_clip(graph, op):
+            continue
         for name in op.outputs:
-            if (
-                name in other.tensors
-                or not name
-                or not graph[name].is_quantized
-                or not _is_rounding(graph, op)
-                or roots[name] != name
-                or name in tabled
-                or name not in depends
-            ):
+            if name not in gone or not graph[name].is_quantized or roots[name] != name or first[name] in other.tensors:
                 continue
-            known = op.source in writers or any(_is_part_of(item, other, graph[name], declared) for item in rounded)
-            if not known and name not in seen and first[name] not in other.tensors and not _is_clip(graph, op):
+            if not any(_is_part_of(item, other, graph[name], declared) for item in rounded):
                 following = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
                 without = f", and {_join_names(following)} is computed without it" if following else ""
                 found[name] = f"no tensor of the result corresponds to it{without}"
@@ -105,10 +98,9 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
 def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
     """Whether a tensor of the result is a part of what it writes an operator of the source with, with the same quantization or on a
     declared one."""
-    quantization = tensor.quantization
-    return name.startswith(f"{tensor.name}/") and (
-        name in declared or (quantization is not None and _scale(other, name) == quantization.step)
-    )
+    own, its = tensor.quantization, other[name].quantization
+    is_same_step = own is not None and its is not None and own.step == its.step
+    return name.startswith(f"{tensor.name}/") and (name in declared or is_same_step)
 
 
 def _find_in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
@@ -224,12 +216,7 @@ def _is_carrier(graph: Graph, op: Op, name: str) -> bool:
     """Return whether an operator applies a clip, data movement or another storage type to `name`, with its float values kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
-    return _is_clip(graph, op) or kind_of(op).rule == "move" or is_storage(graph, op)
-
-
-def _scale(graph: Graph, name: str) -> float:
-    quantization = graph[name].quantization
-    return 0.0 if quantization is None else quantization.step
+    return _is_clip(graph, op) or keeps_codes(graph, op)
 
 
 def _find_roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:

@@ -81,9 +81,14 @@ def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
 
     These are what operators that round nothing make of them: data movement, comparisons, sizes, and stored integers as real numbers.
     """
+    return _spread(graph, given, lambda op, known: known and _is_exact(graph, op))
+
+
+def _spread(graph: Graph, given: Iterable[str], follows: Callable[[Op, bool], bool]) -> set[str]:
+    """Names of tensors, of constants, and of what follows from these: (operator, whether all that it reads is among them) -> bool."""
     found = {*given, *(tensor.name for tensor in graph.constants())}
     for op in graph.ops:
-        if _is_exact(graph, op) and all(not name or name in found for name in op.inputs):
+        if follows(op, all(not name or name in found for name in op.inputs)):
             found.update(name for name in op.outputs if name)
     return found
 
@@ -114,20 +119,13 @@ def is_value_independent(graph: Graph, op: Op) -> bool:
 
 def find_fixed_outputs(graph: Graph) -> set[str]:
     """The outputs that are the same whatever the values of the inputs are."""
-    fixed = {tensor.name for tensor in graph.constants()}
-    for op in graph.ops:
-        if kind_of(op).rule != "state" and (is_value_independent(graph, op) or all(not name or name in fixed for name in op.inputs)):
-            fixed.update(op.outputs)
+    fixed = _spread(graph, (), lambda op, known: kind_of(op).rule != "state" and (known or is_value_independent(graph, op)))
     return fixed.intersection(graph.outputs)
 
 
 def find_varying(graph: Graph) -> set[str]:
     """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
-    fixed = {tensor.name for tensor in graph.constants()}
-    for op in graph.ops:
-        if op.inputs and all(not name or name in fixed for name in op.inputs):
-            fixed.update(op.outputs)
-    return graph.tensors.keys() - fixed
+    return graph.tensors.keys() - _spread(graph, (), lambda op, known: known and bool(op.inputs))
 
 
 def keep_varying(graph: Graph, values: Arrays) -> dict[str, Array]:
@@ -190,7 +188,7 @@ def _count_differing(own: Array, again: Array) -> tuple[int, float]:
 
 
 def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
-    """What differs in each constant that does, by its name (see graph.changed_values.changed_values).
+    """What differs in each constant that does, by its name (see rules.changed_values.changed_values).
 
     Args:
         graph: the source's canonical graph.

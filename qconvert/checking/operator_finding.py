@@ -27,6 +27,7 @@ from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
+from qconvert.rewriting.parts import trace_back
 
 #: Why outputs are unexplained whose exact values are not known.
 UNKNOWN = "values differ"
@@ -400,10 +401,8 @@ class Judge:
 
     def _find_result_op(self, op: Op) -> Op | None:
         """Return the operator of the result that computes an output, before data movement."""
-        found = self.others.get(op.outputs[0])
-        while found is not None and kind_of(found).rule == "move" and found.inputs[0] not in self.cuts:
-            found = self.others.get(found.inputs[0])
-        return found
+        name = trace_back(self.others, op.outputs[0], lambda it: kind_of(it).rule == "move" and it.inputs[0] not in self.cuts)
+        return self.others.get(name)
 
 
 def _set_rounding(op: Op, way: str) -> Op:

@@ -20,6 +20,7 @@ from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.passes.real_recurrence import lstms_to_float
 from qconvert.plugins import LoadedModel
+from qconvert.rewriting.parts import trace_back
 from qconvert.rules.changed_values import constant_difference, declared_names
 
 #: A random sequence has so many steps.
@@ -144,9 +145,7 @@ def _describe_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, s
 
     def trace_stored(name: str) -> str:
         """The tensor of which another is another form."""
-        while (maker := producers.get(name)) is not None and kind_of(maker).rule in ("relabel", "convert"):
-            name = maker.inputs[0]
-        return name
+        return trace_back(producers, name, lambda op: kind_of(op).rule in ("relabel", "convert"))
 
     forms = {trace_stored(name): name for name in sorted(shared, reverse=True)}
     for state, name in _map_state_writes(graph).items():

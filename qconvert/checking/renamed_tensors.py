@@ -21,6 +21,7 @@ from qconvert.graph import Array, Arrays, Graph, Op
 from qconvert.graph.metadata import DYNAMIC_RANGE, read_entries
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
+from qconvert.rewriting.parts import trace_back
 from qconvert.rules.changed_values import list_axis_orders, paired_inputs
 
 _Value = TypeVar("_Value")
@@ -73,9 +74,9 @@ def _match_product_data(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]
     """The data of products whose bias, or limit, is an operator of its own in the source and a part of the product in the result."""
     writers, others = graph.producers(), other.producers()
     for op in graph.ops:
-        pair = others.get(op.outputs[0]) if _is_part(op) and op.outputs else None
-        while pair is not None and kind_of(pair).keeps_order and pair.inputs[0] not in graph.tensors:
-            pair = others.get(pair.inputs[0])
+        if not (_is_part(op) and op.outputs):
+            continue
+        pair = others.get(trace_back(others, op.outputs[0], lambda it: kind_of(it).keeps_order and it.inputs[0] not in graph.tensors))
         before: Op | None = op
         while before is not None and _is_part(before):
             computed = [name for name in before.inputs if name and not graph[name].is_constant]

@@ -30,7 +30,7 @@ from qconvert.graph.metadata import OPTIONS, SIDE_FILE, SOURCE_SHA256, TARGET, T
 from qconvert.operators import kind_of
 from qconvert.plugins import Format, pass_named
 from qconvert.rewriting.parts import Cut, computable_ops, cut
-from qconvert.rules.differences import attribute_differences, tensor_differences
+from qconvert.rules.differences import operator_differences, tensor_differences
 from qconvert.version import __version__
 
 #: By what share of the largest value floats may differ that are summed in another order.
@@ -75,7 +75,7 @@ def find_altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
 
 def _is_same_op(a: Graph, op: Op, b: Graph, other: Op) -> bool:
     """Whether two operators with the same outputs are one: of one kind, with the same attributes, that read the same."""
-    if op.kind != other.kind or len(op.inputs) != len(other.inputs) or any(attribute_differences(op, other)):
+    if len(op.inputs) != len(other.inputs) or any(operator_differences(op, other)):
         return False
     if not all(_has_same_type(a[name], b[name]) for name in op.outputs if name):
         return False
@@ -198,20 +198,11 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
     said = origin(result.graph.metadata)
     if OPTIONS not in said:
         return RepeatedConversion()
-    if said.get(VERSION) != __version__:
-        return RepeatedConversion(
-            notes=(f"{result.path.name} was written by qconvert {said.get(VERSION)}; {__version__} does not repeat its conversion",)
-        )
-    if said.get(SOURCE_SHA256) != file_digest(source.path):
-        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
-    graph = files.get("graph")
-    if said.get(f"{SIDE_FILE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
-        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another graph",))
-    if said.get(f"{SIDE_FILE}encodings_sha256") != (file_digest(encodings) if encodings else None):
-        return RepeatedConversion(notes=(f"the metadata of {result.path.name} name other encodings",))
     if encodings is not None:
         files["encodings"] = str(encodings)
+    if note := _describe_other_origin(said, source.path, files, result.path.name):
+        return RepeatedConversion(notes=(note,))
     try:
         given = json.loads(str(said[OPTIONS]))
         with temporary_folder() as folder:
@@ -240,6 +231,25 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
             )
     except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
         return RepeatedConversion(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
+
+
+def _describe_other_origin(said: Mapping[str, object], source: Path, files: Mapping[str, Any], result: str) -> str:
+    """A line where metadata name another version of qconvert, or other files than those of the check; "" where they name these.
+
+    Args:
+        said: the metadata.
+        source: the source's file.
+        files: those next to it, by the option that names them.
+        result: the name of the file that has the metadata.
+    """
+    if said.get(VERSION) != __version__:
+        return f"{result} was written by qconvert {said.get(VERSION)}; {__version__} does not repeat its conversion"
+    if said.get(SOURCE_SHA256) != file_digest(source):
+        return f"the metadata of {result} name another source file than {source.name}"
+    for option, words in (("graph", "another graph"), ("encodings", "other encodings")):
+        if said.get(f"{SIDE_FILE}{option}_sha256") != (file_digest(Path(files[option])) if files.get(option) else None):
+            return f"the metadata of {result} name {words}"
+    return ""
 
 
 def _scales_options(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
@@ -278,7 +288,7 @@ def _op_key(op: Op) -> tuple[object, ...]:
 def _compare_operators(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
     """What two operators of one kind with the same outputs do otherwise."""
     fused = "activation" in op.attributes and bool(op.outputs[0]) and has_same_activation(again, op, graph, other)
-    yield from attribute_differences(op, other.with_attributes(activation=op.attributes["activation"]) if fused else other)
+    yield from operator_differences(op, other.with_attributes(activation=op.attributes["activation"]) if fused else other)
     if len(op.inputs) != len(other.inputs):
         yield f"{len(op.inputs)} inputs -> {len(other.inputs)}"
     for name, own in zip(op.inputs, other.inputs, strict=False):

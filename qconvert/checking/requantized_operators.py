@@ -15,7 +15,7 @@ from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.outputs import absolute_difference
-from qconvert.checking.same_codes import is_storage
+from qconvert.checking.same_codes import keeps_codes
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
@@ -187,9 +187,7 @@ def _find_entering(source: Graph, other: Graph, declared: Collection[str], found
         if not kind_of(op).requantizes or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
             continue
         name = op.inputs[0]
-        while name not in source.tensors and (before := writers.get(name)) is not None:
-            if kind_of(before).rule != "move" and not is_storage(other, before):
-                break
+        while name not in source.tensors and (before := writers.get(name)) is not None and keeps_codes(other, before):
             name = before.inputs[0]
         if name in source.tensors and name not in found and source[name].is_quantized and not source[name].is_constant:
             yield name, other[op.outputs[0]]
@@ -200,7 +198,7 @@ def _find_computed(graph: Graph, names: set[str]) -> frozenset[str]:
     either may have the source's name."""
     found, same = set[str](), set(names)
     for op in graph.ops:
-        plain = kind_of(op).rule == "move" or is_storage(graph, op)
+        plain = keeps_codes(graph, op)
         if not same.isdisjoint(op.inputs):
             found.update(op.outputs)
             same.update(op.outputs if plain else ())

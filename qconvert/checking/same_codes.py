@@ -47,3 +47,8 @@ def has_same_steps(a: Tensor, b: Tensor) -> bool:
 def is_storage(graph: Graph, op: Op) -> bool:
     """Whether a Requantize only stores the same steps in another integer type."""
     return kind_of(op).requantizes and has_same_steps(graph[op.inputs[0]], graph[op.outputs[0]])
+
+
+def keeps_codes(graph: Graph, op: Op) -> bool:
+    """Whether an operator gives codes of its data as they are: data movement, or storage in another integer type."""
+    return kind_of(op).rule == "move" or is_storage(graph, op)

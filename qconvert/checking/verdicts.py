@@ -16,6 +16,7 @@ from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
+from qconvert.rewriting.parts import trace_back
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
 _VARYING = 0.1
@@ -151,9 +152,7 @@ def _is_last_bits(graph: Graph, item: OutputComparison) -> bool:
     if item.unit == "LSB" or item.largest > _LAST_BITS or item.sqnr_db is None:
         return False
     writers = graph.producers()
-    op = writers.get(item.name)
-    while op is not None and kind_of(op).rule == "move":
-        op = writers.get(op.inputs[0])
+    op = writers.get(trace_back(writers, item.name, lambda op: kind_of(op).rule == "move"))
     return item.sqnr_db > _NO_SIGNAL or (op is not None and max(map(abs, operator_limits(graph, op))) <= 1)
 
 

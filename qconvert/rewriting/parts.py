@@ -4,7 +4,7 @@ run by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
@@ -109,6 +109,19 @@ def dequantized_source(producers: Mapping[str, Op], name: str) -> str:
     """Return the tensor of stored integers that a Dequantize gives the float values of under a name; "" if none does."""
     op = producers.get(name)
     return op.inputs[0] if op is not None and kind_of(op).dequantizes else ""
+
+
+def trace_back(producers: Mapping[str, Op], name: str, passes: Callable[[Op], bool]) -> str:
+    """Return the tensor that operators which pass values on make another of, one after the other; the tensor itself if none does.
+
+    Args:
+        producers: the operator that computes each tensor of a graph.
+        name: of the tensor.
+        passes: whether an operator passes its first input on.
+    """
+    while (op := producers.get(name)) is not None and passes(op):
+        name = op.inputs[0]
+    return name
 
 
 def _fits_kind(pattern: Pattern, op: Op) -> bool:

@@ -56,9 +56,7 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
     """
     idle = _unread_labels(graph) - _unread_labels(other)
     bounds, others = _bounds(graph), _bounds(other)
-    by_name = ((None, tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
-    by_reader = ((op, a, b) for op, a, b in paired_inputs(graph, other) if a.is_constant and b.is_constant)
-    for op, tensor, pair in (*by_name, *by_reader):
+    for op, tensor, pair in _pair_tensors(graph, other):
         if pair is tensor or tensor.is_constant != pair.is_constant or (tensor.name in idle and not tensor.is_constant):
             continue
         if tensor.data is None:
@@ -118,10 +116,13 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
 
 def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     """The tensors that changed_values() compares."""
-    yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
-    for _, a, b in paired_inputs(graph, other):
-        if a.is_constant and b.is_constant:
-            yield a, b
+    return ((a, b) for _, a, b in _pair_tensors(graph, other))
+
+
+def _pair_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Op | None, Tensor, Tensor]]:
+    """Tensors of one name, and constants of other names with the operator of the first graph that reads them."""
+    yield from ((None, tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
+    yield from ((op, a, b) for op, a, b in paired_inputs(graph, other) if a.is_constant and b.is_constant)
 
 
 def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:

@@ -156,16 +156,16 @@ def _attributes(op: Op) -> dict[str, str]:
 
 
 def _operator(pairing: _Pairing, old: Op, new: Op) -> Iterator[str]:
-    if old.kind != new.kind:
-        yield f"kind {old.kind} -> {new.kind}"
-    yield from attribute_differences(old, new)
+    yield from operator_differences(old, new)
     for what, x, y in (("inputs", old.inputs, new.inputs), ("outputs", old.outputs, new.outputs)):
         if len(x) != len(y) or not all(_is_same(pairing, *names) for names in zip(x, y, strict=True)):
             yield f"{what} {[pairing.renamed.get(name, name) for name in x]} -> {list(y)}"
 
 
-def attribute_differences(old: Op, new: Op) -> Iterator[str]:
-    """A line for each attribute that two operators have otherwise, defaults included."""
+def operator_differences(old: Op, new: Op) -> Iterator[str]:
+    """A line for the kind and for each attribute that two operators have otherwise, defaults included."""
+    if old.kind != new.kind:
+        yield f"kind {old.kind} -> {new.kind}"
     before, after = _attributes(old), _attributes(new)
     for name in sorted({*before, *after}):
         if before.get(name) != after.get(name):

@@ -17,7 +17,7 @@ from qconvert.graph import Graph, Op, Tensor, drop_keys
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
-from qconvert.rules.differences import attribute_differences
+from qconvert.rules.differences import operator_differences
 
 #: Attributes that say how operators compute, or the order of their axes, but not what they compute.
 _HOW = ("arithmetic", "data_format", "activation", "axis")
@@ -107,7 +107,7 @@ class Candidate:
             if before and (reason := self._compare_operand(index, perm)):
                 return f"input {index} {reason}"
         what = (replace(op, attributes=drop_keys(op.attributes, *_HOW)) for op in (self.op, self.other))
-        if words := next(attribute_differences(*what), "") or compare_axes(self.op, self.other, perm):
+        if words := next(operator_differences(*what), "") or compare_axes(self.op, self.other, perm):
             return words
         for before, after in zip(self.op.outputs, self.other.outputs, strict=True):
             if before and after and stored_offset(self.source.graph[before], self.result.graph[after]) is None:

@@ -83,15 +83,18 @@ class Computed:
         return self.form or ("" if own is None else own(self.graph, self.op))
 
     @property
+    def _reference(self) -> object:
+        """What its kernel computes to the bit, in its own form; None if that is not known."""
+        return self.row.reference if self.row is not None and not self.form else None
+
+    @property
     def requantizer(self) -> Requantizer | None:
         """How it rounds a sum of products; None if that is not known."""
-        found = self.row.reference if self.row is not None and not self.form else None
-        return found if isinstance(found, Requantizer) else None
+        return self._reference if isinstance(self._reference, Requantizer) else None
 
     def for_all_sums(self) -> Array | None:
         """Its integers for all sums of what it reduces, from the lowest; None if these do not say them all, or are not known."""
-        found = self.row.reference if self.row is not None and not self.form else None
-        return integers_for_sums(self.graph, self.op, found) if isinstance(found, SumReference) else None
+        return integers_for_sums(self.graph, self.op, self._reference) if isinstance(self._reference, SumReference) else None
 
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
