@@ -31,9 +31,9 @@ import numpy as np
 
 from qconvert import check, convert, load, prove, save
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.attributes_and_limits import limits_of
 from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.checking.same_codes import has_byte_codes
+from qconvert.checking.value_limits import limits_of
 from qconvert.conversion import run_passes
 from qconvert.conversion.comparing import load_pair
 from qconvert.data import random_inputs

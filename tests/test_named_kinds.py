@@ -23,7 +23,7 @@ _WORDS = {"Real", "If"}
 #: File -> what in it is about kinds of operators.
 _ABOUT = {
     "calibration/files.py": "a word of a sentence",
-    "checking/attributes_and_limits.py": "a Mul that took over a factor, and Softmax's beta that another scale took over",
+    "checking/attributes.py": "a Mul that took over a factor, and Softmax's beta that another scale took over",
     "checking/expected_values.py": "sums of two values have error bounds of their own; hidden values of an LSTM are rounded at each step",
     "checking/file_values.py": "DynamicQuantizeLinear rounds, unlike other plain operators",
     "checking/operator_finding.py": "free choices of boxes",

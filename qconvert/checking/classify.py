@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
+from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
 from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.checking.same_codes import is_storage

@@ -9,10 +9,10 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.checking.attributes_and_limits import is_redundant_limit
 from qconvert.checking.equal_operators import find_representatives, find_unclipped
 from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
 from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
+from qconvert.checking.value_limits import is_redundant_limit
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of

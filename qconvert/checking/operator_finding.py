@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
+from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.classify import Sum, classify, classify_sums, sums_of_functions, sums_of_piece
 from qconvert.checking.expected_values import (
     bound_step_ties,
@@ -117,13 +117,20 @@ class Judge:
         """Whether a side has float values in the precision of float16."""
         return any(side.runtime.rows(side.kernels).half_floats for side in self.sides)
 
+    def _quantize_again(self, op: Op, pair: tuple[Array, Array]) -> tuple[Op, Quantization, tuple[Array, Array]] | None:
+        """The operator whose result a Dequantize gives in float, its quantization, and both sides' values with that."""
+        tensor, before = self.graph[op.inputs[0]], self.writers.get(op.inputs[0])
+        if before is None or tensor.quantization is None or not all(np.isfinite(value).all() for value in pair):
+            return None
+        a, b = (quantize(value.astype(np.float64), tensor.quantization, tensor.dtype) for value in pair)
+        return before, tensor.quantization, (a, b)
+
     def _judge_quantized_floats(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values that one side rounds otherwise within the same piece, as results of the operator before."""
-        name = op.inputs[0]
-        before, quantization = self.writers.get(name), self.graph[name].quantization
-        if before is None or quantization is None or not quantization.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
+        name, again = op.inputs[0], self._quantize_again(op, pair)
+        if again is None or not again[1].is_per_tensor:
             return None
-        a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
+        before, quantization, (a, b) = again
         near = quantization.step * _NEAR_STEP
         if any((np.abs(dequantize(stored, quantization) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
             return None
@@ -133,19 +140,13 @@ class Judge:
 
     def _judge_unrounded(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values against floats that the result does not quantize: quantized the same way they must be correct."""
-        name = op.inputs[0] if op.inputs else ""
-        before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
-        if (
-            not kind_of(op).dequantizes
-            or name not in self.sides[1].unrounded
-            or before is None
-            or quantization is None
-            or not np.isfinite(pair[1]).all()
-        ):
+        again = self._quantize_again(op, pair) if kind_of(op).dequantizes and op.inputs[0] in self.sides[1].unrounded else None
+        if again is None:
             return None
-        a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
-        found = self.finding(before, before.outputs.index(name), values, (a, b))
-        beyond = self._count_wrong_clipped(before, before.outputs.index(name), values, pair[1], b, quantization)
+        before, quantization, stored = again
+        index = before.outputs.index(op.inputs[0])
+        found = self.finding(before, index, values, stored)
+        beyond = self._count_wrong_clipped(before, index, values, pair[1], stored[1], quantization)
         off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
         if found.is_fault:
             return replace(found, reason=f"{found.reason}, after quantization with the source's scale")

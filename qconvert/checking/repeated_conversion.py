@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-from qconvert.checking.attributes_and_limits import has_same_activation, limits_of
+from qconvert.checking.attributes import has_same_activation
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import complete_values
 from qconvert.checking.outputs import absolute_difference, largest_magnitude
+from qconvert.checking.value_limits import limits_of
 from qconvert.conversion import convert, load
 from qconvert.conversion.loading import read_literal_graph
 from qconvert.data import extreme_inputs, random_inputs

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arguments import Progress
 from qconvert.checking import verdicts
-from qconvert.checking.attributes_and_limits import compare_attributes, compare_limits
+from qconvert.checking.attributes import compare_attributes
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.file_in_runtime import Side, describe_runtimes
 from qconvert.checking.file_values import differing_constants, find_fixed_outputs
@@ -27,6 +27,7 @@ from qconvert.checking.stand_ins import (
     explain_missing_encodings,
     is_quantized_of_float,
 )
+from qconvert.checking.value_limits import compare_limits
 from qconvert.conversion.judging import LIMIT
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.input_limits import sizes_to_try

@@ -19,10 +19,11 @@ from qconvert.checking.file_in_runtime import Side, model_file
 from qconvert.checking.findings import OutputComparison
 from qconvert.checking.outputs import Border
 from qconvert.checking.recurrent import Sequences
+from qconvert.checking.same_codes import shift_codes
 from qconvert.conversion import convert
 from qconvert.conversion.judging import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
-from qconvert.encodings import Encoding, Encodings, QParams
+from qconvert.encodings import Encoding, Encodings
 from qconvert.errors import InvalidModelError, format_some
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
@@ -102,7 +103,8 @@ def _read_encodings(result: Side) -> Encodings | None:
 
 def _find_layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
     """The results of quantized layers, and whether the file has integers of their weights."""
-    given = {op.outputs[0] for place in encodings.entries if place.index == 1 and (op := _find_layer(graph, place.name)) is not None}
+    writers = graph.producers()
+    given = {op.outputs[0] for place in encodings.entries if place.index == 1 and (op := _find_layer(writers, place.name)) is not None}
     return {
         op.outputs[0]: op.outputs[0] in given
         for op in graph.ops
@@ -114,12 +116,13 @@ def _find_unquantized(graph: Graph, encodings: Encodings) -> list[str]:
     """Results that the graph rounds and the file has no quantization for; what is only moved has the quantization of what it is moved
     from."""
     given = {place.name for place in encodings.entries if place.role == "tensor"}
-    found = []
+    found, readers = [], graph.consumers()
     for op in graph.ops:
         rounded = kind_of(op).rule == "real" and not kind_of(op).clips
         rounded |= kind_of(op).quantizes and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
-        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_find_activations(graph, op))):
-            found.append(op.outputs[0])
+        if rounded and graph[op.outputs[0]].is_quantized:
+            activated = (reader.outputs[0] for reader in readers.get(op.outputs[0], ()) if kind_of(reader).clips)  # which is rounded then
+            found += [op.outputs[0]] if given.isdisjoint((op.outputs[0], *activated)) else []
     return found
 
 
@@ -138,14 +141,8 @@ def _find_unrounded_outputs(graph: Graph, real: Collection[str]) -> list[str]:
     return [op.outputs[0] for op in graph.of_kind("Dequantize") if op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
-def _find_activations(graph: Graph, op: Op) -> list[str]:
-    """What activations make of a result, which is rounded after them."""
-    return [reader.outputs[0] for reader in graph.ops if kind_of(reader).clips and reader.inputs[0] == op.outputs[0]]
-
-
-def _find_layer(graph: Graph, name: str) -> Op | None:
+def _find_layer(writers: Mapping[str, Op], name: str) -> Op | None:
     """The operator with weights that computes a tensor, perhaps with an activation after it."""
-    writers = graph.producers()
     op = writers.get(name)
     if op is not None and kind_of(op).clips:
         op = writers.get(op.inputs[0])
@@ -154,10 +151,11 @@ def _find_layer(graph: Graph, name: str) -> Op | None:
 
 def _compare_encodings(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
     """Tensors of which the file has other integers or another quantization than the graph, and what, in words."""
+    writers = graph.producers()
     for place, found in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors:
             tensor: Tensor | None = graph[place.name]
-        elif (place.role, place.index) == ("input", 1) and (op := _find_layer(graph, place.name)) is not None:
+        elif (place.role, place.index) == ("input", 1) and (op := _find_layer(writers, place.name)) is not None:
             tensor = graph[op.inputs[1]]
         else:
             continue
@@ -171,19 +169,12 @@ def _difference(tensor: Tensor, found: Encoding) -> str:
         return ""
     if not _is_same(q.scale, quantization.quantization.scale):
         return f"scale {_format_range(quantization.quantization.scale)} instead of {_format_range(q.scale)}"
-    if not _is_same(q.zero_point, quantization.quantization.zero_point - _storage_offset(tensor, quantization)):
+    if not _is_same(q.zero_point, shift_codes(quantization.quantization.zero_point, quantization.dtype, tensor.dtype)):
         return f"zero point {quantization.quantization.zero_point.flat[0]} instead of {q.zero_point.flat[0]}"
     if tensor.data is not None and found.integers is not None and not np.array_equal(tensor.data.reshape(-1), found.integers.reshape(-1)):
         differing = int((tensor.data.reshape(-1) != found.integers.reshape(-1)).sum()) if tensor.data.size == found.integers.size else -1
         return f"{differing} integers differ" if differing >= 0 else f"{found.integers.size} integers instead of {tensor.data.size}"
     return ""
-
-
-def _storage_offset(tensor: Tensor, quantization: QParams) -> int:
-    """By how much the file's integers are above the graph's, where one stores them signed."""
-    return (quantization.dtype == "uint8" and tensor.dtype == "int8") * 128 - (
-        quantization.dtype == "int8" and tensor.dtype == "uint8"
-    ) * 128
 
 
 def _is_same(a: Array, b: Array) -> bool:

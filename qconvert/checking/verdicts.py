@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from qconvert.checking.attributes_and_limits import operator_limits
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison, lowest_sqnr
+from qconvert.checking.value_limits import operator_limits
 from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph

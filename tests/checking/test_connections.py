@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import compare_limits, limits_of
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
+from qconvert.checking.value_limits import compare_limits, limits_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
 GRID, OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, 3)

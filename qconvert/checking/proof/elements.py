@@ -10,8 +10,8 @@ from itertools import permutations
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import limits_of
 from qconvert.checking.same_codes import has_byte_codes, is_storage, stored_offset
+from qconvert.checking.value_limits import limits_of
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of

@@ -1,0 +1,138 @@
+"""What operators of one name state otherwise in source and result: attributes, fused activations and roundings. Few inputs produce values
+that show such a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isclose
+
+from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history, read_entries, read_names
+from qconvert.operators import is_dynamic, kind_of
+from qconvert.rewriting.torch_forms import rounds_alike
+
+#: Formats hold such numbers as float32.
+_ROUNDING = 2.0**-22
+
+
+def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
+    """What differs, by the name of the tensor that both operators compute, in words; operators of other kinds are not compared.
+
+    Args:
+        graph, other: the canonical graphs of source and result; tensors of one name are the same.
+    """
+    writers = other.producers()
+    found = {}
+    for op in graph.ops:
+        name = next(filter(None, op.outputs), "")
+        pair = writers.get(name)
+        if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
+            lines = (
+                _compare_activation(graph, op, other, pair)
+                + _compare_rounding(graph, op, other, pair)
+                + _compare_arithmetic(graph, op, pair)
+                + _compare_formula(op, pair)
+                + _compare_numbers(op, pair, _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul")))
+            )
+            if lines:
+                found[name] = ", ".join(lines)
+    return found
+
+
+def rounding_of(op: Op) -> str:
+    """How an operator of dynamic range rounds its real data: its arithmetic; "" otherwise."""
+    return str(op["arithmetic"]) if is_dynamic(op) else ""
+
+
+def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated: str) -> set[str]:
+    """How else than the source an operator of the result may round its data: not at all, or by the range of the whole tensor, where the
+    result says that the source's rounds them; in LiteRT, which does not know that range, by rows or not at all; and there as the source
+    says that its own source did.
+
+    Args:
+        graph, other: the canonical graphs of source and result.
+        names: of the operator's outputs in either.
+        stated: how the source's operator rounds its data; see rounding_of().
+    """
+    names = set(names)
+    noted, before = (read_entries(item.metadata, DYNAMIC_RANGE) for item in (other, graph))
+    found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
+    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(read_names(other.metadata, IN_TFLITE))
+    if in_litert and not graph.is_from("tflite"):
+        found |= {str(before[name]) for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
+    return found
+
+
+def _compare_rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    """An operator of the result that rounds its data otherwise than the source's, where the conversion did not declare it; that it does not
+    round them is told from its values."""
+    own, its = rounding_of(op), rounding_of(pair)
+    if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
+        return []
+    return [f"the data are quantized differently ({its} instead of {own or 'none'})"]
+
+
+def _compare_arithmetic(graph: Graph, op: Op, pair: Op) -> list[str]:
+    """Another kernel's additions or averages than those that the source names; of a side that names none, the values tell."""
+    own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))
+    if own == its or not {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) or rounds_alike(graph, op, its):
+        return []
+    return [f"the arithmetic is {its} instead of {own}"]
+
+
+def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
+    """Whether the activations of two operators are one, or leave the same integers of their outputs' quantizations."""
+    own, its = (str(item.attributes.get("activation", "")) for item in (op, pair))
+    tensor, there = graph[op.outputs[0]], other[pair.outputs[0]]
+    if own == its or tensor.quantization is None or there.quantization is None:
+        return own == its
+    return _activation_limits(tensor, own) == _activation_limits(there, its)
+
+
+def _compare_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    if has_same_activation(graph, op, other, pair) or graph[op.outputs[0]].is_quantized != other[pair.outputs[0]].is_quantized:
+        return []
+    own, its = (item.attributes.get("activation") or "none" for item in (op, pair))
+    return [f"the activation is {its} instead of {own}"]
+
+
+def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
+    """The float values of the lowest and the highest integer that an activation leaves."""
+    assert tensor.quantization is not None
+    low, high = clip_range(tensor, ACTIVATIONS[activation])
+    zero_point, scale = tensor.quantization.point, tensor.quantization.step
+    return (low - zero_point) * scale, (high - zero_point) * scale
+
+
+def _find_factor(graph: Graph, op: Op | None) -> float:
+    """The constant by which a Mul multiplies its data, as formats write Softmax's beta; 1 without one."""
+    if op is None:
+        return 1.0
+    constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
+    return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
+
+
+def _compare_formula(op: Op, pair: Op) -> list[str]:
+    """Another formula of one function, which a coarse quantization hardly shows."""
+    own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
+    return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
+
+
+def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
+    """Other numbers that are no integers, defaults included; a factor before the result's Softmax counts as its beta."""
+    found = []
+    for name, spec in kind_of(op).attributes.items():
+        if spec.sort != "number":
+            continue
+        try:
+            own, its = float(op[name]), float(pair[name])
+        except KeyError:
+            continue
+        if op.kind == "Softmax" and name == "beta" and isclose(own, its * factor, rel_tol=_ROUNDING):
+            continue
+        if not isclose(own, its, rel_tol=_ROUNDING):
+            found.append(f"{name} is {its:g} instead of {own:g}")
+    return found
