@@ -169,23 +169,13 @@ def _find_visible_results(graph: Graph, other: Graph) -> set[str]:
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
         carriers = {op.outputs[0]: op for op in readers.get(name, []) if _is_carrier(graph, op, name)}
         known = {item for item in carriers if _is_computed(graph, other, writers, item)}
-        if any(_has_all_elements(op) and (item in known or item in whole) for item, op in carriers.items()):
+        if any(kind_of(op).keeps_values and (item in known or item in whole) for item, op in carriers.items()):
             whole.add(name)
         known |= {item for item in carriers if item in found or _is_same_quantize(graph, own, own[name], writers.get(item))}
-        real = [op for op in readers.get(name, []) if carriers and _is_dequantized(op, writers, carriers)]
+        real = [op for op in readers.get(name, []) if kind_of(op).dequantizes and dequantized_source(writers, op.outputs[0]) in carriers]
         if name in whole or (carriers and len(carriers) + len(real) == len(readers[name]) and known == carriers.keys()):
             found.add(name)
     return found
-
-
-def _has_all_elements(op: Op) -> bool:
-    """Whether what an operator carries are all elements of its input, of which none is cut off."""
-    return kind_of(op).rule == "convert" or kind_of(op).keeps_elements
-
-
-def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
-    """Whether an operator of the source gives float values that the result has of one of `names`."""
-    return kind_of(op).dequantizes and dequantized_source(writers, op.outputs[0]) in names
 
 
 def _is_same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
@@ -243,8 +233,7 @@ def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
     limits = is_redundant_limit(graph, op, root)
     if limits and not b.is_quantized:
         return True
-    back = kind_of(op).rule == "convert" or kind_of(op).keeps_elements
-    return (back or limits) and (a.shares_quantization(b) or has_same_steps(a, b))
+    return (kind_of(op).keeps_values or limits) and (a.shares_quantization(b) or has_same_steps(a, b))
 
 
 def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:

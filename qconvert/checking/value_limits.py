@@ -132,7 +132,7 @@ def _find_passed_input(graph: Graph, op: Op | None, *, closest: bool = False) ->
     if op is None:
         return ""
     kind = kind_of(op)
-    if kind.clips or kind.rule == "convert" or kind.keeps_elements or kind.copies:
+    if kind.clips or kind.keeps_values:
         return op.inputs[0]
     if _find_bound(graph, op, closest=closest) is not None:
         return next(name for name in op.inputs if not graph[name].is_constant)

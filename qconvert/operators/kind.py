@@ -304,6 +304,12 @@ class Kind:
         return self.rule == "move" and self.layout.suits is Suits.BROADCASTS and self.inputs == (1, 1)
 
     @property
+    def keeps_values(self) -> bool:
+        """Whether the result has the values of all elements of its data, in another type, quantization, shape or order, or under another
+        name (Dequantize, Reshape, Transpose, Identity)."""
+        return self.rule == "convert" or self.keeps_elements or self.copies
+
+    @property
     def requantizes(self) -> bool:
         """Whether it brings stored values to another quantization (Requantize)."""
         return self.rule == "convert" and not (self.quantizes or self.dequantizes)

@@ -1,12 +1,9 @@
-"""Differences between tensors of one name in two graphs (integers and float values of constants, scales and zero points), and the changes
-that a conversion declared."""
+"""Differences between tensors of one name in two graphs: integers and float values of constants, scales and zero points."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -14,12 +11,11 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.arithmetic.storage import REALS, Array, Quantization, integer_range
-from qconvert.graph.metadata import CHANGED, read_entries
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import Kind, kind_of
 from qconvert.operators.sizes import spread_weights, window_extent
 
-_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
+INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 #: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
 _ROUNDING = 2.0**-22
 #: Values that are compared at once.
@@ -149,7 +145,7 @@ def _is_alike(kind: Kind, other: Kind) -> bool:
 def _may_follow(op: Op) -> bool:
     """Whether a conversion may put such an operator after another one: to change quantization, layout or shape, or as its limits."""
     kind = kind_of(op)
-    return kind.rule == "convert" or kind.keeps_elements or kind.clips or kind.copies or bool(kind.picks)
+    return kind.keeps_values or kind.clips or bool(kind.picks)
 
 
 def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
@@ -168,25 +164,26 @@ def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
 
 def _activation_difference(a: Tensor, b: Tensor) -> str:
     """A zero point or scale of an activation that is not the source's."""
-    if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= _INTEGERS:
+    if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= INTEGERS:
         return ""
-    old, new = (_zero_points(item, item.dtype if a.dtype == b.dtype else "") for item in (a, b))
+    old, new = (zero_points(item, from_lowest=a.dtype != b.dtype) for item in (a, b))
     if old.size in (1, new.size) and not np.array_equal(np.broadcast_to(old, new.shape), new):
         place = int(np.flatnonzero(np.broadcast_to(old, new.shape) != new)[0])
         return f"the zero point of {a.name!r} is {new[place]} instead of {np.broadcast_to(old, new.shape)[place]}"
     return _scale_difference(a.name, a.quantization, b.quantization.scale)
 
 
-def _zero_points(tensor: Tensor, same: str) -> Array:
+def zero_points(tensor: Tensor, *, from_lowest: bool) -> Array:
+    """The zero points of a quantized tensor, as they are or less the lowest integer of its type."""
     assert tensor.quantization is not None
-    return tensor.quantization.zero_point.reshape(-1) - (0 if same else integer_range(tensor.dtype)[0])
+    return tensor.quantization.zero_point.reshape(-1) - (integer_range(tensor.dtype)[0] if from_lowest else 0)
 
 
 def constant_difference(a: Tensor, b: Tensor) -> str:
     """What differs in two constants of one shape, in words; see changed_values()."""
     assert a.data is not None and b.data is not None
     quantizations = a.quantization, b.quantization
-    if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
+    if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= INTEGERS:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
         return integer_difference(a, b.steps(), b.quantization)
@@ -199,7 +196,7 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
 
 def _is_decomposed(a: Tensor, b: Tensor) -> bool:
     """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere."""
-    if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
+    if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= INTEGERS:
         return False
     low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
     return _count_differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
@@ -246,7 +243,7 @@ def list_axis_orders(sizes: Sequence[int], wanted: Sequence[int]) -> Iterator[tu
 
 def _real_difference(a: Tensor, b: Tensor) -> str:
     """Float values that are not the source's, one side at least holding no integers of a single quantization."""
-    left, right = (_float_values(item) for item in (a, b))
+    left, right = (float_values(item) for item in (a, b))
     if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
         wrong = _count_differing(left, right) if not np.isnan(left).any() else 0
     elif left.size != right.size:
@@ -267,7 +264,8 @@ def _count_differing_floats(values: Array, others: Array) -> int:
     return sum(int(np.count_nonzero(~np.isclose(others[part], values[part], _ROUNDING, 0, equal_nan=True))) for part in parts)
 
 
-def _float_values(tensor: Tensor) -> Array:
+def float_values(tensor: Tensor) -> Array:
+    """The float64 values of a constant."""
     assert tensor.data is not None
     if tensor.quantization is None:
         with np.errstate(invalid="ignore"):  # NaNs that signal
@@ -284,96 +282,3 @@ def _scale_difference(name: str, quantization: Quantization, scale: Array) -> st
         share = np.where(scale == own, 0.0, np.abs(scale / own - 1))
     largest = float(np.nan_to_num(share, nan=np.inf).max(initial=0))
     return f"a scale of {name!r} is off by {100 * largest:.3g}%" if largest else ""
-
-
-def digest(tensor: Tensor) -> str:
-    """A short name of a tensor's quantization and, of a constant, its values, however they are stored; of one in blocks, which few formats
-    have, its float values alone."""
-    quantization = tensor.quantization
-    if quantization is not None and quantization.block_size and tensor.data is not None:
-        return digest(Tensor("", "float32", tensor.shape, _float_values(tensor).astype(np.float32)))
-    parts: list[Array] = []
-    if quantization is not None:
-        scale = quantization.scale.reshape(-1)
-        parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
-    if tensor.data is not None:
-        parts.append(
-            tensor.steps()
-            if quantization is not None and tensor.dtype in _INTEGERS and not quantization.block_size
-            else _float_values(tensor)
-        )
-    elif quantization is not None:
-        parts.append(_zero_points(tensor, ""))
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(np.ascontiguousarray(part.astype(np.float64 if part.dtype.kind == "f" else np.int64)).tobytes())
-    return found.hexdigest()[:16]
-
-
-def narrowed_names(graph: Graph, other: Graph) -> set[str]:
-    """The activations that saturate at other integers of the same quantization in `other`, which changed_values() leaves out."""
-    pairs = ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors and tensor.data is None)
-    return {a.name for a, b in pairs if a.dtype == b.dtype and _limits(a) != _limits(b) and digest(a) == digest(b)}
-
-
-def _limits(tensor: Tensor) -> tuple[int, int] | None:
-    return None if tensor.quantization is None else tensor.quantization.limits(tensor.dtype)
-
-
-def _narrowed_digest(tensor: Tensor) -> str:
-    """A digest with the limits of the quantization."""
-    return f"{digest(tensor)} {_limits(tensor)}"
-
-
-def _names_with_limits(found: Mapping[str, object]) -> set[str]:
-    """The tensors whose declared digests include limits."""
-    return {name for name, wanted in found.items() if " " in str(wanted)}
-
-
-def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
-    """The digest of each tensor whose values or quantization a pass changed, as a conversion writes it next to its result. For tensors in
-    `narrowed`, of which only the limits changed, the digest includes these."""
-    return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
-
-
-def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
-    """The tensors of a result that are what its conversion declared of them.
-
-    Args:
-        graph: the result.
-        source: what it is compared with: tensors that have its values and quantization are left out. An earlier conversion may have
-            declared them, of which the source is the result.
-    """
-    found = read_entries(graph.metadata, CHANGED)
-    names = [name for name, wanted in found.items() if name in graph.tensors and _has_digest(graph[name], wanted)]
-    if source is None:
-        return frozenset(names)
-    own = declared_changes(source, names, _names_with_limits(found))
-    return frozenset(name for name in names if name not in own or not _has_digest(graph[name], own[name]))
-
-
-def redeclare_changes(before: Graph, after: Graph) -> Graph:
-    """`after`, an equivalent form of `before`, with those declared changes of `before` that still hold there."""
-    found = read_entries(before.metadata, CHANGED)
-    names = [
-        name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _has_digest(before[name], wanted)
-    ]
-    if not names:
-        return after
-    text = json.dumps({**found, **declared_changes(after, names, _names_with_limits(found))})
-    return replace(after, metadata={**after.metadata, CHANGED: text})
-
-
-def _has_digest(tensor: Tensor, wanted: object) -> bool:
-    """Whether a tensor has a digest, as it stands or, a matrix, transposed."""
-    if digest(tensor) == wanted or _narrowed_digest(tensor) == wanted:
-        return True
-    if tensor.data is None or tensor.data.ndim != 2 or (tensor.quantization is not None and tensor.quantization.block_size):
-        return False
-    quantization = tensor.quantization
-    turned = (
-        None
-        if quantization is None
-        else Quantization(quantization.scale, quantization.zero_point, None if quantization.axis is None else 1 - quantization.axis)
-    )
-    return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
