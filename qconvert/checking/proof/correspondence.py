@@ -141,11 +141,10 @@ class Trace:
             own[name] = through[name] = Elements.of(graph[name])
         for op in graph.ops:
             names = [name for name in op.outputs if name]
-            offsets = [stored_offset(graph[first.get(name, name)], graph[name]) for name in names]
-            if names and all(first.get(name, name) != name for name in names) and None not in offsets:  # the source computes it twice
-                for name, offset in zip(names, offsets, strict=True):
-                    for known in (own, through):
-                        known[name] = replace(known[first[name]], offset=known[first[name]].offset + (offset or 0))
+            twins = {name: first.get(name, name) for name in names}  # where the source computes them twice
+            if names and all(twin != name and graph[twin].shares_quantization(graph[name]) for name, twin in twins.items()):
+                for known in (own, through):
+                    known.update((name, known[twin]) for name, twin in twins.items())
                 continue
             moved = self.source.follow_movement(op)
             found = self._add_reader(op, self.source) if moved is None else moved
