@@ -4,7 +4,7 @@ that show such a difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import isclose
 
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
@@ -30,16 +30,32 @@ def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         name = next(filter(None, op.outputs), "")
         pair = writers.get(name)
         if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
-            lines = (
-                _compare_activation(graph, op, other, pair)
-                + _compare_rounding(graph, op, other, pair)
-                + _compare_arithmetic(graph, op, pair)
-                + _compare_formula(op, pair)
-                + _compare_numbers(op, pair, _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul")))
-            )
-            if lines:
+            factor = _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul"))
+            if lines := list(_compare_operators(graph, op, other, pair, factor)):
                 found[name] = ", ".join(lines)
     return found
+
+
+def _compare_operators(graph: Graph, op: Op, other: Graph, pair: Op, factor: float) -> Iterator[str]:
+    """In words, what two operators of one kind state otherwise; a factor before the result's Softmax counts as its beta."""
+    if graph[op.outputs[0]].is_quantized == other[pair.outputs[0]].is_quantized and not has_same_activation(graph, op, other, pair):
+        own, its = (str(item.attributes.get("activation") or "none") for item in (op, pair))
+        yield f"the activation is {its} instead of {own}"
+    own, its = rounding_of(op), rounding_of(pair)  # of a result that does not round its data, the values tell
+    if its and its != own and its not in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
+        yield f"the data are quantized differently ({its} instead of {own or 'none'})"
+    own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))  # of a side that names none, the values tell
+    if own != its and {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) and not rounds_alike(graph, op, its):
+        yield f"the arithmetic is {its} instead of {own}"
+    own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
+    if own != its:  # another formula of one function, which a coarse quantization hardly shows
+        yield f"approximate is {its!r} instead of {own!r}"
+    for name, spec in kind_of(op).attributes.items():
+        if spec.sort == "number":
+            stated, found = float(op[name]), float(pair[name])
+            is_beta = op.kind == "Softmax" and name == "beta"
+            if not any(isclose(stated, number, rel_tol=_ROUNDING) for number in (found, found * factor if is_beta else found)):
+                yield f"{name} is {found:g} instead of {stated:g}"
 
 
 def rounding_of(op: Op) -> str:
@@ -66,23 +82,6 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
     return found
 
 
-def _compare_rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
-    """An operator of the result that rounds its data otherwise than the source's, where the conversion did not declare it; that it does not
-    round them is told from its values."""
-    own, its = rounding_of(op), rounding_of(pair)
-    if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
-        return []
-    return [f"the data are quantized differently ({its} instead of {own or 'none'})"]
-
-
-def _compare_arithmetic(graph: Graph, op: Op, pair: Op) -> list[str]:
-    """Another kernel's additions or averages than those that the source names; of a side that names none, the values tell."""
-    own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))
-    if own == its or not {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) or rounds_alike(graph, op, its):
-        return []
-    return [f"the arithmetic is {its} instead of {own}"]
-
-
 def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
     """Whether the activations of two operators are one, or leave the same integers of their outputs' quantizations."""
     own, its = (str(item.attributes.get("activation", "")) for item in (op, pair))
@@ -90,13 +89,6 @@ def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
     if own == its or tensor.quantization is None or there.quantization is None:
         return own == its
     return _activation_limits(tensor, own) == _activation_limits(there, its)
-
-
-def _compare_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
-    if has_same_activation(graph, op, other, pair) or graph[op.outputs[0]].is_quantized != other[pair.outputs[0]].is_quantized:
-        return []
-    own, its = (item.attributes.get("activation") or "none" for item in (op, pair))
-    return [f"the activation is {its} instead of {own}"]
 
 
 def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
@@ -113,26 +105,3 @@ def _find_factor(graph: Graph, op: Op | None) -> float:
         return 1.0
     constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
     return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
-
-
-def _compare_formula(op: Op, pair: Op) -> list[str]:
-    """Another formula of one function, which a coarse quantization hardly shows."""
-    own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
-    return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
-
-
-def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
-    """Other numbers that are no integers, defaults included; a factor before the result's Softmax counts as its beta."""
-    found = []
-    for name, spec in kind_of(op).attributes.items():
-        if spec.sort != "number":
-            continue
-        try:
-            own, its = float(op[name]), float(pair[name])
-        except KeyError:
-            continue
-        if op.kind == "Softmax" and name == "beta" and isclose(own, its * factor, rel_tol=_ROUNDING):
-            continue
-        if not isclose(own, its, rel_tol=_ROUNDING):
-            found.append(f"{name} is {its:g} instead of {own:g}")
-    return found
