@@ -173,26 +173,27 @@ def _round_to_even(op: Op) -> Op:
 
 
 def fix_sizes(border: Border) -> tuple[Graph, Graph]:
-    """Both graphs with one number for each size of an input that is known only at run time."""
-    tried = sizes_to_try(border.graph)
+    """Both graphs with one number for each size of an input that is known only at run time; the result as it is, if it takes none of those
+    that the source takes."""
+    tried, source = sizes_to_try(border.graph), border.graph
     for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
         try:
-            return _set_input_sizes(border, numbers)
+            source = _set_sizes(border.graph, numbers)
+            return source, _set_sizes(border.other, _find_result_sizes(border, source))
         except InvalidGraphError:
             continue
-    return border.graph, border.other
+    return source, border.other
 
 
-def _set_input_sizes(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
-    """Both graphs with numbers for the names of the source's sizes. Raises InvalidGraphError if operators do not take them."""
-    source = _set_sizes(border.graph, numbers)
+def _find_result_sizes(border: Border, source: Graph) -> dict[str, int]:
+    """Numbers for the names of the result's sizes, from those of the source's inputs."""
     given: dict[str, int] = {}
     for name, other in border.inputs.items():
         sizes, wanted = source[name].static_shape, border.other[other].shape
         if sizes is not None and wanted is not None and len(sizes) == len(wanted):
             turned = _transpose_sizes(sizes, wanted, name in border.turned)
             given.update((size, turned[axis]) for axis, size in enumerate(wanted) if isinstance(size, str))
-    return source, _set_sizes(border.other, given)
+    return given
 
 
 def _transpose_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:

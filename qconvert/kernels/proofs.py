@@ -15,7 +15,7 @@ from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
-from qconvert.kernels.sums import SumReference, Sums
+from qconvert.kernels.sums import SumReference, Sums, count_averaged
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 
@@ -163,6 +163,28 @@ def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | 
     low, high = integer_range(data.dtype)
     found = reference.integers(graph, op, Sums(np.arange(size * low, size * high + 1, dtype=np.int64), size, *quantizations))
     return found.ways[0] if found is not None and len(found.ways) == 1 and not found.fault else None
+
+
+def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:
+    """Return the exact averages of bytes for all sums, from the lowest, rounded once, if the kernel gives these: none is as near to a tie
+    as its tolerance. None of other operators.
+
+    Args:
+        graph, op: the operator.
+        tolerance: in steps of the result, for data with its scale.
+    """
+    data, result, quantizations = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op)
+    count = count_averaged(graph, op)
+    if count is None or not quantizations or {data.dtype, result.dtype} - {*_BYTES} or count * 255 > _MOST_SUMS:
+        return None
+    given, output = quantizations
+    low, high = integer_range(data.dtype)
+    ratio = given.step / output.step
+    exact = np.arange(count * (low - given.point), count * (high - given.point) + 1) * (ratio / count)
+    position = np.clip(exact + output.point, *activated_range(graph, op))
+    rounded = np.rint(position)
+    is_decided = (0.5 - np.abs(position - rounded) > tolerance * max(1.0, ratio)).all()
+    return rounded.astype(result.dtype) if is_decided else None
 
 
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.operators import kind_of
 from qconvert.operators.call import spatial_axes
+from qconvert.operators.sizes import SAME
 
 
 class Sums(NamedTuple):
@@ -21,6 +23,16 @@ class Sums(NamedTuple):
     size: int
     given: Quantization
     output: Quantization
+
+
+def count_averaged(graph: Graph, op: Op) -> int | None:
+    """Return of how many elements each result of an average is the mean; None of other operators, or if not all are of as many."""
+    if op.kind == "AveragePool":
+        return None if any(op["pads"]) or op["ceil_mode"] or op["auto_pad"] in SAME else math.prod(op["kernel_shape"])
+    sizes, counts = (graph[name].static_shape for name in (op.inputs[0], op.outputs[0]))
+    if op.kind not in ("GlobalAveragePool", "ReduceMean") or not sizes or counts is None or 0 in sizes:
+        return None
+    return math.prod(sizes) // math.prod(counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,11 +122,13 @@ class Trace:
 
     def _compare_output(self, name: str, other: str) -> str:
         """In words, how an output of the result is another one; "" if it has the elements of the source's in their order."""
-        given, tensor, words = self.result.elements.get(other), self.source.graph[name], NOT_TRACED
-        if given is None or name not in self.source.elements or tensor.shape != self.result.graph[other].shape:
+        given, before, after, words = self.result.elements.get(other), self.source.graph[name], self.result.graph[other], NOT_TRACED
+        if given is None or name not in self.source.elements or before.shape != after.shape:
             return words
         for own in (self.source.elements[name], self._through.elements[name]):
-            if own.is_transposed(given, range(tensor.rank or 0)):
+            if before.is_quantized and after.is_quantized and stored_offset(before, after) != given.offset - own.offset:
+                return NOT_TRACED
+            if own.is_transposed(given, range(before.rank or 0)):
                 words, doubt = self.source.describe_other_codes(own, given), self._doubtful.get(given.root, "")
                 if not words or doubt:
                     self._collect_clips(own, given)
@@ -246,13 +248,14 @@ class Trace:
     def _resume_after(self, op: Op, likely: tuple[int, ...]) -> None:
         """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too.
 
-        Their axes are in the order of its data, `likely`, or in another one that fits their shapes.
+        Their axes are in the order `likely`, that of its data, or another one that fits their shapes.
         """
         for name in filter(None, op.outputs):
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
             if before is None or own is None or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
                 continue
-            orders = [likely, tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
+            read = (self.result.elements[item].perm for item in op.inputs if item in self.result.elements)
+            orders = [likely, *filter(None, read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
             if perm is None or own.root != name:
                 continue

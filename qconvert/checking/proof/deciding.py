@@ -21,6 +21,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.proofs import (
     WITH_16_BITS,
     compare_products,
+    decided_averages,
     decided_integers,
     find_float_limits,
     floats_in_order,
@@ -92,9 +93,24 @@ class Computed:
         """How it rounds a sum of products; None if that is not known."""
         return self._reference if isinstance(self._reference, Requantizer) else None
 
+    @property
+    def is_merged(self) -> bool:
+        """Whether its runtime may make one rounding of it and of the one before, so that nothing stores the integers between them."""
+        if not self.kernels.merges_roundings or self.form or kind_of(self.op).rule != "convert":
+            return False
+        data, result = (self.graph[name] for name in (self.op.inputs[0], self.op.outputs[0]))
+        if data.quantization is None or result.quantization is None or np.array_equal(data.quantization.scale, result.quantization.scale):
+            return False
+        is_seen = data.name in self.graph.inputs or not {data.name, result.name}.isdisjoint(self.graph.outputs)
+        return not is_seen and len(self.graph.consumers()[data.name]) == 1
+
     def for_all_sums(self) -> Array | None:
-        """Its integers for all sums of what it reduces, from the lowest; None if these do not say them all, or are not known."""
-        return integers_for_sums(self.graph, self.op, self._reference) if isinstance(self._reference, SumReference) else None
+        """Its integers for all sums of what it reduces, from the lowest: what the reference of its kernel gives, or the exact averages, if
+        none is near a tie; None if sums do not say them all, or they are not known."""
+        if isinstance(self._reference, SumReference):
+            return integers_for_sums(self.graph, self.op, self._reference)
+        tolerance = self.tolerance()
+        return None if tolerance is None else decided_averages(self.graph, self.op, tolerance)
 
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
@@ -138,6 +154,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
+    if own.is_merged or other.is_merged:
+        return found("?", why="its runtime may make one rounding of it and of the one before")
     if pair.moves or not output:  # without an output it writes a state: its input as it is stored
         return found("E0", "identical parameters")
     if rule == "stored":  # the kind is the kernel, whose integers its form gives

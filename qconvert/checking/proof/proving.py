@@ -145,7 +145,9 @@ class _Read:
         """The results of this side's operators from tensors to another one, for all codes of these."""
         graph = self._side.graph
         found = collect_operators(self._producers, graph, output, set(inputs)) if output in self._producers else None
-        return None if found is None or set(found[1]) != set(inputs) else run_group(self._side, graph, found[0], inputs, output)
+        if found is None or set(found[1]) != set(inputs) or any(self.resolve_operator(op).is_merged for op in found[0]):
+            return None
+        return run_group(self._side, graph, found[0], inputs, output)
 
     def output(self, op: Op) -> str:
         """The first result of an operator, by its name in the file."""
