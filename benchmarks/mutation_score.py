@@ -9,9 +9,6 @@ the mutants say nothing of it, as files of another version of qconvert do: opera
 
 With --unreached the change is a Clip where no tensor of these runs reaches its bounds, although its range does: no output shows it.
 
-With --proof nothing is run: a mutant is caught if it is not proved equal (`qconvert.prove`), and named if the operator that was changed is
-one of those that are not.
-
     python benchmarks/mutation_score.py --mutants 2000 --json build/mutation_score.json
 """
 
@@ -29,9 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert import check, convert, load, prove, save
+from qconvert import check, convert, load, save
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.checking.same_codes import has_byte_codes
 from qconvert.checking.value_limits import limits_of
 from qconvert.conversion import run_passes
@@ -116,25 +112,8 @@ class Score:
         self.missed, self.unnamed = [], []
 
 
-@dataclass(frozen=True, slots=True)
-class _Proved:
-    """A proof in the words of a check: "not equal" if not all is proved, each operator that is not with its name."""
-
-    verdict: str
-    problems: tuple[str, ...]
-    runs: int = 1
-    unjudged: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, source: Path, path: Path, **read: Any) -> _Proved:
-        found = prove(source, path, **read)
-        unequal = [item for item in found.operators if item.class_ not in EQUAL_CLASSES]
-        names = [f"{item.operator} ({item.output!r}): {item.why}" for item in unequal] + [f"{name} (lost)" for name in found.lost]
-        return cls(found.claim or "not equal", (*found.problems, *names))
-
-
-def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, by_proof: bool = False, unreached: bool = False) -> Score:
-    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare, --unreached and --proof."""
+def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, unreached: bool = False) -> Score:
+    """Makes `wanted` mutants of a model that change what the evaluator computes, and checks each; see --bare and --unreached."""
     suffix, options = MODELS[model]
     source, sound, path = FIXTURES / model, folder / f"sound.{suffix}", folder / f"mutant.{suffix}"
     convert(source, sound, force=True, **options)
@@ -161,7 +140,7 @@ def score(model: str, wanted: int, seed: int, folder: Path, bare: bool = False, 
             found.equal += 1
             continue
         try:
-            report = check(source, path, samples=SAMPLES, **read) if not by_proof else _Proved.of(source, path, **read)
+            report = check(source, path, samples=SAMPLES, **read)
         except QConvertError:
             found.refused += 1
             continue
@@ -479,14 +458,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--bare", action="store_true", help="the mutants do not say which conversion made them")
     parser.add_argument("--unreached", action="store_true", help="the mutants are Clips whose bounds no run reaches")
-    parser.add_argument("--proof", action="store_true", help="mutants are proved, not run")
     given = parser.parse_args()
     scores = []
     with tempfile.TemporaryDirectory() as folder:
         for number, model in enumerate(given.models):
-            found = score(
-                model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare, given.proof, given.unreached
-            )
+            found = score(model, given.mutants // len(given.models), given.seed + number, Path(folder), given.bare, given.unreached)
             scores.append(found)
             total = found.caught + len(found.missed)
             print(
