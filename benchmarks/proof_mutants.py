@@ -22,12 +22,13 @@ import json
 import os
 import sys
 import tempfile
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -172,17 +173,22 @@ class Judge:
     def is_same(self, side: Side, feeds: Sequence[Mapping[str, Array]] = ()) -> bool | None:
         """Whether a mutant has the sound result's outputs for inputs, by default random ones; None where its runtime does not take it."""
         try:
-            models = self.sides[1].open(), side.open()
-            pairs = [
-                pair
-                for feed in feeds or self.feeds
-                for pair in zip(
-                    *(list(model.run(dict(zip(model.inputs, feed.values(), strict=True))).values()) for model in models), strict=True
-                )
-            ]
+            wanted = self._run(self.sides[1], feeds) if feeds else self.outputs
+            found = self._run(side, feeds or self.feeds)
         except Exception:
             return None
+        pairs = [pair for one, other in zip(wanted, found, strict=True) for pair in zip(one, other, strict=False)]
         return all(a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+    @cached_property
+    def outputs(self) -> list[list[Array]]:
+        """The sound result's for random inputs."""
+        return self._run(self.sides[1], self.feeds)
+
+    @staticmethod
+    def _run(side: Side, feeds: Sequence[Mapping[str, Array]]) -> list[list[Array]]:
+        model = side.open()
+        return [list(model.run(dict(zip(model.inputs, feed.values(), strict=True))).values()) for feed in feeds]
 
 
 def list_extremes(graph: Graph) -> list[dict[str, Array]]:
@@ -234,14 +240,21 @@ def explain(sound: Graph, graph: Graph, lines: Sequence[str], touched: Sequence[
     def find_both(op: Op) -> list[tuple[Graph, Op]]:
         return [(each, item) for each in (sound, graph) for item in each.ops if item.outputs == op.outputs]
 
-    named = {name for name in graph.tensors if repr(name) in lines[0]}
+    if not touched:
+        return "a tensor that nothing reads"
+    named = {name for name in (*graph.tensors, *sound.tensors) if repr(name) in lines[0].partition(": ")[0]}
     is_tensor = lines[0].startswith("tensor")
-    changed = [op for op in graph.ops if op.outputs and not named.isdisjoint((*op.outputs, *(op.inputs if is_tensor else ())))]
+    changed = [
+        op
+        for each in (graph, sound)
+        for op in each.ops
+        if op.outputs and not named.isdisjoint((*op.outputs, *(op.inputs if is_tensor else ())))
+    ]
     if changed and all(op.kind in _COMMUTES and len(op.inputs) == 2 for op in changed) and len(lines) == 1 and "inputs" in lines[0]:
         return "operands in another order"
     if changed and all(kind_of(op).rule in ("move", "relabel", "plain") for op in changed):
         return "data movement of the same elements"
-    for op in changed:
+    for op in (op for op in changed if op in graph.ops):
         result = graph[op.outputs[0]]
         if result.per_tensor is None:
             continue
@@ -318,12 +331,12 @@ def _write_ways(graph: Graph, name: str, folder: Path) -> list[Case]:
     return [Case(f"{name}, {one}", path.with_suffix(f".{one}"), suffix, graph=graph) for one in given for suffix in ("onnx", "tflite")]
 
 
-def find_mutants(wanted: int, seed: int, match: str = "") -> Iterator[Mutant]:
-    """Mutants until so many are found, or all sources are used; prints those that are wrongly called equal."""
-    rng, left = np.random.default_rng(seed), wanted
+def find_mutants(wanted: int, seed: int, match: str = "", seconds: float = np.inf) -> Iterator[Mutant]:
+    """Mutants until so many are found, the time is over, or all sources are used; prints those that are wrongly called equal."""
+    rng, left, end = np.random.default_rng(seed), wanted, time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as name:
         for case in list_cases(Path(name), rng, seed, match):
-            if left <= 0:
+            if left <= 0 or time.monotonic() > end:
                 return
             try:
                 judge = Judge(case, Path(name))
@@ -341,9 +354,9 @@ def find_mutants(wanted: int, seed: int, match: str = "") -> Iterator[Mutant]:
                 yield mutant
 
 
-def list_mutants(wanted: int, seed: int, match: str) -> list[Mutant]:
+def list_mutants(*given: Any) -> list[Mutant]:
     """What find_mutants() gives, for another process."""
-    return list(find_mutants(wanted, seed, match))
+    return list(find_mutants(*given))
 
 
 def make_table(found: Sequence[Mutant]) -> Section:
@@ -373,11 +386,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--match", default="", help="only sources whose name holds this text")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each of which finds its part, with a seed of its own")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="when no further source is begun")
     parser.add_argument("--json", type=Path, help="the file in which all mutants are listed")
     parser.add_argument("--markdown", type=Path, help="the page to update")
     given = parser.parse_args()
     with ProcessPoolExecutor(given.jobs, get_context("spawn")) as pool:
-        parts = [pool.submit(list_mutants, given.mutants // given.jobs, given.seed + job, given.match) for job in range(given.jobs)]
+        parts = [
+            pool.submit(list_mutants, given.mutants // given.jobs, given.seed + job, given.match, given.seconds)
+            for job in range(given.jobs)
+        ]
         found = [item for part in parts for item in part.result()]
     command = f"python benchmarks/proof_mutants.py --mutants {given.mutants} --seed {given.seed} --jobs {given.jobs}"
     publish(make_table(found), given.markdown, command, 200)

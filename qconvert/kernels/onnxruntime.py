@@ -22,7 +22,7 @@ from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, activated_ra
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
-from qconvert.operators import reduced_count
+from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
@@ -255,7 +255,8 @@ def _without_optimizer(row: Kernel) -> Kernel:
 def _cuts(graph: Graph, op: Op) -> str:
     result = graph[op.outputs[0]]
     cuts = result.is_quantized and activated_range(graph, op) != integer_range(result.dtype)
-    return "a Relu or Clip that the quantization does not imply" if cuts else ""
+    is_clipped = cuts or any(kind_of(reader).clips for reader in graph.consumers().get(result.name, ()))
+    return "a Relu or Clip that the quantization does not imply" if is_clipped else ""
 
 
 def _in_float(row: Kernel) -> tuple[Kernel, ...]:

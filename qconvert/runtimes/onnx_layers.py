@@ -66,8 +66,9 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
     for node in graph.node:
         if node.op_type != "QuantizeLinear":
             continue
-        maker, clips, joined = writers.get(node.input[0]), False, False
+        maker, clips, joined, reals = writers.get(node.input[0]), False, False, []
         while maker is not None and maker.op_type in ("Relu", "Clip"):
+            reals.append(maker.input[0])
             maker, clips = writers.get(maker.input[0]), True
         if maker is not None and maker.op_type == "Add":
             joined = True
@@ -78,7 +79,8 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
         point = data.input[2] if data is not None and data.op_type == "DequantizeLinear" and len(data.input) > 2 else ""
         is_signed = bool(point) and types.get(point, TensorProto.INT8) == TensorProto.INT8 and is_x86()
         if clips or (is_signed and maker.op_type != "Gemm" and not joined):
-            found[node.output[0]] = "in_float"
+            unclipped = [f"{real}/{dtype}" for real in reals for dtype in ("int8", "uint8")]  # as the reader names a result before a Clip
+            found.update(dict.fromkeys((node.output[0], *unclipped), "in_float"))
     return found
 
 

@@ -354,19 +354,22 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
 
 
-def test_a_product_before_a_relu_that_no_quantization_implies_stays_in_float(tmp_path: Path) -> None:
+def test_a_product_before_a_limit_that_no_quantization_implies_stays_in_float(tmp_path: Path) -> None:
     """onnxruntime makes a FusedConv of it, whose zero point is 128 here; with a Clip of integers after it, it is a QLinearConv."""
-    plain, relu = _convolution(tmp_path / "plain.onnx", "uint8", 0.0, 0.0, 0.0), tmp_path / "relu.onnx"
-    model = onnx.load(plain)
-    _inserted(model, "Relu", _real(model, "Conv", 0))
-    onnx.save(model, relu)
+    plain = _convolution(tmp_path / "plain.onnx", "uint8", 0.0, 0.0, 0.0)
+    for name, *node in (("relu", "Relu"), ("clip", "Clip", -3.0, 5.0)):
+        model = onnx.load(plain)
+        _inserted(model, str(node[0]), _real(model, "Conv", 0), *map(float, node[1:]))
+        onnx.save(model, tmp_path / f"{name}.onnx")
     found = {}
-    for source in (plain, relu):
+    for source in (tmp_path / f"{name}.onnx" for name in ("plain", "relu", "clip")):
         convert(source, tmp_path / "result.tflite", force=True)
         convert(tmp_path / "result.tflite", tmp_path / "again.onnx", force=True)
         pairs = (source, tmp_path / "result.tflite"), (tmp_path / "result.tflite", tmp_path / "again.onnx")
-        found[source.stem] = [next(item.class_ for item in prove(*pair).operators if item.output.startswith("y")) for pair in pairs]
-    assert found == {"plain": ["E0", "E0"], "relu": ["A", "E0"]}
+        found[source.stem] = [
+            next(item.class_ for item in prove(*pair).operators if item.operator.startswith(("Conv", "CONV"))) for pair in pairs
+        ]
+    assert found == {"plain": ["E0", "E0"], "relu": ["A", "E0"], "clip": ["A", "E0"]}
 
 
 def test_another_float_bias_is_none_that_is_rounded(tmp_path: Path) -> None:
