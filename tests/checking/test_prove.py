@@ -307,8 +307,8 @@ def test_a_planted_fault_is_never_proved_equal(plant: Callable[[onnx.ModelProto]
 @pytest.mark.parametrize(("model", "seed"), [("tiny_kws_dscnn_int8.tflite", 1), ("coral_lstm_mnist_int8.tflite", 2)])
 def test_no_changed_file_is_called_equal(model: str, seed: int) -> None:
     """benchmarks/proof_mutants.py makes thousands."""
-    ends = Counter(item.end for item in find_mutants(15, seed, model))
-    assert ends["found"] >= 15 and not ends["wrong"]
+    ends = Counter(item.end for item in find_mutants(6, seed, model))
+    assert ends["found"] >= 6 and not ends["wrong"]
 
 
 @pytest.mark.torch
