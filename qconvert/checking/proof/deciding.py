@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from qconvert.arithmetic import split_product
-from qconvert.checking.proof.classes import Proved
+from qconvert.checking.proof.classes import EQUAL_CLASSES, Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.checking.proof.groups import Group
 from qconvert.errors import format_count
@@ -154,8 +154,6 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    if own.is_merged or other.is_merged:
-        return found("?", why="its runtime may make one rounding of it and of the one before")
     if pair.moves or not output:  # without an output it writes a state: its input as it is stored
         return found("E0", "identical parameters")
     if rule == "stored":  # the kind is the kernel, whose integers its form gives
@@ -165,7 +163,10 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if rounds_floats(trace, pair):
         known = other.has_forms or not other.form
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
-    return _decide_by_kernels(found, own, other, pair.lost)
+    item = _decide_by_kernels(found, own, other, pair.lost)
+    if item.class_ in EQUAL_CLASSES and (own.is_merged or other.is_merged):
+        return found("?", why="its runtime may make one rounding of it and of the one before")
+    return item
 
 
 def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
