@@ -254,8 +254,8 @@ class Trace:
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
             if before is None or own is None or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
                 continue
-            read = (self.result.elements[item].perm for item in op.inputs if item in self.result.elements)
-            orders = [likely, *filter(None, read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
+            orders_read = (self.result.elements[item].perm for item in op.inputs if item in self.result.elements)
+            orders = [likely, *filter(None, orders_read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
             if perm is None or own.root != name:
                 continue
