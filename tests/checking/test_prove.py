@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tflite_models import TensorSpec, single_op
 
 from qconvert import Proof, check, convert, load, prove, run, save
 from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
@@ -123,6 +124,17 @@ def test_a_function_that_is_written_with_others_is_compared_on_all_codes(kind: s
     assert (item.class_, item.method) == ("E1", "256 codes") and proof.equal_for_all_inputs and not proof.lost
     codes = {"x": np.arange(-128, 128, dtype=np.int8)}
     assert np.array_equal(*(run(place, codes)["y"] for place in (source, result)))
+
+
+def test_a_result_computes_in_float_between_dequantize_and_quantize(tmp_path: Path) -> None:
+    """LiteRT's SQRT of bytes drops fractions; the target tflite-micro has the operator in float, which rounds them."""
+    names = TensorSpec("x", (1, 64), "int8", 0.01, -128), TensorSpec("y", (1, 64), "int8", 0.007, -128)
+    source, result = tmp_path / "source.tflite", tmp_path / "result.tflite"
+    source.write_bytes(single_op("SQRT", None, names[:1], names[1:]))
+    convert(source, result, target="tflite-micro")
+    (found,) = prove(source, result).operators
+    assert (found.class_, found.method) == ("R1", "256 codes")
+    assert check(source, result).passed
 
 
 def test_a_function_with_another_constant_is_another_one(tmp_path: Path) -> None:

@@ -160,11 +160,17 @@ class _Read:
         side, name = self._side, next(filter(None, op.outputs), "")
         rows = _find_kernels(side, self.output(op))
         read = self._producers.get(name) or self._find_read_product(op)
-        if read is not None and read.inputs[:1] != op.inputs[:1] and not (kind_of(read).sums_products and kind_of(read) is not kind_of(op)):
-            read = None
-        graph, found = (self._restated, op) if read is None else (side.graph, read)
-        has_forms = side.kernels == side.runtime.kernels[0]
-        return Computed(graph, found, rows, partial(run_all_codes, side), has_forms, side.format.name)
+        alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op)))
+        graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
+        has_forms, run = side.kernels == side.runtime.kernels[0], partial(run_all_codes, side)
+        if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
+            rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
+            run = self._run_in_float
+        return Computed(graph, found, rows, run, has_forms, side.format.name)
+
+    def _run_in_float(self, graph: Graph, op: Op) -> Array | None:
+        """The results of an operator between Dequantize and Quantize; see Computed.run."""
+        return self.run_group([name for name in op.inputs if name and not graph[name].is_constant], op.outputs[0])
 
     def _find_read_product(self, op: Op) -> Op | None:
         """The product that is computed row by row here, and whose result is brought back to its shape."""
