@@ -41,7 +41,8 @@ def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
         olds, news = ([_trace_to_roots(name, origins, roots) for origins in way] for way in (before, after))
         if not any(old == new for old in olds for new in news):
             found[name] = f"is computed from {_join_names(news[0])} instead of {_join_names(olds[0])}"
-    return {name: found[name] for name in before[0] if name in found}
+    in_tables = _find_tables(graph, other) if found else ()
+    return {name: found[name] for name in before[0] if name in found and name not in in_tables}
 
 
 def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
@@ -76,7 +77,9 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of tensors that have another quantization in the result, as the conversion declared.
     """
-    gone = find_varying(graph) - other.tensors.keys() - _find_in_tables(graph, other, declared) - _find_visible_results(graph, other)
+    producers, tables = graph.producers(), _find_tables(graph, other, declared)
+    tabled = {item for name, root in tables.items() for item in curve_operators(graph, producers, name, root)}
+    gone = find_varying(graph) - other.tensors.keys() - tabled - _find_visible_results(graph, other)
     sources, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     first = find_representatives(graph, other.tensors)
     roots = _find_roots(graph, first)
@@ -103,10 +106,10 @@ def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[st
     return name.startswith(f"{tensor.name}/") and (name in declared or is_same_step)
 
 
-def _find_in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
-    """The tensors of the source between the codes and the result of a table that holds what the source computes of these codes."""
+def _find_tables(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
+    """The tensors that the result looks up in a table that holds what the source computes, each with that whose codes it looks up."""
     writers, producers, roots = other.producers(), graph.producers(), curve_roots(graph)
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for name, possible in roots.items():
         lookup = find_lookup(other, writers, writers[name]) if name in writers else None
         if lookup is None or lookup.root not in possible:
@@ -118,7 +121,7 @@ def _find_in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> se
         else:
             holds = not {root, name}.isdisjoint(declared) and _is_near_table(graph, other, lookup, name, expected)
         if holds:
-            found.update(curve_operators(graph, producers, name, root))
+            found[name] = root
     return found
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.value_limits import compare_limits, limits_of
+from qconvert.evaluate import evaluate_op
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
 GRID, OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, 3)
@@ -201,6 +202,24 @@ def test_a_rounding_relu_stands_for_its_result_in_another_layout() -> None:
     assert list(find_missing_results(graph(SIGMOID, *before, s=OTHER), graph(SIGMOID, Op("Mul", ("x", "s"), ("y",)), s=OTHER))) == [
         "r/turned"
     ]
+
+
+def test_a_table_may_hold_operators_whose_results_others_read_too() -> None:
+    """y = s * s is looked up by the codes of x, and s is computed next to it."""
+    source = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)))
+    codes = np.arange(-128, 128)
+    for wrong in (0, 1):
+        values = evaluate_op(source, source.ops[1], [evaluate_op(source, SIGMOID, [codes.astype(np.int8)])[0].stored] * 2)[0].stored
+        values[:3] += np.int8(wrong)
+        lookup = [
+            Op("Cast", ("x",), ("i",), {"to": "int32"}),
+            Op("Add", ("i", "low"), ("j",)),
+            Op("Gather", ("table", "j"), ("y",), {"axis": 0}),
+        ]
+        made = graph(SIGMOID, *lookup)
+        plain = [Tensor(name, "int32", (1, 4)) for name in "ij"] + [Tensor("low", "int32", (), np.int32(128))]
+        other = made.evolve(tensors=[*plain, replace(made["table"], shape=(256,), data=values)])
+        assert list(find_rewired_tensors(source, other)) == ["y"] * wrong
 
 
 def test_a_result_and_its_other_form_in_either_order() -> None:

@@ -160,7 +160,9 @@ class _Read:
         side, name = self._side, next(filter(None, op.outputs), "")
         rows = _find_kernels(side, self.output(op))
         read = self._producers.get(name) or self._find_read_product(op)
-        alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op)))
+        alike = read is not None and (
+            read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op))
+        )
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
         has_forms, run = side.kernels == side.runtime.kernels[0], partial(run_all_codes, side)
         if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
