@@ -112,6 +112,8 @@ def binary() -> Iterator[Case]:
         yield Case(name, None, [f("a", 40, dtype="int32"), f("b", 40, dtype="int32")], [f("y", 40, dtype="bool")], note="int32")
         yield Case(name, None, [f("a", 3, 4), f("b", 4)], [f("y", 3, 4, dtype="bool")], note="float")
         yield Case(name, None, [q("a", 90), q("b", 90)], [f("y", 90, dtype="bool")], note="int8")
+        small = TensorSpec("b", (), "int8", 4e-9, 0, data=np.int8(0))
+        yield Case(name, None, [q("a", 90, scale=0.002, zero=-16), small], [f("y", 90, dtype="bool")], note="int8 and a small number")
     for name in ("LOGICAL_AND", "LOGICAL_OR"):
         yield Case(name, None, [f("a", 30, dtype="bool"), f("b", 30, dtype="bool")], [f("y", 30, dtype="bool")])
     yield Case("SELECT", None, [f("c", 4, dtype="bool"), f("a", 4, 3), f("b", 4, 3)], [f("y", 4, 3)], note="rows")

@@ -71,6 +71,16 @@ def test_factors_of_int16_are_no_factors_of_int16_data() -> None:
     assert compared[0].largest <= 1
 
 
+@pytest.mark.litert
+def test_a_comparison_of_bytes_stays_one_where_its_kernel_keeps_the_order() -> None:
+    """With 0 it does for any scale from 1 / 512 on; of two tensors at 0.002 it takes neighbours for equal."""
+    x, y = TensorSpec("x", (8,), "int8", 0.002, -16), TensorSpec("y", (8,), "bool")
+    for number, kinds in ((0, ["Greater"]), (None, ["Cast", "Add", "Gather", "Cast", "Add", "Gather", "Greater"])):
+        other = TensorSpec("b", (8,), "int8", 0.0021, 0, data=None if number is None else np.full(8, number, np.int8))
+        graph = tflite_graph(single_op("GREATER", None, [x, other], [y]))
+        assert [op.kind for op in graph.ops if op.kind != "Reinterpret"] == kinds
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "uint16", "uint64", "float16"])

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_comparison_tables
+from qconvert.arithmetic import dequantize_float32, tflite_comparison_tables
 from qconvert.formats.tflite.ops.one_to_one import make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
@@ -34,21 +34,22 @@ def _read_comparison(kind: str, r: Reading) -> None:
 def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
     """The numbers that the kernel compares, for each of the 256 values of either operand; none where the operator is one in float.
 
-    Such operands have one quantization whose values the kernel distinguishes, or a result that C does not define (then
+    Such operands have values, those of a constant alone, whose order the kernel keeps, or a result that C does not define (then
     checking/expected_values.py reports the source).
     """
-    quantizations = first.quantization, second.quantization
-    if first.dtype != second.dtype or first.dtype not in _BYTES or quantizations[0] is None or quantizations[1] is None:
+    if first.dtype != second.dtype or first.dtype not in _BYTES or first.per_tensor is None or second.per_tensor is None:
         return []
-    if not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor):
-        return []
-    tables = [
-        table for quantization in quantizations if quantization is not None for table in tflite_comparison_tables(quantization, first.dtype)
-    ]
-    if len(tables) > len(quantizations):
-        return []
-    kept_apart = quantizations[0] == quantizations[1] and bool((np.diff(tables[0]) > 0).all())
-    return [] if kept_apart else tables
+    low, high = integer_range(first.dtype)
+    found, compared, exact = list[Array](), list[Array](), list[Array]()
+    for tensor, quantization in ((first, first.per_tensor), (second, second.per_tensor)):
+        tables = tflite_comparison_tables(quantization, tensor.dtype)
+        if len(tables) > 1:
+            return []
+        stored = np.arange(low, high + 1) if tensor.data is None else np.unique(tensor.data).astype(np.int64)
+        found += tables
+        compared.append(tables[0][stored - low].astype(np.float64))
+        exact.append(dequantize_float32(stored, quantization))
+    return [] if np.array_equal(*(np.sign(np.subtract.outer(*values)) for values in (compared, exact))) else found
 
 
 def _look_up_operand(r: Reading, index: int, table: Array) -> str:
