@@ -13,7 +13,7 @@ from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import Computed, decide, decide_clip, decide_group, rounds_floats
+from qconvert.checking.proof.deciding import Computed, Run, decide, decide_clip, decide_group, rounds_floats
 from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.checking.proof.groups import collect_operators
 from qconvert.checking.proof.running_codes import run_all_codes, run_group
@@ -164,7 +164,8 @@ class _Read:
             read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op))
         )
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
-        has_forms, run = side.kernels == side.runtime.kernels[0], partial(run_all_codes, side)
+        has_forms = side.kernels == side.runtime.kernels[0]
+        run: Run = partial(run_all_codes, side)
         if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float

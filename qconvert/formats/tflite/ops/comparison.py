@@ -49,7 +49,8 @@ def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
         found += tables
         compared.append(tables[0][stored - low].astype(np.float64))
         exact.append(dequantize_float32(stored, quantization))
-    return [] if np.array_equal(*(np.sign(np.subtract.outer(*values)) for values in (compared, exact))) else found
+    order, expected = (np.sign(np.subtract.outer(*values)) for values in (compared, exact))
+    return [] if np.array_equal(order, expected) else found
 
 
 def _look_up_operand(r: Reading, index: int, table: Array) -> str:
