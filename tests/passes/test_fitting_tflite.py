@@ -11,11 +11,14 @@ from passes.graphs import CONV, applied, assert_equal, constant, make, outputs, 
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, load
+from qconvert.conversion import normalize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
+from qconvert.formats.tflite.writer import build
 from qconvert.graph import integer_range, numpy_dtype
 from qconvert.plugins import pass_named, target_named
 from qconvert.rules.validation import validate
+from qconvert.runtimes.litert import LiteRT
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 LAYOUT = {"data_format": "channels_first"}
@@ -195,6 +198,16 @@ def test_a_single_value_is_exact_and_a_list_is_reported() -> None:
     assert notes[0].startswith("2 float operands of quantized operators are quantized, SQNR 48.1 dB, by at most 0.5 LSB ('d')")
     x = random_integers((1, 4), "int8")
     assert np.abs(evaluate(graph, {"x": x})["z"].astype(int) - evaluate(changed, {"x": x})["z"]).max() <= 1
+
+
+@pytest.mark.litert
+def test_one_slope_of_a_prelu_is_an_integer_that_its_kernel_rounds_once() -> None:
+    """With the slope as 1 * 0.25 LiteRT is another integer off for 33 of these codes."""
+    tensors = [Tensor("x", "int8", (1, 256), None, q(0.0199164, 3)), Tensor("y", "int8", None, None, q(0.0122325, -75))]
+    graph = make([Op("PRelu", ("x", "a"), ("y",))], [*tensors, constant("a", np.full(1, 0.25, np.float32))], "x", "y")
+    codes = np.arange(-128, 128).astype(np.int8)[None]
+    (found,) = LiteRT(build(normalize(graph, target_named("tflite"))[0], {})).run({"x": codes}).values()
+    np.testing.assert_array_equal(found, evaluate(graph, {"x": codes})["y"])
 
 
 def test_real_results_and_real_data_stay() -> None:
