@@ -143,7 +143,7 @@ def test_what_files_of_mlx_and_bitsandbytes_cannot_say(tmp_path: Path) -> None:
     fails("bnb_int8", InvalidModelError, "wrong-type", shape("weight", [128, 512]))
     fails("bnb_int8", UnsupportedError, "blocks-not-covered", number("weight_format", b"\1"))
     fails("bnb_nf4_plain", InvalidModelError, "not-json", state(b"{"))
-    fails("bnb_nf4_plain", InvalidModelError, "not-json", state(b"[" * 90))
+    fails("bnb_nf4_plain", InvalidModelError, "not-json", state(b"[" * 60))
     fails("bnb_nf4_plain", InvalidModelError, "wrong-type", state(b"[]"))
     fails("bnb_nf4_plain", InvalidModelError, "damaged-config", state(b'{"shape": [256, -256], "blocksize": 64}'))
     fails("bnb_nf4_plain", InvalidModelError, "blocks-do-not-fit", state(b'{"shape": [256, 512], "blocksize": 64}'))

@@ -165,8 +165,14 @@ def parts(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def put_together(folder: Path, head: dict[str, Any], data: bytes, name: str = "model.safetensors") -> None:
-    text = json.dumps(head).encode()
-    (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+    """Write the tensors of a header one after another, each from its place in `data`."""
+    packed, entries = b"", {}
+    for key, entry in head.items():
+        first, last = entry["data_offsets"]
+        entries[key] = {**entry, "data_offsets": [len(packed), len(packed) + last - first]}
+        packed += data[first:last]
+    text = json.dumps(entries).encode()
+    (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + packed)
 
 
 def test_negative_scales_of_whole_rows(tmp_path: Path) -> None:
