@@ -96,7 +96,7 @@ def test_no_table_contains_its_own_kind() -> None:
         assert table not in above
         below = [0]
         for field in TFLITE.fields(table):
-            tables = TFLITE.members(field.detail).values() if field.kind == "union" else [field.detail] if "table" in field.kind else []
+            tables = TFLITE.members(field.detail).values() if field.base_type == "union" else [field.detail] if "table" in field.base_type else []
             below += [depth(member, (*above, table)) for member in tables]
         return 1 + max(below)
 
