@@ -191,6 +191,9 @@ _LISTED: Mapping[str, Example | tuple[Example, ...]] = {
         Example(((3, 3), _ints(0, 1, 2).reshape(1, 3), (1, 3)), {"axis": 0, "reduction": reduction}) for reduction in ("none", "add")
     ),
     "DynamicUpdateSlice": Example(((4, 5), (2, 2), Fed(np.array([1, 1], np.int32)))),
+    "TensorScatter": tuple(
+        Example(((2, 3, 4, 5), (2, 3, 2, 5), Fed(_ints(1, start))), {"mode": mode}) for mode, start in (("linear", 2), ("circular", 3))
+    ),
     "ReverseSequence": Example(((4, 3, 2), _ints(4, 1, 2)), {"time_axis": 0, "batch_axis": 1}),
     "SparseToDense": Example((np.array([[0, 1], [2, 0]], np.int32), _ints(3, 2), (2,), ())),
     "MatrixDiag": Example((Fed(_normal(2, 3)),)),

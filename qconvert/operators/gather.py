@@ -37,6 +37,7 @@ from qconvert.operators.properties import (
     Samples,
     Suits,
     hull,
+    unless_along,
 )
 from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, stated_axis, unify_sizes
 
@@ -180,6 +181,36 @@ def reverse_sequence(call: Call) -> Array:
     return np.moveaxis(result, (0, 1), (call["batch_axis"], call["time_axis"]))
 
 
+def _tensor_scatter_shape(op: Op, s: ShapeContext) -> Shapes:
+    data, update, starts = s.shape(0), s.shape(1), s.shape(2) if s.has(2) else None
+    if data is None or update is None:
+        return [data]
+    axis = stated_axis(op, len(data))
+    if axis == 0 or len(update) != len(data):
+        raise failure(op, f"an update of shape {update} along axis {axis} of data of shape {data}", rule="shape-mismatch")
+    if starts is not None and len(starts) != 1:
+        raise failure(op, f"write indices of shape {starts} are not a vector", rule="wrong-rank")
+    result: list[int | str] = list(data)
+    for place in range(len(data)):
+        if place != axis:
+            sizes = [data[place], update[place], *(starts if starts is not None and place == 0 else ())]
+            result[place] = unify_sizes(op, sizes, f"sizes of data and update along axis {place}")
+    if isinstance(data[axis], int) and isinstance(update[axis], int) and int(update[axis]) > int(data[axis]):
+        raise failure(op, f"an update of shape {update} does not fit data of shape {data}", rule="shape-mismatch")
+    return [tuple(result)]
+
+
+def tensor_scatter(call: Call) -> Array:
+    """TensorScatter of ONNX (opset 24): the data with an update along the axis, from an index of its own in each sample on; in mode
+    circular what would hang over the end goes to the start."""
+    axis, update = call["axis"] % call.raw().ndim, np.moveaxis(call.raw(1), call["axis"], 1)
+    result = np.moveaxis(call.raw().copy(), axis, 1)
+    starts = call.raw(2).astype(np.int64) if call.has(2) else np.zeros(len(result), np.int64)
+    places = starts[:, None] + np.arange(update.shape[1])
+    result[np.arange(len(result))[:, None], places % result.shape[1] if call["mode"] == "circular" else places] = update
+    return np.moveaxis(result, 1, axis)
+
+
 def _unbatched_fold(function: Callable[[Call], Array]) -> Fold:
     return lambda call: None if call["batch_dims"] else movement_fold(function)(call)
 
@@ -223,6 +254,11 @@ def _coordinates(operands: Operands, number: Number) -> Iterator[Demand]:
     """The smallest of the sizes that the last axis of the indices counts in."""
     batch, depth = int(str(operands.op.attributes.get("batch_dims", 0))), operands.size(1, -1, number)
     yield 1, 0, min((operands.size(0, batch + axis, number) for axis in range(depth)), default=1) - 1
+
+
+def _write_indices(operands: Operands, number: Number) -> Iterator[Demand]:
+    size, count = (operands.size(index, operands.op["axis"], number) for index in (0, 1))
+    yield 2, 0, size - (1 if operands.op["mode"] == "circular" else count)
 
 
 def _lengths(operands: Operands, number: Number) -> Iterator[Demand]:
@@ -300,5 +336,17 @@ KINDS = (
         fold=movement_fold(reverse_sequence),
         keeps_axis=lambda move: move.a == move.b and move.op["time_axis"] % len(move.before) != move.a,
         attributes=has(time_axis=integer(0), batch_axis=integer(1)),
+    ),
+    Kind(
+        "TensorScatter",
+        "data data index?",
+        samples=Samples(lambda op, index, axis, rank: axis == 0, lambda op, axis: {2: 0} if op.has(2) else {}),
+        domain=_write_indices,
+        shape=_tensor_scatter_shape,
+        rule="move",
+        evaluate=tensor_scatter,
+        fold=movement_fold(tensor_scatter),
+        keeps_axis=unless_along,
+        attributes=has(axis=integer(-2), mode=choice(("linear", "circular"), "linear")),
     ),
 )

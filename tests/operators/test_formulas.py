@@ -100,6 +100,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.8},
         {"output_height": 2, "sampling_ratio": 3, "coordinate_transformation_mode": "output_half_pixel"},
     ],
+    "TensorScatter": [{"axis": axis, "mode": mode} for axis in (-2, 3) for mode in ("linear", "circular")],
     **{kind: [{"keepdims": 0}, {"keepdims": 1}] for kind in FORMULAS if kind.startswith("Reduce") and kind != "ReduceWindow"},
 }
 _SHAPE = (2, 4, 3, 4)
@@ -175,6 +176,9 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x, np.array([[2, 0, -1, 2], [1, 1, 0, 0]]), np.array(4)]
     if kind == "DynamicUpdateSlice":
         return [x, rng.normal(0, 1, (1, 2, 3, 4)), np.array([1, 7, -1, 0])]
+    if kind == "TensorScatter":
+        start = 2 if attributes["mode"] == "circular" else 1
+        return [x, rng.normal(0, 1, (2, 4, 2, 4)), np.array([start, 0])] if attributes["axis"] == -2 else [x[:1], x[1:, :, :, :2]]
     if kind == "SparseToDense":
         return [np.array([[0, 1], [2, 2]]), np.array([3, 4]), rng.normal(0, 1, 2), np.array(0.5)]
     if kind == "MatrixSetDiag":

@@ -152,6 +152,38 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
     return apply("ScatterND", x, clip_indices(starts, last) + offsets, update)
 
 
+@lowers("TensorScatter")
+def update_one_sample(x: Value, update: Value, starts: Value = None, *, axis: int, mode: str) -> Value:
+    """The update is one block where there is one sample, and nothing goes on at the start."""
+    shape = shape_of(x)
+    if shape is None or shape[0] != 1 or mode != "linear":
+        return None
+    along = np.eye(len(shape), dtype=np.int64)[axis]
+    return apply("DynamicUpdateSlice", x, update, along * 0 if starts is None else cast(starts, "int64") * along)
+
+
+@lowers("TensorScatter")
+def update_from_write_indices(x: Value, update: Value, starts: Value = None, *, axis: int, mode: str) -> Value:
+    """The rows of the update are put at their places, each named by its indices along the axes up to the one that is updated."""
+    shape, sizes = shape_of(x), shape_of(update)
+    if shape is None or sizes is None:
+        return None
+    axis %= len(shape)
+    front, block = (
+        [size for size in shape[: axis + 1] if isinstance(size, int)],
+        [size for size in sizes[: axis + 1] if isinstance(size, int)],
+    )
+    if not len(front) == len(block) == axis + 1 or np.prod(block) > LARGEST_CONSTANT:
+        return None
+    places: Value = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
+    if starts is not None:
+        along = np.eye(axis + 1, dtype=np.int64)[axis]
+        places = reshape(cast(starts, "int64"), [-1, *[1] * (axis + 1)]) * along + places
+    if mode == "circular":
+        places = apply("FloorMod", places, np.array(front, np.int64))
+    return apply("ScatterND", x, places, update)
+
+
 @lowers("SparseToDense")
 def values_at_places(indices: Value, sizes: Value, values: Value, default: Value) -> Value:
     """Values, or one for all, are put into the default."""

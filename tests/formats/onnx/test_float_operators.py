@@ -174,6 +174,12 @@ FAMILIES: dict[str, Any] = {
     ),
     "Hardmax": single(*(case(data(3, 4, 5), axis=axis) for axis in (0, 1, -1))),
     "BitwiseNot": single(*(case(data(3, 4, dtype=t)) for t in ("int8", "int32", "uint8"))),
+    "TensorScatter": single(
+        *(case(data(2, 3, 6, 4), data(2, 3, 2, 4), np.array([1, start]), mode=mode) for mode, start in (("linear", 4), ("circular", 5))),
+        case(data(1, 6, 4), data(1, 2, 4), np.array([3]), axis=1),
+        case(data(2, 6, 4), data(2, 2, 4), axis=-2),
+        case(np.arange(256).reshape(2, 8, 16).astype(np.int8), -np.arange(64).reshape(2, 2, 16).astype(np.int8), np.array([6, 0])),
+    ),
     "Einsum": single(
         case(data(2, 3, 4), data(2, 4, 5), equation="bij,bjk->bik"),
         case(data(3, 3), equation="ii->i"),
@@ -277,6 +283,8 @@ def test_what_no_kind_expresses_is_carried(op_type: str, opset: int, given: Case
         ("LayerNormalization", 17, case(data(2, 5, 7), data(5, 7), data(5, 7), axis=1)),
         ("RMSNormalization", 23, case(data(2, 5, 7), data(7))),
         ("GroupNormalization", 21, case(data(2, 6, 7, 3), data(6), data(6), num_groups=3)),
+        ("TensorScatter", 24, case(data(2, 6, 4), data(2, 2, 4), np.array([1, 5]), mode="circular")),
+        ("TensorScatter", 24, case(data(1, 6, 4), data(1, 2, 4), np.array([4]), axis=1)),
     ],
 )
 def test_older_opsets_get_the_definition(op_type: str, opset: int, given: Case) -> None:

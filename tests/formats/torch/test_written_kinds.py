@@ -66,6 +66,8 @@ CASES: list[tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]] = [
     ("ScatterElements", [_codes(3, 3), np.array([[0, 0, 1]]), _codes(1, 3)], {"axis": 1, "reduction": "add"}, ()),
     ("ScatterElements", [_real(3, 3), np.array([[0, 0, 1]]), _real(1, 3)], {"axis": 1, "reduction": "mul"}, ()),
     ("ReverseSequence", [_codes(4, 3, 2), Given(np.array([4, 1, 2]))], {"time_axis": 0, "batch_axis": 1}, ()),
+    ("TensorScatter", [_codes(2, 4, 3), _codes(2, 2, 3), Given(np.array([3, 1]))], {"mode": "circular"}, ()),
+    ("TensorScatter", [_real(1, 4, 3), _real(1, 2, 3)], {"axis": 1}, ()),
     ("DynamicUpdateSlice", [_codes(4, 5), _codes(2, 2), Given(np.array([3, 1], np.int32))], {}, ()),
     ("SparseToDense", [np.array([[0, 1], [2, 0]], np.int32), ints(3, 2), _codes(2), const(np.array(7, np.int8))], {}, ("int8",)),
     ("ReduceWindow", [_real(4, 5), const(np.float32(0.5))],

@@ -9,6 +9,7 @@ from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Graph, Op
+from qconvert.rewriting.lowering import conditions, since
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -203,10 +204,11 @@ WRITERS: dict[str, WriteFunction] = {
     "NonZero": write_non_zero,
     "GatherElements": write_stored("GatherElements"),
     "ScatterElements": write_scatter_elements,
+    "TensorScatter": conditions(since(24))(write_stored("TensorScatter")),
 }
 
 READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys("Gather ReverseSequence GatherElements ScatterND NonZero".split(), read_same_named),
+    **dict.fromkeys("Gather ReverseSequence GatherElements ScatterND TensorScatter NonZero".split(), read_same_named),
     "Unique": read_unique,
     "GatherND": read_gather_nd,
     "ScatterElements": read_scatter_elements,
