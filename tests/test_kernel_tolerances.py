@@ -306,3 +306,12 @@ def test_references_of_tflite_micro_for_all_pairs(name: str) -> None:
     known = KERNELS["tflite-micro:reference"].integers(Graph("g", tensors, (op,), op.inputs, op.outputs), op, pairs)
     assert known is not None and bool(known.fault) == (name == "DIV")
     np.testing.assert_array_equal(known.ways[0], found)
+
+
+@pytest.mark.tflite_micro
+def test_tflite_multiplies_the_scales_of_a_root_in_float32_and_tflite_micro_in_float64() -> None:
+    data = single_op("RSQRT", None, [TensorSpec("x", (1,), "int8", 0.095, -128)], [TensorSpec("y", (1,), "int8", 0.0016, -128)])
+    given, graph = np.array([61], np.int8), tflite_graph(data)
+    known = {name: KERNELS[name].integers(graph, graph.ops[0], [given]) for name in ("litert:default", "tflite-micro:reference")}
+    assert {name: item and int(item.ways[0][0]) for name, item in known.items()} == {"litert:default": 20, "tflite-micro:reference": 19}
+    assert run_litert(data, [given])[0].tolist() == [20] and TFLiteMicro(data).run_in_order([given])[0].tolist() == [19]

@@ -106,9 +106,11 @@ def square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantizat
 
 
 @on_steps()
-def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
-    """RSQRT of bytes (RsqrtEvalQuantized, elementwise.cc): 20 bits of 1 / sqrt(steps), then the factor of the scales."""
-    multiplier, shift = quantize_multiplier(1 / (np.sqrt(given[0].step) * output.step))
+def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, precision: str = "float32") -> Array:
+    """RSQRT (RsqrtEvalQuantized, elementwise.cc): 20 bits of 1 / sqrt(steps), then the factor of the scales, which TFLite multiplies in
+    float32 (SetRsqrtOutputMultiplier), and tflite-micro in float64 (measured)."""
+    before, after = (item.scale[0].astype(precision) for item in (given[0], output))
+    multiplier, shift = quantize_multiplier(1 / float(np.sqrt(before) * after))
     inverse, own = inverse_root(np.maximum(steps[0], 1))
     found = multiply_by_quantized_multiplier(multiply_by_quantized_multiplier(1, inverse, own + 20), multiplier, shift - 20)
     return np.where(steps[0] > 0, found, 2**31 - 1)

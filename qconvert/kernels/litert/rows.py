@@ -69,13 +69,14 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         "reference": (limits.reduce_sum, None),
         "micro": (factor_fault(limits.total), SumReference(axes.total)),
     }[of]
-    relu, absolute, leaky_relu, parametric_relu, softmax_of_16_bits = (
+    relu, absolute, leaky_relu, parametric_relu, inverse_square_root, softmax_of_16_bits = (
         partial(function, precision=precision)
         for function in (
             functions.relu,
             functions.absolute,
             functions.leaky_relu,
             functions.parametric_relu,
+            functions.inverse_square_root,
             axes.softmax_of_16_bits,
         )
     )
@@ -171,7 +172,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Gelu",), _INT8, reference=functions.lookup_table),
         Kernel(("Sqrt",), _SIGNED, fault=limits.square_root, reference=functions.square_root, arithmetic=forms.root),
         Kernel(("Exp", "Log"), _INT8, reference=functions.lookup_table),
-        Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=functions.inverse_square_root),
+        Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=inverse_square_root),
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table, reference=functions.lookup_table_of_16_bits),
         Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=functions.lookup_table_of_16_bits),
         either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=curve_fault, reference=curve_of_bytes),
