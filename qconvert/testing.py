@@ -21,7 +21,7 @@ from qconvert.evaluate import evaluate, stored_inputs
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.graph.names import quote_nearest
-from qconvert.kernels import Kernel
+from qconvert.kernels import Kernel, Kernels
 from qconvert.operators import KINDS
 from qconvert.plugins import Pass, Runtime, Target, format_named, kernels_named, target_named
 from qconvert.rules.validation import validate
@@ -174,7 +174,8 @@ def try_kernels(
     count: int = 5,
     seed: int = _SEED,
 ) -> tuple[Tried, ...]:
-    """Runs random operators in a runtime, each in a file of its own, and compares with what the rows of its kernels say.
+    """Runs random operators in a runtime, each in a file of its own, and compares with what the rows of its kernels say; of kinds that
+    these do not name, with what the rows of the target say.
 
     Args:
         kernels: as in `--kernels`, such as "litert:reference".
@@ -190,13 +191,15 @@ def try_kernels(
     chosen = target_named(target) if isinstance(target, str) else target
     runtime, name = kernels_named(kernels)
     rows = runtime.rows(name)
+    named = {kind for row in rows.rows for kind in row.kinds}
+    rows = rows.with_rows(*(row for row in chosen.kernels.rows if row.kinds and named.isdisjoint(row.kinds)))
     found: dict[tuple[str, str, int], list[Tried]] = {}
     with temporary_folder() as folder:
         for kind, dtype, number in itertools.product(kinds, types, range(count)):
             rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
             graph = make_graph(kind, dtype, rng, rows, chosen.layout)
             try:
-                tried = _try_problem(graph, chosen, runtime, name, rng, folder)
+                tried = _try_problem(graph, chosen, runtime, name, rows, rng, folder)
             except QConvertError:
                 continue
             if tried is not None:
@@ -209,7 +212,9 @@ def try_kernels(
     )
 
 
-def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
+def _try_problem(
+    graph: Graph, target: Target, runtime: Runtime, kernels: str, rows: Kernels, rng: np.random.Generator, folder: Path
+) -> Tried | None:
     """One problem; None if no row stands for it, its results are floats, or passes made other operators of it."""
     if graph[graph.outputs[0]].dtype.startswith("float"):
         return None
@@ -221,7 +226,6 @@ def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, r
     if any(place[name].dtype != fitted[name].dtype or place[name].quantization != fitted[name].quantization for name in fitted.inputs):
         return None
     op = own[0] if whole else graph.ops[0]
-    rows = runtime.rows(kernels)
     row = rows.of(place, op)
     if row is None or (not own and row.runs == "float"):
         return None

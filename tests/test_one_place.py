@@ -6,7 +6,7 @@ has them is what is done with the original's. No file of qconvert names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,31 @@ from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.schema import DEFAULTS
+from qconvert.kernels.litert.references_of_functions import hard_swish as hard_swish_of_litert
 from qconvert.operators import KINDS, _known
 from qconvert.operators.formulas import formula as formulas
 from qconvert.operators.formulas.recurrent import unrolled_lstm
 from qconvert.operators.properties import unless_along
 from qconvert.passes.quantizations.activations import infer_intervals
-from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, lowers, temporary_plugin
+from qconvert.plugin import (
+    ALONG_AXIS,
+    KERNELS,
+    UNLESS_ALONG,
+    Formula,
+    Integers,
+    Kernel,
+    Kind,
+    Target,
+    Value,
+    apply,
+    has,
+    hookimpl,
+    integer,
+    lowers,
+    temporary_plugin,
+)
 from qconvert.plugins import operators
+from qconvert.testing import assert_kernels_hold
 
 _COPIES = ("Softmax", "HardSwish", "LSTM")
 _FLIP = "OutsideFlip"
@@ -242,6 +260,35 @@ def test_a_line_of_a_plugin_says_which_node_a_format_has(outside: None, tmp_path
         qconvert.convert(graph, tmp_path / "model.onnx")
     assert [op.kind for op in qconvert.load(tmp_path / "model.onnx").ops] == ["Conv", "Softmax", "Conv"]
     np.testing.assert_allclose(qconvert.run(tmp_path / "model.onnx", _feed(graph))["y"], evaluate(graph, _feed(graph))["y"], atol=1e-6)
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("off", [0, 1])
+def test_a_row_of_its_target_is_tried_in_the_runtime(outside: None, off: int) -> None:
+    """The runtime's own rows know nothing of its kernel; a reference that gives other integers is found."""
+
+    def reference(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+        found = hard_swish_of_litert(graph, op, stored)
+        return None if found is None else Integers((found.ways[0] + np.int8(off),))
+
+    rows = KERNELS["litert:default"].with_rows(Kernel(("OutsideHardSwish",), ("int8",), reference=reference))
+
+    class Npu:
+        @hookimpl
+        def qconvert_operators(self, format: str, direction: str) -> dict[str, Any]:
+            return {"OutsideHardSwish": operators("tflite", "write")["HardSwish"]} if (format, direction) == ("tflite", "write") else {}
+
+        @hookimpl
+        def qconvert_targets(self) -> list[Any]:
+            return [Target.derive("tflite", name="npu", kernels=rows)]
+
+    with temporary_plugin(Npu(), "npu"):
+        if off:
+            with pytest.raises(AssertionError, match="OutsideHardSwish of int8"):
+                assert_kernels_hold("litert:default", "npu", kinds=("OutsideHardSwish",), types=("int8",))
+        else:
+            (tried,) = assert_kernels_hold("litert:default", "npu", kinds=("OutsideHardSwish",), types=("int8",))
+            assert tried.row.reference is reference and tried.elements > 1000
 
 
 def test_without_the_formula_it_is_refused_by_name(tmp_path: Path) -> None:
