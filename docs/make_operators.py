@@ -26,6 +26,7 @@ sys.path.insert(0, str(DOCS.parent))
 from qconvert import operators as kinds  # noqa: E402
 from qconvert.formats.onnx import ops as onnx_ops  # noqa: E402
 from qconvert.formats.onnx import qonnx, qoperator  # noqa: E402
+from qconvert.formats.onnx.definitions import DEFINITIONS  # noqa: E402
 from qconvert.formats.tflite import ops as tflite_ops  # noqa: E402
 from qconvert.formats.torch import ops as torch_ops  # noqa: E402
 from qconvert.formats.torch import writers as torch_writers  # noqa: E402
@@ -228,6 +229,13 @@ def _operators_read() -> Iterator[str]:
     plain = {name: read for name, read in onnx_ops.READERS.items() if "." not in name}
     yield from _read("ONNX", plain)
     yield from _read("ONNX, of other domains", {n: r for n, r in {**onnx_ops.READERS, **qoperator.READERS}.items() if n not in plain})
+    yield from ("", "## ONNX, by their definitions", "")
+    yield "Operators that stay as they are for another ONNX file. For all else nodes of other operators take their place: those of the"
+    yield "function in onnx's own schema, or those of qconvert (qconvert/formats/onnx/definitions)."
+    schemas = [item for item in onnx.defs.get_all_schemas() if not item.domain]
+    functions = {item.name for item in schemas if item.has_function or item.has_context_dependent_function}
+    defined = {*functions, *DEFINITIONS} - {*onnx_ops.READERS, *qoperator.READERS}
+    yield from ("", ", ".join(f"`{name}`" for name in sorted(defined)))
     yield from _read("QONNX", {name.rpartition(".")[2]: read for name, read in qonnx.READERS.items()})
     yield from ("", "## PyTorch", "")
     names: dict[str, list[str]] = {}

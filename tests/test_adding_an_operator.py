@@ -96,7 +96,8 @@ def test_the_code_in_contributing_is_the_projects_own() -> None:
     """Every block of the example stands to the letter in the file that the page names."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
     blocks = re.findall(r"```\n(.*?)```", page[page.index("## Adding an operator") :], re.S)
-    files = ("operators/gather.py", "formats/tflite/ops/gather.py", "operators/formulas/elementwise.py")
+    kernels = ("kernels/litert/rows.py", "kernels/litert/references_of_functions.py")
+    files = ("operators/gather.py", "formats/tflite/ops/gather.py", "operators/formulas/elementwise.py", *kernels)
     for block, file in zip(blocks, files, strict=True):
         text = (ROOT / "qconvert" / file).read_text()
         assert [part for part in block.split("\n\n\n") if part not in text] == []

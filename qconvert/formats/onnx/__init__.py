@@ -24,7 +24,7 @@ def _recognizes(start: bytes) -> bool:
 
 
 _WRITE_OPTIONS = (
-    Option("opset", int, 0, "ONNX opset, 13 to 26; by default 17, or what the types need."),
+    Option("opset", int, 0, "ONNX opset, 13 to 26; by default that of an ONNX source, else 17, or what types and operators need."),
     Option("external_data", bool, False, "ONNX constants in a file next to the model, even below 1 GiB."),
     FORM,
     NUMERICS,

@@ -6,6 +6,6 @@ expand_definitions writes its definition: that of onnx's own schema, or one of t
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.definitions.expand import infer_outputs, run
+from qconvert.formats.onnx.definitions.expand import DEFINITIONS, infer_outputs, run
 
-__all__ = ["infer_outputs", "run"]
+__all__ = ["DEFINITIONS", "infer_outputs", "run"]

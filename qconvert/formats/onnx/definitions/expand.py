@@ -19,7 +19,8 @@ from qconvert.operators.sizes import is_compatible
 from qconvert.plugins import Target, pass_named
 from qconvert.rules.validation import validate
 
-_DEFINITIONS: Mapping[str, Definition] = {
+#: Operator, with the domain if it is not ONNX's own -> its definition.
+DEFINITIONS: Mapping[str, Definition] = {
     **arithmetic.DEFINITIONS,
     **shaping.DEFINITIONS,
     **resize.DEFINITIONS,
@@ -57,7 +58,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def infer_outputs(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
     """What the outputs of an operator that onnx's shape inference does not know are by its definition; none if it has none."""
-    if f"{op['domain']}.{op['op_type']}" not in _DEFINITIONS:
+    if f"{op['domain']}.{op['op_type']}" not in DEFINITIONS:
         return []
     tensors = {**inputs, **{name: Tensor(name, "unknown", None) for name in op.outputs if name}}
     found = _definition(Graph(name="", tensors=tensors, ops=(), inputs=(), outputs=()), op)
@@ -154,7 +155,7 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
         return None
     key = f"{op['domain']}.{op['op_type']}" if op["domain"] else str(op["op_type"])
     try:
-        define = _DEFINITIONS.get(key)
+        define = DEFINITIONS.get(key)
         if define is not None:
             decomposition = Decomposition(graph, op, node)
             define(decomposition)
