@@ -173,6 +173,17 @@ def test_the_tolerance_is_found_by_trying_the_reference() -> None:
 
 
 @pytest.mark.formats
+def test_a_reference_gets_the_types_of_its_row() -> None:
+    signed, unsigned = network(result=FINE), network(result=FINE, dtype="uint8")
+    mine, other = (
+        ROWS.integers(graph, graph.ops[0], [codes]) for graph, codes in ((signed, CODES), (unsigned, CODES.view(np.uint8) ^ 128))
+    )
+    assert mine is not None and other is not None and mine.fault == other.fault == "wraps around"
+    assert other.ways[0].dtype == np.uint8 and np.array_equal(other.ways[0].view(np.int8) ^ -128, mine.ways[0])
+    assert ROWS.tolerance(network(dtype="uint8"), unsigned.ops[0], np.zeros(4))[0][0] > 0.48
+
+
+@pytest.mark.formats
 @pytest.mark.parametrize("kind", ["HardSwish", "Sigmoid"])
 def test_a_tolerance_is_a_number_where_the_exact_value_is_none(kind: str) -> None:
     graph = network()

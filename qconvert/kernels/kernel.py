@@ -136,19 +136,63 @@ class Kernel:
                 )
 
     def compute_integers(self, graph: Graph, op: Op, inputs: Sequence[Any]) -> Integers | None:
-        """Compute the integers of the reference for stored inputs; None without one."""
-        found = self.reference(graph, op, inputs) if self.reference is not None else None
+        """Compute the integers of the reference for stored inputs; None without one.
+
+        The reference gets the row's types. A graph that stores the same float values as the other type of as many bits is restated first.
+        """
+        if self.reference is None:
+            return None
+        dtype = _data_type(graph, op)
+        own = not self.types or dtype in self.types or _SIBLINGS.get(dtype) not in self.types
+        found = self.reference(graph, op, inputs) if own else self.reference(*_restate(graph, op, inputs, dtype))
         if found is not None and not isinstance(found, Integers):  # of a plugin
             raise OptionError(
                 f"the reference of {op.kind} returned a {type(found).__name__}",
                 remedy="Return qconvert.plugin.Integers.",
                 rule="wrong-result",
             )
-        return found
+        return found if found is None or own else replace(found, ways=tuple(_shift(way, dtype) for way in found.ways))
 
     def as_float_row(self) -> Kernel:
         """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""
         return Kernel(self.kinds, self.types, "float", tolerance=self.tolerance, unknown=IN_ANY_ORDER)
+
+
+def _data_type(graph: Graph, op: Op) -> str:
+    """Return the type by which rows take an operator: of its result if that is quantized, else of its first input."""
+    result = graph[op.outputs[0]]
+    return result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
+
+
+def _shift(stored: Array, dtype: str) -> Array:
+    """Return the same float values stored as `dtype`, of integers of the other type of as many bits."""
+    import numpy as np
+
+    from qconvert.graph import integer_range
+
+    return (stored.astype(np.int64) + integer_range(dtype)[0] - integer_range(_SIBLINGS[dtype])[0]).astype(dtype)
+
+
+def _restate(graph: Graph, op: Op, inputs: Sequence[Any], dtype: str) -> tuple[Graph, Op, list[Any]]:
+    """Return an operator with what it stores as `dtype` stored as the other type of as many bits, and its stored inputs."""
+    from qconvert.graph import integer_range
+
+    other = _SIBLINGS[dtype]
+    offset = integer_range(other)[0] - integer_range(dtype)[0]
+    tensors = {
+        tensor.name: replace(
+            tensor,
+            dtype=other,
+            data=None if tensor.data is None else _shift(tensor.data, other),
+            quantization=tensor.quantization.shift_zero_point(offset),
+        )
+        for tensor in (graph[name] for name in (*op.inputs, *op.outputs) if name)
+        if tensor.dtype == dtype and tensor.quantization is not None
+    }
+    restated = [
+        values if values is None or name not in tensors else _shift(values, other) for name, values in zip(op.inputs, inputs, strict=True)
+    ]
+    return graph.evolve(tensors=tensors.values()), op, restated
 
 
 def constant_tolerance(steps: float) -> Tolerance:
@@ -292,8 +336,7 @@ class Kernels:
         """
         if not op.outputs or not op.outputs[0]:
             return None
-        result = graph[op.outputs[0]]
-        dtype = result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
+        dtype = _data_type(graph, op)
         found: Kernel | None = None
         for row in self._rows_for(op.kind):
             own = not row.types or dtype in row.types
