@@ -1,9 +1,9 @@
 """lower_missing: operators that the target's runtime lacks become others that it has, by the formulas of operators/formulas/.
 
-The writer of a format puts a formula in the place of what the format lacks; here it is the runtime that has no kernel, as the target's
-rules say of the file that would be written (tflite-micro has no TILE, LiteRT has one). Each operator of a formula is held against the same
-rules, alone, and is lowered in its turn where it does not pass. A constant with scales along an axis, before a Dequantize, is float there:
-tflite-micro reads the first scale for all.
+The writer of a format puts a formula in the place of what the format lacks; here it is the runtime that has no kernel, as a row of the
+target's kernels says (`runs="nothing"`), or the target's rules say of the file that would be written (tflite-micro has no TILE, LiteRT has
+one). Each operator of a formula is held against the same rows and rules, alone, and is lowered in its turn where it does not pass. A
+constant with scales along an axis, before a Dequantize, is float there: tflite-micro reads the first scale for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qconvert.rewriting.lowering import legality, lower
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Lower the operators that have a formula of which all is accepted; constants that the runtime cannot dequantize become float."""
-    if target is None or target.own_rules is None:
+    if target is None or (target.own_rules is None and not target.kernels.missing):
         return graph, ()
     lowered, composed = _lower_operators(graph, target)
     unpacked, floats = _unpack_constants(lowered, target)
@@ -33,15 +33,23 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 def _lower_operators(graph: Graph, target: Target) -> PassResult:
     if not any(op.kind in FORMULAS for op in all_ops(graph)):
         return graph, ()
-    known, writable = {id(op) for op in all_ops(graph)}, legality(operators(target.format, "write"))
+    known, writers, missing = {id(op) for op in all_ops(graph)}, operators(target.format, "write"), target.kernels.missing
+    takes = legality(writers) if writers else None  # a format of a plugin may have one function that writes all kinds
     lacking = {
-        id(op) for _, inner in all_graphs(graph) for op in inner.ops if op.kind in FORMULAS and target.has_no_kernel(inner.tensors, op)
+        id(op)
+        for _, inner in all_graphs(graph)
+        for op in inner.ops
+        if op.kind in FORMULAS and (op.kind in missing or target.has_no_kernel(inner.tensors, op))
     }
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+        if id(op) in lacking or (id(op) not in known and op.kind in missing):
+            return "no kernel"
         if id(op) in known:
-            return "no kernel" if id(op) in lacking else ""
-        return writable(tensors, op) or next((broken.rule for broken in target.violations_alone(tensors, op)), "")
+            return ""
+        return (takes(tensors, op) if takes is not None else "") or next(
+            (broken.rule for broken in target.violations_alone(tensors, op)), ""
+        )
 
     lowered = lower(graph, legal)
     counts = count_kinds(op for op in all_ops(graph) if id(op) in lowered.reasons)

@@ -11,8 +11,9 @@ import pytest
 from qconvert.conversion import load, normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import lower_missing
-from qconvert.plugins import Accelerator, target_named
+from qconvert.plugins import Accelerator, Target, target_named
 from qconvert.rules.validation import validate
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -67,6 +68,17 @@ def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> N
     assert {verdict.runs for _, verdict in MICRO.verdicts(found)} <= {"integers", "floats"}
     assert lower_missing.run(graph, target_named("tflite"))[0] is graph
     assert lower_missing.run(found, MICRO)[0] is found
+
+
+@pytest.mark.parametrize(("missing", "kinds"), [(("Mish",), ["Softplus", "Tanh", "Mul"]), (("Mish", "Softplus"), [])])
+def test_what_a_row_says_has_no_kernel_is_composed(missing: tuple[str, ...], kinds: list[str]) -> None:
+    chip = Target("chip", "qgraph", "a chip", kernels=Kernels((Kernel(missing, runs="nothing"), Kernel(runs="float"))))
+    graph = graph_of("Mish", NUMBERS, dtype="float32")
+    found, _ = lower_missing.run(graph, chip)
+    assert not {op.kind for op in found.ops} & {*missing}
+    assert not kinds or [op.kind for op in found.ops] == kinds
+    feed = {"x": np.linspace(-4, 4, 6, dtype=np.float32).reshape(2, 3)}
+    np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
