@@ -173,6 +173,7 @@ def try_kernels(
     types: Sequence[str] = ("int8", "uint8"),
     count: int = 5,
     seed: int = _SEED,
+    refused: dict[str, str] | None = None,
 ) -> tuple[Tried, ...]:
     """Runs random operators in a runtime, each in a file of its own, and compares with what the rows of its kernels say; of kinds that
     these do not name, with what the rows of the target say.
@@ -184,6 +185,7 @@ def try_kernels(
         types: of their data.
         count: how many problems of each kind and type.
         seed: of their scales and inputs.
+        refused: gets the error of each kind of which a problem was not written, or did not run.
 
     Returns:
         The result for each kind and type covered by the format and the runtime, and for each row of kernels that applies.
@@ -200,7 +202,9 @@ def try_kernels(
             graph = make_graph(kind, dtype, rng, rows, chosen.layout)
             try:
                 tried = _try_problem(graph, chosen, runtime, name, rows, rng, folder)
-            except QConvertError:
+            except QConvertError as error:
+                if refused is not None:
+                    refused[kind] = str(error)
                 continue
             if tried is not None:
                 found.setdefault((kind, dtype, id(tried.row)), []).append(tried)
@@ -248,8 +252,10 @@ def assert_kernels_hold(kernels: str, target: Target | str, **options: Any) -> t
     runtime, name = kernels_named(kernels)
     unknown = {kind for row in runtime.rows(name).rows for kind in row.kinds} - KINDS.keys()
     assert not unknown, f"rows of {kernels} name kinds that do not exist: {quote_nearest(sorted(unknown), KINDS)}"
-    found = try_kernels(kernels, target, **options)
-    assert found, f"{kernels} ran no operator that was written for {target if isinstance(target, str) else target.name}"
+    refused: dict[str, str] = {}
+    found = try_kernels(kernels, target, refused=refused, **options)
+    reasons = "".join(f"\n{kind}: {reason}" for kind, reason in refused.items())
+    assert found, f"{kernels} ran no operator that was written for {target if isinstance(target, str) else target.name}{reasons}"
     wrong = [f"{item.kind} of {item.dtype}: {item.differing} of {item.elements}, by {item.worst:.3g}" for item in found if item.differing]
     assert not wrong, f"{kernels} gives other integers than its rows say: {'; '.join(wrong)}"
     return found

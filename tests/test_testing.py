@@ -109,3 +109,13 @@ def test_rows_name_kinds_that_exist() -> None:
         pytest.raises(AssertionError, match="'Softmax'"),
     ):
         assert_kernels_hold("mine", "generic", kinds=("Relu",), count=1)
+
+
+def test_what_keeps_every_problem_from_its_runtime_is_named() -> None:
+    runtime: Any = Runtime("mine", ("onnx",), "", "", lambda file: None, lambda kernels: Kernels(), ("x",))  # type: ignore[arg-type, return-value]
+    target = Target("mine", "onnx", "", passes=("match_scales", "isolate_float"))
+    with (
+        temporary_plugin(SimpleNamespace(qconvert_runtimes=hookimpl(lambda: [runtime])), "mine"),
+        pytest.raises(AssertionError, match="Relu: the pass match_scales has to run after isolate_float"),
+    ):
+        assert_kernels_hold("mine", target, kinds=("Relu",), count=1)
