@@ -152,24 +152,25 @@ def run_passes(
 
 
 def normalize(
-    graph: Graph, target: Target | None, *, observers: Sequence[Observer] = (), **options: Any
+    graph: Graph, target: Target | str | None, *, observers: Sequence[Observer] = (), **options: Any
 ) -> tuple[Graph, tuple[Change, ...]]:
     """The graph rewritten for a target by the passes in their order, and what each changed.
 
     Args:
         graph: what they rewrite.
-        target: names the passes; None changes nothing.
+        target: a Target, which names the passes, or its name; None changes nothing.
         observers: are told of each pass that has run (see conversion/normalizing.py).
         options: of passes, such as io_layout; `qconvert passes` lists them. Those of passes that the target does not name do nothing.
 
     Raises:
-        OptionError: there is no such option, or the order of the target's passes is wrong.
+        OptionError: there is no such target or option, or the order of the target's passes is wrong.
         InternalError: a pass made a graph that breaks an invariant; it is named.
     """
     given = _check_options(options)
     if target is None:
         return graph, ()
-    return _valid(graph, pipeline(target.passes), target, given, observers=observers)
+    chosen = target_named(target) if isinstance(target, str) else target
+    return _valid(graph, pipeline(chosen.passes), chosen, given, observers=observers)
 
 
 def _valid(

@@ -27,7 +27,7 @@ FAR = {"MatMul": 32, "Softmax": 128}
 
 def htp(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -> dict[str, Any]:
     """What HTP gives for a graph, fitted to a target or as it is."""
-    fitted = normalize(graph, target_named(target))[0] if target else graph
+    fitted = normalize(graph, target)[0] if target else graph
     save(fitted, path, force=True, **target_named("portable").write_options)
     return HtpModel(ModelFile(path, "sm8650")).run(feed)
 
@@ -84,7 +84,7 @@ def test_weights_beyond_int8_are_rounded_by_the_target_and_else_by_htp(tmp_path:
     graph = layer("Conv", {**SPACE, "pads": (0, 0, 0, 0)}, data, result, weights)
     feed = {"x": RNG.integers(0, 256, (1, 16, 8, 8)).astype(np.uint8)}
     assert steps(graph, tmp_path / "m.onnx", feed) > 3
-    fitted, changes = normalize(graph, target_named("qnn-htp"))
+    fitted, changes = normalize(graph, "qnn-htp")
     assert steps(fitted, tmp_path / "m.onnx", feed) <= ONE
     assert any("symmetric" in str(change) for change in changes)
 
@@ -94,7 +94,7 @@ def test_a_relu_that_the_zero_point_does_not_imply_stands_after_the_gemm(dtype: 
     """onnxruntime-qnn takes no Gemm with a Relu in float before the Quantize, but one with a Relu of its own."""
     weights = Tensor("w", "int8", (5, 8), RNG.integers(-127, 128, (5, 8)).astype(np.int8), P(0.01, 0))
     data, result = Tensor("x", dtype, (1, 8), None, P(0.1, point)), Tensor("y", dtype, None, None, P(0.05, point))
-    fitted, _ = normalize(layer("Gemm", {"activation": "relu"}, data, result, weights), target_named("qnn-htp"))
+    fitted, _ = normalize(layer("Gemm", {"activation": "relu"}, data, result, weights), "qnn-htp")
     kinds = " ".join(op.kind for op in fitted.ops)
     assert "Gemm Dequantize Relu Quantize" in kinds, kinds
     assert steps(fitted, tmp_path / "m.onnx", {"x": RNG.integers(0, 100, (1, 8)).astype(dtype)}) <= (
@@ -119,7 +119,7 @@ def test_int8_is_taken_for_uint8_on_stored_integers(fixtures: Path, tmp_path: Pa
 def test_int8_is_padded_with_another_value(tmp_path: Path) -> None:
     pads = Tensor("pads", "int64", (8,), np.array([0, 0, 1, 1] * 2))
     graph = layer("Pad", {"mode": "constant"}, image("int8", -8), image("int8", -8, "y", None), pads)
-    fitted, _ = normalize(graph, target_named("portable"))
+    fitted, _ = normalize(graph, "portable")
     feed = {"x": (CODES.astype(np.int16) - 128).astype(np.int8)}
     assert steps(fitted, tmp_path / "m.onnx", feed) > 50
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") == 0
@@ -146,7 +146,7 @@ def test_int16_becomes_uint16(tmp_path: Path) -> None:
     data, result = Tensor("x", "int16", (2, 30), None, P(2**-12, 0)), Tensor("y", "int16", None, None, P(2**-12, 0))
     graph = layer("LeakyRelu", {"alpha": 0.1}, data, result)
     feed = {"x": RNG.integers(-(2**15), 2**15, (2, 30)).astype(np.int16)}
-    fitted, _ = normalize(graph, target_named("qnn-htp"))
+    fitted, _ = normalize(graph, "qnn-htp")
     assert [fitted[op.outputs[0]].dtype for op in fitted.ops if op.kind == "LeakyRelu"] == ["uint16"]
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 4
 
@@ -157,6 +157,6 @@ def test_what_htp_fails_at_becomes_other_operators(tmp_path: Path) -> None:
     feed = {name: RNG.integers(0, 2**16, (2, 30)).astype(np.uint16) for name in "xs"}
     with pytest.raises(qconvert.QConvertError):
         htp(graph, tmp_path / "m.onnx", feed)
-    fitted, _ = normalize(graph, target_named("qnn-htp"))
+    fitted, _ = normalize(graph, "qnn-htp")
     assert "PRelu" not in {op.kind for op in fitted.ops}
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 64  # of 65,536: float16 between
