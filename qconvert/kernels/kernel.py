@@ -81,7 +81,7 @@ class Kernel:
         types: of stored data; none for all.
         runs: what an operator runs on where a target has the choice: "integers"; "stored", integers of any type taken as plain numbers,
             where all sides have one scale and zero point; "float", between Dequantize and Quantize, where the kernel of integers is
-            worse or missing; "nothing", where there is no kernel at all.
+            worse or missing; "nothing", where there is no kernel at all: the pass lower_missing composes such operators of others.
         lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
         fault: for which of them it is wrong, in words; a target leaves them in float.
         result: storage type -> scale and zero point that the kernel fixes for its result.
@@ -90,9 +90,10 @@ class Kernel:
             sums of products become float values before the bias is added.
         rounds_bias: whether a real bias is rounded to int32 with the quantization of the accumulator before it is added; see
             products.rounded_bias().
-        tolerance: how far its integers may be from the exact value. By default it is measured with the reference on all inputs; without a
-            reference the integers are the exact values, rounded.
-        reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
+        tolerance: how far its integers may be from the exact value. By default it is measured with the reference on all inputs, of an
+            elementwise operator on one or two tensors; others, and those without a reference, count as exact values, rounded.
+        reference: its integers, computed as the kernel does, for data of the row's types; with the file of the runtime as source in its
+            docstring.
         unknown: why it has no reference, though its integers are not the exact values, rounded.
         as_fast_in_float: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
             has another scale than the kernel fixes: this avoids a second rounding.
