@@ -135,3 +135,8 @@ def test_a_gelu_of_bytes_is_a_table_on_a_microcontroller() -> None:
 def test_an_lstm_whose_states_only_its_graph_holds_keeps_its_kernel() -> None:
     graph, _ = normalize(load(FIXTURES / "recurrent" / "lstm_float16.tflite"), MICRO)
     assert [op.kind for op in graph.ops].count("LSTM") == 2
+
+
+def test_a_target_is_chosen_by_its_name() -> None:
+    graph = graph_of("Tile", NUMBERS, REPEATS, dtype="float32")
+    assert normalize(graph, "tflite-micro")[0].ops == normalize(graph, MICRO)[0].ops
