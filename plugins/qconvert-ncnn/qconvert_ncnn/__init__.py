@@ -74,7 +74,7 @@ def qconvert_formats() -> Iterable[Format]:
 def qconvert_passes() -> Iterable[Pass]:
     quantizations = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
     return [
-        Pass("ncnn_samples", "a number of samples that is open is 1", _pass_of("settle")),
+        Pass("ncnn_samples", "a dynamic number of samples is 1", _pass_of("settle")),
         Pass("ncnn_products", "products with constant matrices are fully connected layers", _pass_of("connect")),
         Pass("ncnn_quantizations", quantizations, _pass_of("requantize"), exact=False, within=0.05),
     ]

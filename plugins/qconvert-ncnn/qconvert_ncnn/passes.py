@@ -25,7 +25,7 @@ def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     for tensor in graph.tensors.values():
         if tensor.shape is not None and symbols.intersection(tensor.shape):
             tensors.append(replace(tensor, shape=tuple(1 if size in symbols else size for size in tensor.shape)))
-    return infer(graph.evolve(tensors=tensors)), (Change("the number of samples, which was open, is 1", exact=True),)
+    return infer(graph.evolve(tensors=tensors)), (Change("the number of samples, which was dynamic, is 1", exact=True),)
 
 
 def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
@@ -123,8 +123,7 @@ def _insert_requantize(graph: Graph, again: dict[str, str]) -> list[Op]:
 def _weight_error(weights: Tensor, scale: Array) -> float:
     """Return the largest change of weights, in steps."""
     assert weights.quantization is not None
-    old, largest = weights.quantization.scale.astype(np.float64), 128
-    return float(np.abs(scale / old - 1).max() * largest)
+    return float(np.abs(scale / weights.quantization.scale.astype(np.float64) - 1).max() * 128)
 
 
 def _has_invertible_scale(tensor: Tensor) -> bool:

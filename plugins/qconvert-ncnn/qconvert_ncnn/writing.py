@@ -165,7 +165,7 @@ class Writing:
         """Return the steps that round values to a quantization; only to its limits if the readers round, or if `rounds` is False."""
         if not q.is_per_tensor:
             raise UnsupportedError("activations have several scales; ncnn requires one", where=repr(tensor.name), rule="not-per-tensor")
-        low, high = (limit - int(q.zero_point.reshape(-1)[0]) for limit in q.limits(tensor.dtype))
+        low, high = (limit - q.point for limit in q.limits(tensor.dtype))
         scale = q.scale.reshape(-1)[0]
         if tensor.name in self._rounded_later or not self.rounds:
             self.unrounded += tensor.name not in self._rounded_later

@@ -134,6 +134,16 @@ def test_operators_give_in_ncnn_what_they_mean(tmp_path: Path) -> None:
             np.testing.assert_allclose(other, value, rtol=2e-5, atol=2e-5, err_msg=f"{op.kind} {op.attributes}")
 
 
+@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceMax", "ReduceLogSumExp"])
+def test_a_reduction_without_axes_is_one_of_all(kind: str, tmp_path: Path) -> None:
+    tensors = [Tensor("x", "float32", (1, 2, 3, 4)), Tensor("axes", "int64", (0,), np.zeros(0, np.int64)), Tensor("y", "float32", (1,) * 4)]
+    op = Op(kind, ("x", "axes"), ("y",), {"keepdims": 1})
+    graph = Graph("all", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    written(graph, tmp_path / "net.param", "ncnn-real")
+    given = random_inputs(graph)
+    np.testing.assert_allclose(run(tmp_path / "net.param", **given)["y"], evaluate(graph, given)["y"], rtol=1e-6)
+
+
 def test_inputs_that_nobody_reads_or_that_are_outputs_stay_what_they_are(tmp_path: Path) -> None:
     """And parts of a Split that nobody reads are no outputs."""
     q = Quantization.per_tensor(0.5, 3)

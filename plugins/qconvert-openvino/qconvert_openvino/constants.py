@@ -6,6 +6,7 @@ Files have compressed weights as Const (integers) -> Convert -> Subtract (zero p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -70,8 +71,7 @@ class Constant:
     def transpose(self, perm: tuple[int, ...]) -> Constant:
         return self._map_arrays(lambda values: values.transpose(perm))
 
-    def _map_arrays(self, function: object) -> Constant:
-        assert callable(function)
+    def _map_arrays(self, function: Callable[[Array], Array]) -> Constant:
         scale, point = (None if side is None else function(side) for side in (self.scale, self.point))
         return replace(self, data=function(self.data), scale=scale, point=point)
 
@@ -125,7 +125,7 @@ def _points(item: Constant) -> Array:
     return item.point if item.point is not None else _repeat_value(np.int64(0), item)
 
 
-def _value(item: Constant) -> Array | None:
+def _values(item: Constant) -> Array:
     """Return the values of a constant, float64: scales or zero points."""
     if item.scale is None:
         return item.data.astype(np.float64)
@@ -142,8 +142,8 @@ def _broadcast_values(item: Constant, values: Array) -> Array | None:
 
 def _apply_subtract(item: Constant, other: Constant) -> Constant | None:
     """Apply a Subtract between Convert and Multiply: the zero points."""
-    values = _value(other)
-    if item.scale is None or "int" not in item.dtype or values is None or not (item.scale == 1).all() or _points(item).any():
+    values = _values(other)
+    if item.scale is None or "int" not in item.dtype or not (item.scale == 1).all() or _points(item).any():
         return None
     if not np.isfinite(values).all() or (values != np.rint(values)).any() or np.abs(values).max(initial=0) > 2**31:
         return None
@@ -155,10 +155,9 @@ def _apply_multiply(item: Constant, other: Constant) -> Constant | None:
     """Apply a Multiply after Convert and Subtract: the scales."""
     if item.scale is None and other.scale is not None:
         item, other = other, item
-    values = _value(other)
-    if item.scale is None or values is None or not (item.scale == 1).all():
+    if item.scale is None or not (item.scale == 1).all():
         return None
-    scales = values.astype(np.float32)
+    scales = _values(other).astype(np.float32)
     if not (np.isfinite(scales).all() and (scales != 0).all()):
         return None
     spread = _broadcast_values(item, scales)

@@ -137,6 +137,8 @@ def _read_layer(layer: Element) -> Node:
         raise UnsupportedError(
             f"{kind} holds a subgraph, which is not covered", where=repr(layer.get("name", "")), rule="subgraphs-not-covered"
         )
+    if not ports and kind != "Result":
+        raise InvalidModelError("the layer has no result", where=f"{kind} {layer.get('name', '')!r}", rule="no-inputs-or-outputs")
     number = _parse_integer(layer.get("id"), "the id of a layer")
     return Node(number, layer.get("name", ""), kind, layer.get("version", "opset1"), {} if data is None else dict(data.items()), ports)
 
@@ -173,7 +175,6 @@ def _load_constants(path: Path, nodes: Iterable[Node]) -> None:
     try:
         content: Array = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.zeros(0, np.uint8)
     except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}; it holds the constants"
         raise FileAccessError(
             f"cannot be read: {error.strerror or error}; this file holds the constants",
             file=str(path),

@@ -78,7 +78,7 @@ def _read_outputs(draft: Draft) -> list[str]:
         if node.type != "Result":
             continue
         if not node.inputs:
-            raise InvalidModelError("the layer has no result", where=str(node), rule="no-inputs-or-outputs")
+            raise InvalidModelError("the layer has no input", where=str(node), rule="no-inputs-or-outputs")
         reading = Reading(draft, node)
         name = reading.value(0)
         if name in found or draft.tensors[name].is_constant:

@@ -130,6 +130,13 @@ class Reading:
             raise self.unsupported_error(f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
+    def single(self, index: int, what: str) -> int:
+        """Return a constant input of one integer. Raise InvalidModelError for several or none."""
+        found = self.numbers(index, what)
+        if len(found) != 1:
+            raise InvalidModelError(f"input {index} has {len(found)} integers, not 1", where=str(self.node), rule="counts-differ")
+        return found[0]
+
     def data(self, index: int) -> Array | None:
         """Return the values of a constant input without scales, or None."""
         item = self.constant(index)
@@ -143,7 +150,12 @@ class Reading:
             raise InvalidModelError(f"the axes are {found} of {rank}", where=str(self.node), rule="axis-out-of-range")
         return found
 
-    def index(self, values: Iterable[int], shape: Sequence[int] | None = None) -> str:
+    def axis(self, index: int, rank: int) -> int:
+        """Return a constant axis, nonnegative."""
+        self.single(index, "axes")
+        return self.axes(index, rank)[0]
+
+    def index(self, values: Iterable[int]) -> str:
         """Add a constant of int64."""
         data = np.array(list(values), np.int64)
         return self.draft.add(f"{self.node.name}/index", "int64", data.shape, data)
@@ -173,7 +185,10 @@ class Reading:
         return self.text(name, str(default)).lower() in ("true", "1")
 
     def integer(self, name: str, default: str | None = None) -> int:
-        return self.integers(name, default)[0]
+        found = self.integers(name, default)
+        if len(found) != 1:
+            raise InvalidModelError(f"the attribute {name!r} has {len(found)} integers, not 1", where=str(self.node), rule="counts-differ")
+        return found[0]
 
     def integers(self, name: str, default: str | None = None) -> list[int]:
         parts = [part.strip() for part in self.text(name, default).split(",") if part.strip()]
@@ -197,6 +212,11 @@ class Reading:
         return known[found]
 
     # results
+
+    @property
+    def result(self) -> Port:
+        """The first result."""
+        return next(iter(self.node.ports.values()))
 
     def sole_reader(self) -> Node | None:
         """Return the only layer that reads the result, None if there are several or the result is an output."""

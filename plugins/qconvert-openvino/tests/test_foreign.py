@@ -121,6 +121,45 @@ def test_layers_that_are_not_covered_are_named_all_at_once(tmp_path: Path) -> No
     assert caught.value.rule == "operators-not-covered" and "2 Odd, 1 Wonder" in caught.value.reason
 
 
+def one_layer(kind: str, shapes: list[tuple[int, ...]], attributes: str = "", results: int = 1) -> str:
+    """A layer that reads a Parameter of each shape, and a Result of it."""
+
+    def dims(shape: tuple[int, ...]) -> str:
+        return "".join(f"<dim>{size}</dim>" for size in shape)
+
+    outputs = "".join(f'<port id="{9 + place}" precision="FP32">{dims(shapes[0])}</port>' for place in range(results))
+    inputs = "".join(f'<port id="{place}"/>' for place in range(len(shapes)))
+    layers = [
+        f'<layer id="{place}" name="x{place}" type="Parameter" version="opset1"><data element_type="f32"/>'
+        f'<output><port id="0" precision="FP32">{dims(shape)}</port></output></layer>'
+        for place, shape in enumerate(shapes)
+    ]
+    layers.append(
+        f'<layer id="50" name="y" type="{kind}" version="opset13"><data {attributes}/><input>{inputs}</input><output>{outputs}</output></layer>'
+    )
+    layers.append('<layer id="51" name="r" type="Result" version="opset1"><input><port id="0"/></input></layer>')
+    edges = "".join(f'<edge from-layer="{place}" from-port="0" to-layer="50" to-port="{place}"/>' for place in range(len(shapes)))
+    edges += f'<edge from-layer="{50 if results else 0}" from-port="{9 if results else 0}" to-layer="51" to-port="0"/>'
+    return f'<net name="n" version="11"><layers>{"".join(layers)}</layers><edges>{edges}</edges></net>'
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (one_layer("ReLU", [(1, 4)], results=0), "no-inputs-or-outputs"),
+        (one_layer("ScaledDotProductAttention", [(4,), (4,), (4,)]), "variant-not-covered"),
+        (one_layer("Concat", [(1, 4), (1, 4)], 'axis=""'), "counts-differ"),
+        (one_layer("Concat", [(1, 4), (1, 4)], 'axis="0,1"'), "counts-differ"),
+        (one_layer("Convolution", [(4,), (4,)], 'strides="" dilations="" pads_begin="" pads_end=""'), "variant-not-covered"),
+    ],
+)
+def test_layers_that_lack_what_they_need_are_errors(text: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "model.xml").write_text(text)
+    with pytest.raises(qconvert.QConvertError) as caught:
+        load(tmp_path / "model.xml")
+    assert caught.value.rule == rule and str(tmp_path) in caught.value.file
+
+
 def test_a_circle_is_an_error(tmp_path: Path) -> None:
     ports = '<input><port id="0"/></input><output><port id="1" precision="FP32"/></output>'
     layers = "".join(f'<layer id="{place}" name="n{place}" type="ReLU" version="opset1">{ports}</layer>' for place in (0, 1))

@@ -182,6 +182,19 @@ def test_windows_that_hang_over(kind: str, size: int, kernel: int, stride: int, 
     np.testing.assert_allclose(found, exact, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["ReduceMean", "ReduceMax", "ReduceLogSumExp"])
+def test_a_reduction_without_axes_is_one_of_all(kind: str, tmp_path: Path) -> None:
+    """OpenVINO reduces nothing there."""
+    tensors = [Tensor("x", "float32", (1, 2, 3, 4)), Tensor("axes", "int64", (0,), np.zeros(0, np.int64)), Tensor("y", "float32", (1,) * 4)]
+    op = Op(kind, ("x", "axes"), ("y",), {"keepdims": 1})
+    graph = Graph("all", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    _, again = written(graph, tmp_path / "model.xml")
+    given = random_inputs(graph)
+    exact = evaluate(graph, given)["y"]
+    for found in (evaluate(again, given)["y"], OpenVinoModel(ModelFile(tmp_path / "model.xml", "real")).run(given)["y"]):
+        np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
 def test_an_output_that_is_an_input_keeps_its_name(tmp_path: Path) -> None:
     tensors = {name: Tensor(name, "float32", (1, 4)) for name in "xy"}
     _, again = written(Graph("same", tensors, (Op("Relu", ("x",), ("y",)),), ("x",), ("y", "x")), tmp_path / "model.xml")

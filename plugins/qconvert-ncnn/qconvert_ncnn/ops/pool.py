@@ -122,7 +122,8 @@ def write_global_pool(op: Op, w: Writing) -> None:
 
 def write_reduction(op: Op, w: Writing) -> None:
     rank = len(w.sizes(op.inputs[0])) + 1
-    axes = sorted({axis_of(w.graph, op, axis) for axis in (w.integers(op, 1, "axes") if op.has(1) else range(1, rank))})
+    # no axes at all mean all of them; there is one sample
+    axes = sorted({axis_of(w.graph, op, axis) for axis in w.integers(op, 1, "axes") or range(1, rank)})
     if not op["keepdims"] and len(axes) == rank - 1:
         raise unsupported_error(op, "to a single number")
     params = {1: 0, 3: tuple(axes), 4: 1, 5: 1}

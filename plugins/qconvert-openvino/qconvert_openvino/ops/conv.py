@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Op, Quantization
+from qconvert.plugin import Array, InvalidModelError, Op, Quantization
 from qconvert_openvino.ops.bias import read_bias, write_bias
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
@@ -19,6 +19,8 @@ def read_convolution(r: Reading) -> None:
     """Convolution, GroupConvolution and both BackpropData, with an Add of constants after it as the bias."""
     rank, kind = r.rank(), r.node.type
     weights, group = _read_weights(r, "Group" in kind, "Backprop" in kind)
+    if rank < 3:
+        raise r.unsupported_error(f"of data of {rank} dimensions")
     if "Backprop" in kind and r.count > 2:
         raise r.unsupported_error("with an output shape that an input says")
     auto = r.choice("auto_pad", PADDINGS, "explicit")
@@ -37,8 +39,9 @@ def read_convolution(r: Reading) -> None:
     elif auto != "NOTSET":
         attributes["auto_pad"] = auto
         attributes["pads"] = (0,) * (2 * (rank - 2))
-    channels = next(iter(r.node.ports.values())).shape[1]
-    result, bias = read_bias(r, channels, rank, 1)
+    if len(r.result.shape) != rank:
+        raise InvalidModelError(f"the result has {len(r.result.shape)} dimensions, not {rank}", where=str(r.node), rule="wrong-rank")
+    result, bias = read_bias(r, r.result.shape[1], rank, 1)
     result.emit("ConvTranspose" if "Backprop" in kind else "Conv", [r.value(0), weights, *bias], **attributes)
 
 

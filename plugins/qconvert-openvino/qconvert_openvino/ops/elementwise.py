@@ -55,7 +55,7 @@ def write_binary(op: Op, w: Writing) -> None:
 
 def read_divide(r: Reading) -> None:
     """Divide; of integers a FloorDiv, unless the attribute m_pythondiv is false."""
-    port = next(iter(r.node.ports.values()))
+    port = r.result
     if port.type.startswith(("i", "u")) and r.flag("m_pythondiv", True):
         r.emit("FloorDiv", [r.value(0), r.value(1)])
     else:

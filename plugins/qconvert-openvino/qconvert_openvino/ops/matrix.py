@@ -49,6 +49,8 @@ def read_attention(r: Reading) -> None:
     if r.flag("causal"):
         raise r.unsupported_error("that is causal")
     query, key = r.port(0).shape, r.port(1).shape
+    if min(len(query), len(key)) < 2:
+        raise r.unsupported_error("with a vector")
     scale = r.data(4) if r.count > 4 else np.array(1 / math.sqrt(query[-1]) if query[-1] > 0 else 0.0)
     if scale is None or scale.size != 1 or not scale.any() or len(query) != len(key):
         raise r.unsupported_error("whose scale, or the size that it follows from, is computed when the model runs", rule="not-constant")

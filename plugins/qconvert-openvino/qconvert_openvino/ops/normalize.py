@@ -40,7 +40,7 @@ def read_mvn(r: Reading) -> None:
     rank = r.rank()
     axes = r.axes(1, rank)
     first = min(axes, default=0)
-    shape = next(iter(r.node.ports.values())).shape[first:]
+    shape = r.result.shape[first:]
     inside = r.text("eps_mode", "inside_sqrt").lower() == "inside_sqrt"
     if sorted(axes) != [*range(first, rank)] or not axes or not inside or not r.flag("normalize_variance", True) or -1 in shape:
         raise r.unsupported_error("over other than the last axes, of sizes that are known, with the variance")

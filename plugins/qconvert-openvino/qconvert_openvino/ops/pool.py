@@ -88,7 +88,7 @@ def _auto(op: Op) -> str:
 
 def read_interpolate(r: Reading) -> None:
     """Interpolate over the spatial axes, to static sizes."""
-    rank, shape = r.rank(), next(iter(r.node.ports.values())).shape
+    rank, shape = r.rank(), r.result.shape
     axes = r.axes(r.count - 1, rank) if r.count > (2 if r.node.opset == "opset11" else 3) else [*range(rank)]
     sizes = shape[2:]
     kept = r.port(0).shape[:2] == shape[:2]

@@ -19,19 +19,26 @@ _LAYERS = {layer: kind for kind, (layer, _) in _REDUCTIONS.items()}
 
 
 def read_reduction(r: Reading) -> None:
-    keep = r.flag("keep_dims")
-    r.emit(_LAYERS[r.node.type], [r.value(0), r.index(r.axes(1, r.rank()))], **({} if keep else {"keepdims": 0}))
+    """A reduction along some axes; without axes OpenVINO reduces nothing, the canonical operator all."""
+    keep, axes = r.flag("keep_dims"), r.axes(1, r.rank())
+    if not axes:
+        raise r.unsupported_error("over no axes")
+    r.emit(_LAYERS[r.node.type], [r.value(0), r.index(axes)], **({} if keep else {"keepdims": 0}))
 
 
 def write_reduction(op: Op, w: Writing) -> None:
-    w.finish(op, getattr(w.op, _REDUCTIONS[op.kind][1])(*w.inputs(op), bool(op["keepdims"])))
+    data, axes = w.inputs(op)
+    known = w.graph.constant(op.inputs[1])
+    if known is not None and not known.size:
+        axes = w.numbers(range(data.get_partial_shape().rank.get_length()))
+    w.finish(op, getattr(w.op, _REDUCTIONS[op.kind][1])(data, axes, bool(op["keepdims"])))
 
 
 def read_topk(r: Reading) -> None:
     """TopK: values, and their indices."""
     largest = r.choice("mode", {"max": "1", "min": "0"})
     order = r.choice("sort", {"value": "1", "none": "0"}, "none")
-    r.emit("TopK", [r.value(0), r.index(r.numbers(1, "counts")[:1])], axis=r.integer("axis"), largest=int(largest), sorted=int(order))
+    r.emit("TopK", [r.value(0), r.index([r.single(1, "a count")])], axis=r.integer("axis"), largest=int(largest), sorted=int(order))
 
 
 def write_topk(op: Op, w: Writing) -> None:
@@ -56,7 +63,7 @@ def _index_type(op: Op, w: Writing, output: int) -> str:
 
 def read_cum_sum(r: Reading) -> None:
     flags = {name: 1 for name in ("exclusive", "reverse") if r.flag(name)}
-    r.emit("CumSum", [r.value(0)], axis=r.numbers(1, "an axis")[0], **flags)
+    r.emit("CumSum", [r.value(0)], axis=r.single(1, "an axis"), **flags)
 
 
 def write_cum_sum(op: Op, w: Writing) -> None:

@@ -63,7 +63,7 @@ def write_unpack(op: Op, w: Writing) -> None:
 
 def read_split(r: Reading) -> None:
     """Split into equal parts, and VariadicSplit."""
-    axis = r.axes(1, r.rank())[0]
+    axis = r.axis(1, r.rank())
     sizes = r.numbers(2, "lengths") if r.node.type == "VariadicSplit" else []
     total = r.port(0).shape[axis]
     if not sizes:
@@ -118,7 +118,7 @@ def read_strided_slice(r: Reading) -> None:
     if not gone:
         r.emit("Slice", inputs)
         return
-    source, result = r.draft.tensors[inputs[0]], next(iter(r.node.ports.values())).shape
+    source, result = r.draft.tensors[inputs[0]], r.result.shape
     sizes = [size if size >= 0 else f"{r.node.name}.{place}" for place, size in enumerate(result)]
     shape: list[int | str] = list(sizes)
     for axis in gone:
@@ -147,14 +147,14 @@ def write_pad(op: Op, w: Writing) -> None:
     filler = w.value(op.inputs[2]) if op.has(2) else None
     if filler is None and mode == "constant":
         filler = w.op.constant(np.zeros((), data.get_element_type().to_dtype()))
-    if filler is not None and w.graph[op.inputs[2]].shape not in ((), None) if op.has(2) else False:
+    if op.has(2) and w.graph[op.inputs[2]].shape not in ((), None):
         filler = w.op.reshape(filler, w.op.constant(np.zeros(0, np.int64)), False)
     w.finish(op, w.op.pad(data, w.numbers(pads[:half]), w.numbers(pads[half:]), mode, filler))
 
 
 def read_gather(r: Reading) -> None:
     """Gather along a constant axis, since opset7 with batch_dims."""
-    axis, batch = r.axes(2, r.rank())[0], r.integer("batch_dims", "0")
+    axis, batch = r.axis(2, r.rank()), r.integer("batch_dims", "0")
     batch += r.rank(1) if batch < 0 else 0
     r.emit("Gather", [r.value(0), r.int64(1)], axis=axis, **({"batch_dims": batch} if batch else {}))
 
@@ -224,7 +224,7 @@ def read_identity(r: Reading) -> None:
 
 def read_range(r: Reading) -> None:
     """Range of numbers of one type."""
-    dtype = next(iter(r.node.ports.values())).type
+    dtype = r.result.type
     if any(r.port(index).type != dtype for index in range(3)):
         raise r.unsupported_error("of numbers of several types")
     r.emit("Range", [r.value(index) for index in range(3)])
