@@ -63,20 +63,20 @@ def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
             result.append(UNKNOWN)
             continue
         extra = before + after
-        if isinstance(size, int) and size + extra < 0:
-            raise failure(op, f"pads of {extra} along axis {axis} of shape {data}", rule="crop-too-large")
+        if isinstance(size, int) and size + min(before, 0) + min(after, 0) < 0:
+            raise failure(op, f"pads of {before} and {after} along axis {axis} of shape {data}", rule="crop-too-large")
         result.append(size + extra if isinstance(size, int) else size if not extra else UNKNOWN)
     return [tuple(result)]
 
 
 def slice_(call: Call) -> Array:
-    """Slice of ONNX: (data, starts, ends, axes[, steps]); an end far below zero runs to the first element."""
+    """Slice of ONNX: (data, starts, ends, axes[, steps]), clipped to the data as Python clips slices."""
     data = call.raw()
     starts, ends, axes = (call.ints(index) for index in (1, 2, 3))
     steps = call.ints(4) if call.has(4) else [1] * len(axes)
     index = [slice(None)] * data.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        index[axis] = slice(start, end if end > -(2**31) else None, step)
+        index[axis] = slice(start, end, step)
     return data[tuple(index)]
 
 

@@ -291,6 +291,12 @@ def test_gather_with_batch_dimensions(seed: int, batch: int) -> None:
     assert np.array_equal(run("GatherND", [x, rows], "int64", batch_dims=batch)[0].stored, expected)
 
 
+@pytest.mark.parametrize(("start", "end", "step"), [(0, -(2**63), 1), (-(2**63), 2**63 - 1, 2), (2**63 - 1, -(2**63), -1)])
+def test_bounds_of_a_slice_are_clipped_to_the_data(start: int, end: int, step: int) -> None:
+    (found,) = run("Slice", [np.arange(5), *(np.array([item]) for item in (start, end, 0, step))], "int64")
+    assert found.stored.tolist() == [*range(5)][start:end:step]
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
 def test_pad_equals_onnx(mode: str) -> None:
