@@ -14,7 +14,7 @@ from qconvert.kernels.kernel import constant_tolerance, quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
 from qconvert.kernels.litert.references_of_functions import OUTSIDE
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
-from qconvert.operators import kind_of
+from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.values import apply
 
 #: A point is rounded and moved by a rounded amount, of which two roundings are part.
@@ -215,10 +215,8 @@ def reduce_prod(graph: Graph, op: Op, exact: Array) -> Found:
     error of a step is multiplied by all further elements (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). Values above 16
     bits may overflow the 32 bits of the next step, with any result."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    axes = graph[op.inputs[1]].data if op.has(1) else np.arange(data.rank or 0)
-    sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]
-    count = int(np.prod([size for size in sizes if isinstance(size, int)]))
-    if data.quantization is None or result.quantization is None or not count or not all(isinstance(size, int) for size in sizes):
+    count = reduced_count(graph, op)
+    if data.quantization is None or result.quantization is None or not count:
         return table(graph, op, exact)
     step = data.quantization.step * result.quantization.step ** (-1 / count)
     low, high = integer_range(data.dtype)

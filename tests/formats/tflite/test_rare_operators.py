@@ -346,6 +346,24 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
     assert (reduce_prod(graph, op, np.ones(2))[0] > 0).all()
 
 
+@pytest.mark.formats
+def test_a_product_along_no_axes_is_one_of_all_elements() -> None:
+    from qconvert.graph import Graph, Op, Quantization, Tensor
+    from qconvert.kernels.litert.tolerances import reduce_prod
+
+    quantization, found = Quantization.per_tensor(0.1, 0), []
+    for axes in ([0, 1], []):
+        tensors = [
+            Tensor("x", "int8", (2, 4), None, quantization),
+            Tensor("a", "int64", (len(axes),), np.array(axes, np.int64)),
+            Tensor("y", "int8", (), None, quantization),
+        ]
+        op = Op("ReduceProd", ("x", "a"), ("y",), {"keepdims": 0})
+        graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+        found.append(reduce_prod(graph, op, np.ones(()))[0])
+    assert found[0] == found[1] > 1
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.parametrize("scales", [(0.05, 0.05), (0.001, 0.001), (0.05, 0.031), (2.0**-10, 2.0**-9)])
