@@ -6,17 +6,15 @@ how ties of an average are rounded; limits of a constant's integers. Notes are u
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
-from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries
+from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries, read_names
 from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import PassResult, Target
@@ -37,15 +35,10 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _restore_padding(graph: Graph) -> PassResult:
     """Turn Pads that a writer put before operators into these operators' own padding again."""
-    text = graph.metadata.get(FUSED_PADDING)
-    if text is None:
+    if FUSED_PADDING not in graph.metadata:
         return graph, ()
-    try:
-        noted = {str(name) for name in json.loads(text)}
-    except (ValueError, TypeError) as error:
-        raise InvalidModelError(f"the metadata entry {FUSED_PADDING} is not a list of names", rule="malformed-metadata") from error
-    metadata = drop_keys(graph.metadata, FUSED_PADDING)
-    return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
+    noted = read_names(graph.metadata, FUSED_PADDING)
+    return fuse_pads(graph.evolve(metadata=drop_keys(graph.metadata, FUSED_PADDING)), lambda op: op.outputs[0] in noted)
 
 
 def _restore_attributes(graph: Graph) -> PassResult:
@@ -77,8 +70,8 @@ def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
         op = op.with_attributes(arithmetic=arithmetic)
     if kind.sum_sign > 0 and not op["arithmetic"] and graph.is_from("tflite") and adds_as_litert(graph, op, str(arithmetic)):
         op = op.with_attributes(arithmetic=str(arithmetic))
-    known = isinstance(activation, str) and activation in ACTIVATIONS
-    if not activation or not known or "activation" not in kind.attributes or not result.is_quantized:
+    known = isinstance(activation, str) and activation in ACTIVATIONS and "activation" in kind.attributes
+    if not activation or not known or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, activation_bounds(op))
     return op.with_attributes(activation=activation) if same else op

@@ -16,7 +16,7 @@ import qconvert
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.notes import quantization_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.metadata import STATED_ATTRIBUTES, STATED_LIMITS
+from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes import restate_attributes
 
 pytestmark = pytest.mark.formats
@@ -120,6 +120,13 @@ def test_attributes_that_are_none_of_the_operator_are_left_out(stated: Any) -> N
     found, notes = restate_attributes.run(noted, None)
     assert (notes, found.metadata) == ((), {})
     assert qconvert.diff(graph, found) == []
+
+
+@pytest.mark.parametrize("stated", ["", "[" * 100_000, '{"x": 1}', "[[1]]"])
+def test_padding_that_is_no_list_of_names_is_left_out(stated: str) -> None:
+    graph = _layer(Quantization.per_tensor(0.25))
+    found, notes = restate_attributes.run(replace(graph, metadata={FUSED_PADDING: stated}), None)
+    assert (notes, found.metadata) == ((), {}) and qconvert.diff(graph, found) == []
 
 
 @pytest.mark.parametrize("quantization", [[0.5, 3, 0], [[[0.5]], [3], 0], [[0.5], 3, 0], [0.5], []])
