@@ -125,6 +125,30 @@ def test_other_loops_stay(changes: dict[str, Any]) -> None:
     assert np.array_equal(evaluate(graph, given)["sum"], evaluate(changed, given)["sum"])
 
 
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_list_whose_last_place_is_written_twice_stays(last: int) -> None:
+    """Row i of the list is written at min(i, last); the last of 4 turns has the number 3."""
+    graph = summing()
+    body, ints = graph.functions["body"], "int32"
+    tensors = [t("l", (4, 2)), t("most", (), ints, last), t("at", (), ints), t("row", (1, 2)), t("all", (4, 2)), t("zero", (1,), ints, [0]),
+               t("first", (1,), ints), t("where", (2,), ints), t("axes", (1,), "int64", [0])]  # fmt: skip
+    ops = (*body.ops, Op("Min", ("i", "most"), ("at",)), Op("Unsqueeze", ("r", "axes"), ("row",)), Op("Unsqueeze", ("at", "axes"), ("first",)),
+           Op("Concat", ("first", "zero"), ("where",), {"axis": 0}), Op("DynamicUpdateSlice", ("l", "row", "where"), ("all",)))  # fmt: skip
+    body = replace(body, tensors={**body.tensors, **{item.name: item for item in tensors}}, ops=ops, inputs=(*body.inputs, "l"),
+                   outputs=(*body.outputs, "all"))  # fmt: skip
+    condition = graph.functions["condition"]
+    condition = replace(condition, tensors={**condition.tensors, "l": t("l", (4, 2))}, inputs=(*condition.inputs, "l"))
+    loop = replace(graph.ops[0], inputs=(*graph.ops[0].inputs, "empty"), outputs=(*graph.ops[0].outputs, "list"))
+    main = {**graph.tensors, "empty": t("empty", (4, 2), data=np.zeros((4, 2))), "list": t("list", (4, 2))}
+    graph = replace(graph, tensors=main, ops=(loop,), outputs=(*graph.outputs, "list"), functions={"condition": condition, "body": body})
+    validate(graph)
+    changed = fused(graph)
+    assert any(op.kind == "Scan" for op in changed.ops) == (last == 3)
+    given = feed(graph)
+    before, after = evaluate(graph, given), evaluate(changed, given)
+    assert all(np.array_equal(before[name], after[name]) for name in graph.outputs)
+
+
 def cell_body(kind: str, activations: str, before: int = 0, *, of_data: bool = False) -> tuple[Graph, list[np.ndarray[Any, Any]]]:
     """One step of a cell as its formula says it, and its weights; `of_data` lets it read the data in place of the hidden values."""
     rng, cell = np.random.default_rng(1), CELLS[kind]

@@ -17,8 +17,6 @@ from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import counter_start, single_number, turns_while
 
 _PASSED = ("Identity", "Cast")
-#: Numbers of turns for which places in a list are looked at.
-_TRIED = (0, 1, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +51,7 @@ def scan_form(graph: Graph, op: Op, condition: Graph, body: Graph) -> ScanForm |
         condition, body: its functions.
     """
     loop = _Loop(graph, op, body)
-    turns = loop.turns(condition)
+    turns = loop.count_turns(condition)
     if turns is None:
         return None
     kept = [index for index, (a, b) in enumerate(zip(body.inputs, body.outputs, strict=True)) if a == b]
@@ -91,7 +89,7 @@ class _Loop:
             self._makers, self._first[index], body.inputs[index], body.outputs[index], lambda name: single_number(body.constant(name))
         )
 
-    def turns(self, condition: Graph) -> int | None:
+    def count_turns(self, condition: Graph) -> int | None:
         """Return how often the body runs: as long as counters are below constants."""
         starts = {condition.inputs[index]: float(start) for index, start in self.counters.items()}
         makers, number = condition.producers(), lambda name: single_number(condition.constant(name))
@@ -125,8 +123,9 @@ class _Loop:
 
     def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
-        starts = [self._at_turn(turn, op.inputs[2:]) for turn in _TRIED]
-        wanted = [[turn, *[0] * (len(shape) - 1)] for turn in _TRIED]
+        tried = _tried_turns(shape[0])
+        starts = [self._at_turn(turn, op.inputs[2:]) for turn in tried]
+        wanted = [[turn, *[0] * (len(shape) - 1)] for turn in tried]
         found = [None if start is None else start.reshape(-1).tolist() for (start,) in starts]
         is_one = self._body[op.inputs[1]].static_shape == (1, *shape[1:])
         return op.inputs[0] == name and is_one and found == wanted and len(self._readers.get(name, [])) == 1
@@ -141,11 +140,11 @@ class _Loop:
         value = maker.inputs[1]
         is_one = self._body[value].static_shape == (1, *shape[1:])
         others = [op for op in self._readers.get(name, []) if op is not front and op is not back]
-        return value if is_one and not others and self._cuts(front, back) else ""
+        return value if is_one and not others and self._cuts(front, back, shape[0]) else ""
 
-    def _cuts(self, front: Op, back: Op) -> bool:
+    def _cuts(self, front: Op, back: Op, turns: int) -> bool:
         """Return whether two Slices are all before the turn's place and all after it, which is tried for some turns."""
-        for turn in _TRIED:
+        for turn in _tried_turns(turns):
             bounds = [self._at_turn(turn, op.inputs[1:4]) for op in (front, back)]
             if any(item is None for listed in bounds for item in listed):
                 return False
@@ -166,6 +165,11 @@ class _Loop:
     def _steps(self, op: Op) -> bool:
         steps = self._body.constant(op.inputs[4])
         return steps is not None and bool((steps == 1).all())
+
+
+def _tried_turns(turns: int) -> list[int]:
+    """Return the turns for which places in a list are looked at: with the last one, a place that is clipped to less than all is none."""
+    return sorted({0, min(1, turns - 1), turns // 2, turns - 1})
 
 
 def _bound(listed: list[Array | None], place: int) -> int | None:
