@@ -57,6 +57,8 @@ def read_average_pool(spatial: int) -> ReadFunction:
             return read_batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
         if attributes["ceil_mode"]:
             raise c.unsupported_error("divisor_override and ceil_mode", rule="form-not-covered")
+        if not c.integer("divisor_override"):
+            raise c.invalid("divisor_override is 0", rule="divisor-zero")
         factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
         attributes["count_include_pad"] = 1
         return read_batched(c, "self", spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
@@ -111,7 +113,7 @@ def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> str:
         return c.emit(f"Global{kind}", [name], data_format="channels_first")
     shape = c.lookup(name).shape
     sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
-    if not sizes or any(isinstance(size, str) for size in sizes) or any(size < 1 for size in wanted):
+    if not sizes or any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape("self")
     bounds = [_window_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
     found = [_kernel_and_stride(each) for each in bounds]

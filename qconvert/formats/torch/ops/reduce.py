@@ -71,6 +71,8 @@ def read_cumulative(kind: str) -> ReadFunction:
 def read_kth(c: Reading) -> list[str]:
     """aten::kthvalue(x, k, dim): the k-th smallest, and its place."""
     axis, count = c.axis_of(), c.integer("k")
+    if count < 1:
+        raise c.invalid(f"k is {count}; elements are counted from 1", rule="index-out-of-range")
     found = _emit_top_k(c, c.list64([count], "k"), axis, False, True)
     last = c.const(np.array(count - 1) if c["keepdim"] is False else np.array([count - 1]), "last")
     return [c.emit("Gather", [name, last], hint=hint, axis=axis) for name, hint in zip(found, ("value", "place"), strict=True)]

@@ -256,7 +256,7 @@ class Interpreter:
     def constant(self, name: str) -> Any:
         """CONSTANTS.c<number>."""
         number = name[1:]
-        if not (number.isdecimal() and number.isascii() and int(number) < len(self._listed)):
+        if not re.fullmatch("[0-9]{1,9}", number) or int(number) >= len(self._listed):
             raise InvalidModelError(f"the archive has no constant {name!r}", rule="unknown-name")
         return self.objects.register_value(self._listed[int(number)], f"CONSTANTS.{name}")
 
