@@ -153,7 +153,7 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
         return OutputComparison(own.name, 0.0, np.inf, np.inf, on.unit, -np.inf, None, shapes=shapes)
     left, right = (np.concatenate([on.steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side, tensor in ((0, own), (1, other)))
     difference, nan = absolute_difference(left, right), np.isnan(left) & np.isnan(right)
-    if pairs[0][0].dtype == pairs[0][1].dtype == np.int64:  # two that are one float64
+    if pairs[0][0].dtype == pairs[0][1].dtype in (np.int64, np.uint64):  # two that are one float64
         difference[(difference == 0) & np.concatenate([(a != b).reshape(-1) for a, b in pairs])] = 1
     finite = left[np.isfinite(left)]
     scale = 1.0 if on.unit != "of range" else float(finite.max(initial=0) - finite.min(initial=0)) or 1.0

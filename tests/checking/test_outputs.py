@@ -12,10 +12,11 @@ from qconvert.checking.classify import Sum, classify_sums
 from qconvert.checking.outputs import compare_output
 
 
-def test_integers_that_are_one_float64_differ() -> None:
-    large = np.array([2**53, 7], np.int64)
-    tensor = Tensor("y", "int64", (2,))
-    found = compare_output(tensor, tensor, [(large, large + np.array([1, 0]))])
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_that_are_one_float64_differ(dtype: str) -> None:
+    large = np.array([2**53, 7], dtype)
+    tensor = Tensor("y", dtype, (2,))
+    found = compare_output(tensor, tensor, [(large, large + np.array([1, 0], dtype))])
     assert (found.differs, found.equal, found.largest) == (True, 0.5, 1.0)
     assert not compare_output(tensor, tensor, [(large, large)]).differs
 
