@@ -287,6 +287,7 @@ HOSTILE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gathered uint8", {"bits": -1}, {}),
     ("blocks, groups", {}, {"g": np.full(72, 99, np.int32)}),
     ("blocks, groups", {}, {"g": np.zeros(3, np.int32)}),
+    ("blocks, groups", {"weight_prepacked": 1}, {}),
     ("blocks, groups", {"K": 2**50, "block_size": 2**30}, {}),
     ("Gemm, bias of (4, 5)", {}, {"c": np.zeros((3, 7), np.int32)}),
     ("Softmax of several axes", {"axis": 9}, {}),

@@ -25,11 +25,11 @@ def _matmul_nbits(s: Decomposition) -> None:
     if bits not in (2, 4, 8) or s.rank() < 2:
         raise NoDefinitionError("other bits than 2, 4 and 8, or a vector")
     sizes = {name: int(s.attribute(name, 0)) for name in ("K", "N", "block_size")}
+    if s.attribute("weight_prepacked", 0):
+        raise NoDefinitionError("weights packed for one device")
     if not s.input(4) and (not points or s.tensor(3).dtype == "uint8"):
-        if not s.attribute("accuracy_level", 0) and not s.attribute("weight_prepacked", 0):
+        if not s.attribute("accuracy_level", 0):
             raise NoDefinitionError("a form that is read as it is")
-        if s.attribute("weight_prepacked", 0):
-            raise NoDefinitionError("weights packed for one device")
         inputs = [s.input(index) for index in range(len(s.op.inputs))]
         s.end(s("MatMulNBits", *inputs, domain="com.microsoft", bits=bits, **sizes))
         return
