@@ -59,7 +59,7 @@ def pair_codes(graph: Graph, op: Op) -> Array | None:
     if any(tensor.dtype not in _BYTES or tensor.per_tensor is None for tensor in sides):
         return None
     shape = sides[0].shape
-    if shape is None or shape != sides[1].shape or shape[int(op["axis"])] != 2:
+    if not shape or shape != sides[1].shape or shape[int(op["axis"])] != 2:
         return None
     each = codes_of(sides[0].dtype)
     return np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)

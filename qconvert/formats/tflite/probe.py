@@ -88,7 +88,7 @@ def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]
         for op in subgraph.operators:
             found = model.operatorCodes[op.opcodeIndex]
             if max(found.builtinCode, found.deprecatedBuiltinCode) == code:
-                yield subgraph, op, [int(index) for index in op.inputs]
+                yield subgraph, op, _indices(op.inputs)
 
 
 def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:
@@ -104,8 +104,8 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     names = read_tensors(root(data), data, Draft())
     model = unpack_view(root(data))
     subgraph = model.subgraphs[0]
-    inputs = {int(index) for index in subgraph.inputs}
-    found = dict.fromkeys(int(i) for op in subgraph.operators for i in _output_indices(op) if int(i) not in inputs)
+    inputs = set(_indices(subgraph.inputs))
+    found = dict.fromkeys(index for op in subgraph.operators for index in _indices(op.outputs) if index not in inputs)
     found = {index: None for index in found if subgraph.tensors[index].type != DTYPE_NUMBERS[RESOURCE]}
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
@@ -113,9 +113,9 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     return pack_model(model, b"TFL3"), [names[index] for index in kept]
 
 
-def _output_indices(op: Any) -> Any:
-    """The outputs of an unpacked operator: a vector that a file leaves out is None."""
-    return () if op.outputs is None else op.outputs
+def _indices(vector: Any) -> list[int]:
+    """The inputs or outputs of an unpacked operator or subgraph: a vector that a file leaves out is None."""
+    return [] if vector is None else [int(index) for index in vector]
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
@@ -131,11 +131,11 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     model = unpack_view(root(data))
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
-    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _output_indices(op))]
+    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(_indices(op.outputs))]
     copies = _Copies(model, numbers)
     given = [copies.rename(name, wanted, copies.first) for name, wanted in inputs]
     subgraph.outputs = np.array([copies.rename(name, wanted, copies.last) for name, wanted in outputs], np.int32)
-    subgraph.inputs = np.array([*(int(index) for index in subgraph.inputs), *given], np.int32)
+    subgraph.inputs = np.array([*_indices(subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
     return pack_model(model, b"TFL3")
