@@ -135,7 +135,7 @@ def _clip_per_channel(r: Reading, value: str, quantization: Quantization, limits
     """Float values between bounds for each index of an axis, which have the quantization: rounding is monotone."""
     rank, axis = r.rank(0), quantization.axis
     for kind, limit in zip(("Max", "Min"), limits, strict=True):
-        bounds = (np.float32(1) * (limit - quantization.zero_point)).astype(np.float32) * quantization.scale
+        bounds = (limit - quantization.zero_point).astype(np.float32) * quantization.scale
         shaped = bounds.reshape([-1 if index == axis else 1 for index in range(rank)])
         value = apply(r, kind, kind.lower(), value, r.const(shaped, f"{kind.lower()}_bounds"))
     return value
@@ -179,17 +179,16 @@ def read_trunc(r: Reading) -> None:
     in_bits, mode = bits_of(r, 3), mode_of(r, "FLOOR")
     if not is_positive(scale):
         raise NotCoveredError("scales that are not positive")
-    is_second = r.has(5)
+    is_second, signed = r.has(5), bool(r.attribute("signed", 1))
     if is_second:
         out_scale = require_broadcast(r, numbers(r, 4, "scale of the result"), scale, points)[0]
         if not is_positive(out_scale):
             raise NotCoveredError("scales of the result that are not positive")
         divisor = np.asarray(np.float32(2) ** np.rint(np.log2(out_scale / scale)))
         out_points = points / divisor
-        limits = limits_of(bits_of(r, 5), bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0)))
+        limits = limits_of(bits_of(r, 5), signed, bool(r.attribute("narrow", 0)))
     else:
         divisor, out_points, out_scale, limits = np.array(2.0 ** (in_bits - bits_of(r, 4)), np.float32), points, scale, (0, 0)
-    signed = bool(r.attribute("signed", 1))
     whole_steps = apply(r, "Round", "whole_steps", _steps(r, Stated(scale, points, limits, signed)))
     fraction = apply(r, "Div", "divided", whole_steps, r.const(np.asarray(divisor, np.float32), "divisor"))
     if is_second:

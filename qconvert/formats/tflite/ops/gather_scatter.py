@@ -127,9 +127,9 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
     maker = w.producer(op.inputs[0], "Expand")
     background = w.graph.constant(op.inputs[0] if maker is None else maker.inputs[0])
     distinct = rows is None or _is_distinct(rows)
+    places = _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None)
     # SCATTER_ND leaves the stored 0 where nothing is written.
     if background is not None and not background.any() and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
-        places = _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None)
         if maker is not None and w.successor(op.inputs[0]) is not None:
             sizes = w.index(maker, 1)
             w.retract(maker)
@@ -137,7 +137,7 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
             sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
         w.emit("SCATTER_ND", [places, op.inputs[2], sizes], op.outputs)
         return
-    _scatter(op, w, _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None), rows)
+    _scatter(op, w, places, rows)
 
 
 def write_scatter_elements(op: Op, w: Writing) -> None:

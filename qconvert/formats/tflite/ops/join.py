@@ -124,12 +124,13 @@ def write_split(op: Op, w: Writing) -> None:
 
 
 def write_pad(op: Op, w: Writing) -> None:
-    """Pad as PAD with real zero, PADV2 with a value, MIRROR_PAD, or GATHER; negative paddings as STRIDED_SLICE in front."""
+    """Pad as PAD with real zero, PADV2 with a value, MIRROR_PAD, or GATHER; negative paddings as a STRIDED_SLICE before it."""
     data, pads = op.inputs[0], w.tensor(op.inputs[1]).data
-    if pads is not None and (op["mode"] in ("edge", "wrap") or (op["mode"] == "reflect" and (pads < 0).any())):
+    crops = pads is not None and bool((pads < 0).any())
+    if pads is not None and (op["mode"] in ("edge", "wrap") or (crops and op["mode"] != "constant")):
         _write_places(op, w, pads)
         return
-    if pads is not None and (pads < 0).any():
+    if pads is not None and crops:
         data, rows = _crop_negative_pads(op, w, pads)
     else:
         rows = w.rows(op, 1)
@@ -172,11 +173,9 @@ def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     """The data without what negative paddings cut off, and the rows of the others."""
     before, after = pads.reshape(2, -1).tolist()
     shape = w.tensor(op.inputs[0]).shape or ()
-    if op["mode"] != "constant" or len(shape) != len(before):
-        raise w.unsupported_error(op, f"negative padding {pads.tolist()} of mode {op['mode']!r}", rule="padding-not-covered")
+    if len(shape) != len(before):
+        raise w.unsupported_error(op, f"negative padding {pads.tolist()} of data of shape {shape}", rule="padding-not-covered")
     hint, rank = f"{op.outputs[0]}/crop", len(before)
-    if any(isinstance(size, int) and size < -min(low, 0) - min(high, 0) for size, low, high in zip(shape, before, after, strict=True)):
-        raise w.unsupported_error(op, f"padding {pads.tolist()} of data of shape {shape}", rule="padding-not-covered")
     sizes = tuple(
         size + min(low, 0) + min(high, 0) if isinstance(size, int) else size if min(low, high) >= 0 else UNKNOWN
         for size, low, high in zip(shape, before, after, strict=True)
