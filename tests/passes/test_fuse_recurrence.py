@@ -132,8 +132,9 @@ def test_a_list_whose_last_place_is_written_twice_stays(last: int) -> None:
     body, ints = graph.functions["body"], "int32"
     tensors = [t("l", (4, 2)), t("most", (), ints, last), t("at", (), ints), t("row", (1, 2)), t("all", (4, 2)), t("zero", (1,), ints, [0]),
                t("first", (1,), ints), t("where", (2,), ints), t("axes", (1,), "int64", [0])]  # fmt: skip
-    ops = (*body.ops, Op("Min", ("i", "most"), ("at",)), Op("Unsqueeze", ("r", "axes"), ("row",)), Op("Unsqueeze", ("at", "axes"), ("first",)),
-           Op("Concat", ("first", "zero"), ("where",), {"axis": 0}), Op("DynamicUpdateSlice", ("l", "row", "where"), ("all",)))  # fmt: skip
+    ops = (*body.ops, Op("Min", ("i", "most"), ("at",)), Op("Unsqueeze", ("r", "axes"), ("row",)),
+           Op("Unsqueeze", ("at", "axes"), ("first",)), Op("Concat", ("first", "zero"), ("where",), {"axis": 0}),
+           Op("DynamicUpdateSlice", ("l", "row", "where"), ("all",)))  # fmt: skip
     body = replace(body, tensors={**body.tensors, **{item.name: item for item in tensors}}, ops=ops, inputs=(*body.inputs, "l"),
                    outputs=(*body.outputs, "all"))  # fmt: skip
     condition = graph.functions["condition"]

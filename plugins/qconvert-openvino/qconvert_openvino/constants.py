@@ -84,11 +84,15 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
     if node.type not in ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "FakeQuantize") or depth == _DEEPEST:
         return None
     read = node.inputs[:1] if node.type == "Reshape" else node.inputs  # a Reshape has the sizes of its result
-    given = [constant_of(source, depth + 1) for source, _ in read]
-    first = given[0] if given else None
-    if first is None or None in given:
+    given: list[Constant] = []
+    for source, _ in read:
+        item = constant_of(source, depth + 1)
+        if item is None:  # without a look at the others: a layer may read one result twice, and so on
+            return None
+        given.append(item)
+    if not given:
         return None
-    rest = [item for item in given[1:] if item is not None]
+    first, *rest = given
     if node.type == "Convert":
         return _apply_convert(first, DTYPES.get(node.attributes.get("destination_type", ""), ""))
     if node.type == "Reshape":

@@ -135,7 +135,8 @@ def one_layer(kind: str, shapes: list[tuple[int, ...]], attributes: str = "", re
         for place, shape in enumerate(shapes)
     ]
     layers.append(
-        f'<layer id="50" name="y" type="{kind}" version="opset13"><data {attributes}/><input>{inputs}</input><output>{outputs}</output></layer>'
+        f'<layer id="50" name="y" type="{kind}" version="opset13"><data {attributes}/>'
+        f"<input>{inputs}</input><output>{outputs}</output></layer>"
     )
     layers.append('<layer id="51" name="r" type="Result" version="opset1"><input><port id="0"/></input></layer>')
     edges = "".join(f'<edge from-layer="{place}" from-port="0" to-layer="50" to-port="{place}"/>' for place in range(len(shapes)))
