@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, quantization_of
+from qconvert_aimet.entries_one import PARAMETERS, SIDES
 from qconvert_aimet.quantizations import REMEDY, bits_of
 
 
@@ -34,22 +35,20 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
         turned = _find_transposed_weights(graph)
         document: dict[str, Any] = {"encodings": [_version_2_entry(*entry, is_turned=entry[0] in turned) for entry in entries]}
     elif version == "1.0.0":
-        sides = {False: "activation_encodings", True: "param_encodings"}
         document = {
             side: [
-                *(_version_1_entry(*entry) for entry in entries if entry[2] == is_parameter),
-                *({"name": name, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "bw": 16} for name in floats[is_parameter]),
+                *(_version_1_entry(*entry) for entry in entries if entry[2] == (side == PARAMETERS)),
+                *({"name": name, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "bw": 16} for name in floats[side == PARAMETERS]),
             ]
-            for is_parameter, side in sides.items()
+            for side in SIDES
         }
     else:
-        sides = {False: "activation_encodings", True: "param_encodings"}
         document = {
             side: {
-                **{entry[0]: _version_0_entry(*entry) for entry in entries if entry[2] == is_parameter},
-                **{name: [{"bitwidth": 16, "dtype": "float"}] for name in floats[is_parameter]},
+                **{entry[0]: _version_0_entry(*entry) for entry in entries if entry[2] == (side == PARAMETERS)},
+                **{name: [{"bitwidth": 16, "dtype": "float"}] for name in floats[side == PARAMETERS]},
             }
-            for is_parameter, side in sides.items()
+            for side in SIDES
         }
     text = json.dumps({**document, "version": version, "producer": {"package": "qconvert"}}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
