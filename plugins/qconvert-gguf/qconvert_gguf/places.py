@@ -25,8 +25,10 @@ def read_names(path: str) -> dict[str, str]:
     if not path:
         return {}
     data = map_file(Path(path))
+    if len(data) > _LARGEST_NAMES:
+        raise OptionError(f"has {len(data)} bytes; names of tensors take at most {_LARGEST_NAMES}", file=path, rule="file-too-large")
     try:
-        found = json.loads(bytes(data)) if len(data) <= _LARGEST_NAMES else None
+        found = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         raise OptionError(f"is not JSON: {error}", file=path, rule="not-json") from error
     if not isinstance(found, dict) or not all(isinstance(name, str) and name for name in found.values()):
