@@ -21,6 +21,10 @@ from tflite_models import TensorSpec, model, single_op
 
 from qconvert import diff, load, save
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.formats.flatbuffers import pack_model, unpack_view
+from qconvert.formats.tflite.probe import accepted_copy, with_outputs, without_operators
+from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
@@ -140,8 +144,6 @@ def test_real_model_gives_the_same_bits(real: Real) -> None:
     graph, rng = tflite_graph(source, "model"), np.random.default_rng(3)
     inputs = [random_stored(graph[name], rng) for name in graph.inputs]
     if path.stem == "tflm_person_detect_int8":  # LiteRT refuses the source, whose biases name an axis that they do not have
-        from qconvert.formats.tflite.probe import accepted_copy
-
         source = accepted_copy(source)
     require_same_outputs(source, result, inputs)
 
@@ -291,3 +293,26 @@ def test_what_has_no_form_is_named(graph: Graph, rule: str, holds: tuple[object,
     with refused(UnsupportedError, rule, holds=holds) as caught:
         build(graph, {})
     assert any(f"'{name}" in str(caught.value) for name in graph.tensors)
+
+
+@pytest.mark.formats
+@pytest.mark.parametrize("mode", ["reflect", "symmetric", "edge", "constant"])
+def test_padding_that_also_cuts(mode: str) -> None:
+    pads = Tensor("p", "int64", (4,), np.array([-1, 2, 1, -2]))
+    tensors = [Tensor("x", "float32", (3, 5)), pads, Tensor("y", "float32", (3, 5))]
+    graph = Graph("pad", {item.name: item for item in tensors}, (Op("Pad", ("x", "p"), ("y",), {"mode": mode}),), ("x",), ("y",))
+    data = build(graph, {})
+    feed = {"x": np.arange(15, dtype=np.float32).reshape(3, 5)}
+    assert np.array_equal(evaluate(tflite_graph(data), feed)["y"], evaluate(graph, feed)["y"])
+
+
+@pytest.mark.formats
+def test_copies_for_checks_of_a_network_without_inputs() -> None:
+    """A vector that a file leaves out is None among its objects."""
+    tensors = [Tensor("x", "float32", (2,), np.array([-1, 2], np.float32)), Tensor("y", "float32", (2,))]
+    graph = Graph("constant", {item.name: item for item in tensors}, (Op("Relu", ("x",), ("y",)),), (), ("y",))
+    parsed = unpack_view(root(build(graph, {})))
+    parsed.subgraphs[0].inputs = None
+    data = pack_model(parsed, b"TFL3")
+    assert with_outputs(data)[1] == ["y"] and accepted_copy(data) == data
+    assert root(without_operators(data, frozenset(["y"]), [], [("x", "x")])).subgraphs[0].operators == []
