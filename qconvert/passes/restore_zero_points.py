@@ -209,7 +209,7 @@ class _Restoring(Rewriter):
             tensor = self.graph[op.inputs[position]] if op.inputs[position] else None
             if tensor is None or tensor.data is None or not tensor.is_quantized:
                 continue
-            if position >= kind_of(op).inputs[0] and (tensor.data == point).all():
+            if kind_of(op).role(position) == "filler" and (tensor.data == point).all():
                 changed[position] = ""
             else:
                 changed[position] = self.add(f"{tensor.name}/restored", tensor, data=tensor.data, quantization=quantization)

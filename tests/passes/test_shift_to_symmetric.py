@@ -231,6 +231,7 @@ INDICES = constant("i", np.array([2, 0], np.int64))
           tensors=[constant("s", np.array([4, 36], np.int64))]),
     moved(Op("Concat", ("a", "a"), ("y",), {"axis": 1})),
     moved(Op("Concat", ("a", "c"), ("y",), {"axis": 1}), tensors=[constant("c", random_integers((1, 1, 6, 6), "int8"), q(0.1, -7))]),
+    moved(Op("Concat", ("a", "c"), ("y",), {"axis": 1}), tensors=[constant("c", np.full((1, 1, 6, 6), -7, np.int8), q(0.1, -7))]),
     moved(Op("Gather", ("a", "i"), ("y",), {"axis": 1}), tensors=[INDICES]),
     moved(Op("Max", ("a", "a"), ("y",))),
     moved(Op("Pad", ("a", "p", "f"), ("y",), {"mode": "constant"}),
