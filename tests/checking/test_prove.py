@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import forked
@@ -499,3 +500,59 @@ def test_constants_of_8_bit_floats_are_compared_as_they_are(changed: float, equa
         save(Graph("g", {item.name: item for item in tensors}, ops, ("x",), ("y",)), path)
     reasons = [item.why for item in prove(*paths).operators]
     assert ("has other values" not in "".join(reasons)) is equal, reasons
+
+
+def _save_and_prove(folder: Path, source: Graph, result: Graph, suffix: str) -> Proof:
+    paths = [folder / f"{name}{suffix}" for name in ("source", "result")]
+    for graph, path in zip((source, result), paths, strict=True):
+        save(graph, path, force=True)
+    return prove(*paths)
+
+
+@pytest.mark.parametrize(("axis", "is_proved"), [(1, True), (2, False), (3, False)])
+def test_scales_along_an_axis_turn_with_the_data(axis: int, is_proved: bool, tmp_path: Path) -> None:
+    def quantization(axis: int) -> Quantization:
+        return Quantization(np.array([0.01, 0.02, 0.03, 0.05], np.float32), np.array([0, 3, 0, -2]), axis)
+
+    shape, names = (1, 4, 4, 4), ("x", "q", "y")
+    tensors = {name: Tensor(name, "float32", shape) for name in (*names, "xt", "yt")}
+    tensors["q"] = Tensor("q", "int8", shape, None, quantization(3))
+    source = Graph(
+        "g", {name: tensors[name] for name in names}, (Op("Quantize", ("x",), ("q",)), Op("Dequantize", ("q",), ("y",))), ("x",), ("y",)
+    )
+    ops = (
+        Op("Transpose", ("x",), ("xt",), {"perm": (0, 3, 1, 2)}),
+        Op("Quantize", ("xt",), ("q",)),
+        Op("Dequantize", ("q",), ("yt",)),
+        Op("Transpose", ("yt",), ("y",), {"perm": (0, 2, 3, 1)}),
+    )
+    result = Graph("g", {**tensors, "q": replace(tensors["q"], quantization=quantization(axis))}, ops, ("x",), ("y",))
+    assert _save_and_prove(tmp_path, source, result, ".onnx").equal_for_all_inputs is is_proved
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["Quantize", "Requantize"])
+def test_a_quantization_with_other_limits_clips_other_codes(kind: str, tmp_path: Path) -> None:
+    whole = Quantization.per_tensor(0.1, 0)
+
+    def make(highest: int | None) -> Graph:
+        data = Tensor("x", "float32", (2, 8)) if kind == "Quantize" else Tensor("x", "int8", (2, 8), None, whole)
+        tensors = [data, Tensor("q", "int8", (2, 8), None, replace(whole, quant_max=highest)), Tensor("y", "float32", (2, 8))]
+        ops = (Op(kind, ("x",), ("q",)), Op("Dequantize", ("q",), ("y",)))
+        return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+
+    for highest, other in ((60, 90), (None, 60)):
+        assert not _save_and_prove(tmp_path, make(highest), make(other), ".pt2").equal_for_all_inputs
+    assert _save_and_prove(tmp_path, make(60), make(60), ".pt2").equal_for_all_inputs
+
+
+def test_a_state_that_is_read_before_it_is_written_is_another_value(tmp_path: Path) -> None:
+    quantization = Quantization.per_tensor(0.1, 0)
+    tensors = {name: Tensor(name, "int8", (1, 8), None, quantization) for name in ("x", "old")}
+    tensors["y"] = Tensor("y", "int8", (8, 1), None, quantization)
+    states = {"state": Tensor("state", "int8", (1, 8), np.zeros((1, 8), np.int8), quantization)}
+    write, read = Op("WriteState", ("x",), (), {"state": "state"}), Op("ReadState", (), ("old",), {"state": "state"})
+    turn = Op("Transpose", ("old",), ("y",), {"perm": (1, 0)})
+    late, early = (Graph("g", tensors, (*ops, turn), ("x",), ("y",), states=states) for ops in ((write, read), (read, write)))
+    assert _save_and_prove(tmp_path, late, late, ".tflite").equal_for_all_inputs
+    assert not _save_and_prove(tmp_path, late, early, ".tflite").equal_for_all_inputs

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.checking.proof.constants import compare_constants, is_rounded_bias
 from qconvert.checking.proof.elements import Followed, is_clipped_sum
-from qconvert.checking.same_codes import stored_offset
+from qconvert.checking.same_codes import has_scales_along, limit_steps, stored_offset
 from qconvert.graph import Graph, Op, Tensor, drop_keys
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
@@ -110,7 +110,8 @@ class Candidate:
         if words := next(operator_differences(*what), "") or compare_axes(self.op, self.other, perm):
             return words
         for before, after in zip(self.op.outputs, self.other.outputs, strict=True):
-            if before and after and stored_offset(self.source.graph[before], self.result.graph[after]) is None:
+            turned = self.find_result_permutation(before, perm) if before and after else None
+            if before and after and stored_offset(self.source.graph[before], self.result.graph[after], turned) is None:
                 return "its result has another quantization"
             if before and after and not self._has_shape(before, after, perm):
                 return "its result has another shape"
@@ -118,7 +119,7 @@ class Candidate:
         if all(is_clipped_sum(op, graph) for graph, op in sides):
             return ""
         limits = [_activation_limits(graph, op) for graph, op in sides]
-        return "" if limits[0] == limits[1] else "its activation leaves another range"
+        return "" if limits[0] == limits[1] else "another range of its result is left"
 
     def _compare_operand(self, index: int, perm: tuple[int, ...]) -> str:
         """In words, in what an operand is another one; "" if it is the source's."""
@@ -139,6 +140,8 @@ class Candidate:
             return "" if before.dtype == after.dtype else f"is {after.dtype}, not {before.dtype}"
         if not np.array_equal(before.quantization.scale, after.quantization.scale):
             return "is on another scale"
+        if not has_scales_along(before.quantization, after.quantization, turned):
+            return "has its scales along another axis"
         points = before.quantization.zero_point - own.offset, after.quantization.zero_point - given.offset
         return "" if np.array_equal(*points) else "has another zero point"
 
@@ -190,10 +193,11 @@ def transpose_shape(tensor: Tensor, perm: Sequence[int]) -> tuple[int | str, ...
 
 
 def _activation_limits(graph: Graph, op: Op) -> Any:
-    """What a fused activation leaves: integers from the zero point, or its name."""
+    """What a fused activation and the limits of the result's quantization leave: integers from the zero point, or the activation's name
+    and integers from the lowest."""
     if not op.outputs or not op.outputs[0]:
         return ""
     tensor = graph[op.outputs[0]]
-    if tensor.per_tensor is None or "activation" not in kind_of(op).attributes:
-        return op.attributes.get("activation", "")
+    if tensor.per_tensor is None:
+        return op.attributes.get("activation", ""), limit_steps(tensor) if tensor.is_quantized else ()
     return tuple(limit - tensor.per_tensor.point for limit in activated_range(graph, op))

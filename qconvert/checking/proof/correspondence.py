@@ -171,12 +171,12 @@ class Trace:
     def _trace_input(self, name: str, other: str, is_turned: bool) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
         before, after = self.source.graph[name], self.result.graph[other]
-        if before.rank != after.rank or (offset := stored_offset(before, after)) is None:
+        if before.rank != after.rank:
             return
         perm = tuple(range(before.rank or 0))
         if is_turned or (before.shape != after.shape and before.rank is not None):
             perm = next((p for p in list_layouts(before.rank or 0) if transpose_shape(before, p) == after.shape), perm)
-        if transpose_shape(before, perm) == after.shape:
+        if transpose_shape(before, perm) == after.shape and (offset := stored_offset(before, after, perm)) is not None:
             self.result.elements[other] = Elements.of(before, offset, perm)
 
     def _trace_operator(self, op: Op) -> None:
@@ -221,7 +221,7 @@ class Trace:
         for before, after in zip(source.outputs, result.outputs, strict=True):
             turned = candidate.find_result_permutation(before, perm) if after and before else None
             if turned is not None:
-                offset = stored_offset(self.source.graph[before], self.result.graph[after])
+                offset = stored_offset(self.source.graph[before], self.result.graph[after], turned)
                 assert offset is not None
                 found = Elements.of(self.source.graph[before], offset, turned)
                 if is_clipped_sum(result, self.result.graph):
@@ -252,12 +252,12 @@ class Trace:
         """
         for name in filter(None, op.outputs):
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
-            if before is None or own is None or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
+            if before is None or own is None or before.rank != after.rank:
                 continue
             orders_read = (self.result.elements[item].perm for item in op.inputs if item in self.result.elements)
             orders = [likely, *filter(None, orders_read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
-            if perm is None or own.root != name:
+            if perm is None or own.root != name or (offset := stored_offset(before, after, perm)) is None:
                 continue
             if (group := find_group(self.source, self.result, name, perm, self._doubtful)) is not None:
                 self.groups.append(group)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, takewhile
 
 import numpy as np
 
@@ -100,14 +100,20 @@ class Followed:
     elements: dict[str, Elements]
 
     def describe_operands(self, op: Op) -> Hashable:
-        """By what an operator is found: its kind, and the roots of its operands; None if one is not known."""
+        """By what an operator is found: its kind, the roots of its operands, and of a state how often it was written before; None if an
+        operand is not known."""
         roots = []
         for name in op.inputs:
             is_constant = not name or self.graph[name].data is not None
             if not is_constant and name not in self.elements:
                 return None
             roots.append("" if is_constant else self.elements[name].root)
-        return op.kind, tuple(roots)
+        return op.kind, tuple(roots), self._count_writes(op) if kind_of(op).rule == "state" else 0
+
+    def _count_writes(self, op: Op) -> int:
+        """How many operators before one write the state that it reads or writes."""
+        before = takewhile(lambda item: item is not op, self.graph.ops)
+        return sum(kind_of(item).has_effect and item["state"] == op["state"] for item in before)
 
     def follow_movement(self, op: Op) -> list[Elements] | None:
         """Return the outputs of data movement on a tensor whose elements are known; None for other operators."""
