@@ -32,7 +32,7 @@ from qconvert.conversion.judging import LIMIT
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.input_limits import sizes_to_try
 from qconvert.data.texts import TextInputs, are_texts
-from qconvert.errors import QConvertError, RuntimeRefusedError
+from qconvert.errors import QConvertError, RuntimeRefusedError, name_file_in_errors
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, Runtime
 from qconvert.rules.changed_values import changed_values
@@ -262,19 +262,28 @@ class SideCheck:
 
     def _open_models(self) -> tuple[LoadedModel, LoadedModel]:
         """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
-        source, result = self.sides
+        with name_file_in_errors(self.files[0].path):
+            model = self._open_source()
+        with name_file_in_errors(self.files[1].path):
+            return model, self.sides[1].open()
+
+    def _open_source(self) -> LoadedModel:
+        """See _open_models()."""
+        source = self.sides[0]
         try:
-            model = source.open()
+            return source.open()
         except RuntimeRefusedError as refused:
+            if self.chosen:  # a conversion does not change the source
+                refused.remedy = "Name other kernels, which run the source too: `qconvert formats` lists them."
             if self.chosen or "unoptimized" not in source.runtime.kernels:
                 raise
-            self.sides = source, result = _disable_optimizations(source), _disable_optimizations(result)
+            self.sides = source, _ = _disable_optimizations(source), _disable_optimizations(self.sides[1])
             try:
                 model = source.open()
             except RuntimeRefusedError:
                 raise refused from None
             self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
-        return model, result.open()
+            return model
 
     def _find_whole_runtime(self) -> Runtime | None:
         """The runtime of a side that runs whole models alone, if one does."""

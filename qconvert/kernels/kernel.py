@@ -23,7 +23,7 @@ Reference = Callable[["Graph", "Op", "Sequence[Any]"], "Integers | None"]
 
 #: Why the integers of an operator on float values are not known.
 IN_ANY_ORDER = "float32 in an order, and with functions, that vectors of the CPU decide"
-_RUNS = ("integers", "stored", "float", "nothing")
+_RUNS = ("integers", "stored", "float", "inexact", "nothing")
 _ONE_QUANTIZATION = ("", "all", "data")
 _REAL = ("bias", "result", "sums")
 #: What exact arithmetic in float64 leaves, in steps.
@@ -80,8 +80,9 @@ class Kernel:
         kinds: of operators; none for all.
         types: of stored data; none for all.
         runs: what an operator runs on where a target has the choice: "integers"; "stored", integers of any type taken as plain numbers,
-            where all sides have one scale and zero point; "float", between Dequantize and Quantize, where the kernel of integers is
-            worse or missing; "nothing", where there is no kernel at all: the pass lower_missing composes such operators of others.
+            where all sides have one scale and zero point; "float", between Dequantize and Quantize, where there is no kernel of
+            integers; "inexact", likewise, where there is one that is less exact; "nothing", where there is no kernel at all: the
+            pass lower_missing composes such operators of others.
         lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
         fault: for which of them it is wrong, in words; a target leaves them in float.
         result: storage type -> scale and zero point that the kernel fixes for its result.

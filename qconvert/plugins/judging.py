@@ -164,18 +164,19 @@ def _find_obstacle(target: Abilities, graph: Graph, op: Op, float_sides: list[Te
     if rule in ("real", "index") and any(tensor.name in floats for tensor in (*data, *results)):
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
-    none = f"{target.name} has no integer kernel"
     first = next((tensor.dtype for tensor in (*data, *results)), "")
+    inexact = any(not row.types or first in row.types for row in target.kernels.rows_of_kind(op.kind, "inexact"))
+    none, why = (f"{target.name}'s integer kernel", " is less exact") if inexact else (f"{target.name} has no integer kernel", "")
     kernel, lacking = target.kernels.find_kernel(graph, op, first)
     if kernel is None and not lacking:
-        return none, f"{none} for {op.kind}: {_BETWEEN}"
+        return f"{none}{why}", f"{none} for {op.kind}{why}: {_BETWEEN}"
     types = target.storage.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         lacking = f"{first} data"
     elif wide := _find_weights_obstacle(target, graph, op):
         return wide, f"{wide}: {_BETWEEN}"
     if lacking:
-        return f"{none} for {lacking}", f"{none} for {lacking}: {_BETWEEN}"
+        return f"{none} for {lacking}{why}", f"{none} for {lacking}{why}: {_BETWEEN}"
     fault = kernel.fault(graph, op) if kernel is not None and kernel.fault is not None else ""
     if fault:
         return f"the integer kernel is wrong: {fault}", f"{fault}: {_BETWEEN}"

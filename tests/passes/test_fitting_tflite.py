@@ -228,6 +228,14 @@ def softplus() -> Graph:
     return make([Op("Softplus", ("x",), ("y",)), Op("Add", ("y", "y"), ("z",))], tensors, "x", "z")
 
 
+def test_a_kernel_that_is_less_exact_is_not_said_to_be_missing() -> None:
+    tensors = [Tensor("x", "int8", (1, 8), None, q(0.1)), Tensor("y", "int8", (1, 8), None, q(0.2)), Tensor("z", "bool", (1, 8))]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Greater", ("x", "y"), ("z",)),), ("x", "y"), ("z",))
+    for name in ("tflite", "tflite-micro"):
+        notes = said(pass_named("isolate_float").run(graph, target_named(name))[1])
+        assert notes == (f"in float32, between Dequantize and Quantize: 1 Greater: {name}'s integer kernel is less exact",)
+
+
 @pytest.mark.onnxruntime
 def test_operators_without_a_kernel_run_on_real_values() -> None:
     graph = softplus()

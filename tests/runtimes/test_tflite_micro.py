@@ -133,3 +133,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingPackageError) as raised:
         TFLiteMicro(b"")
     assert "qconvert[micro]" in raised.value.remedy
+
+
+@needs_micro
+def test_a_check_names_the_file_that_is_refused(tmp_path: Path) -> None:
+    x, y = (TensorSpec(name, (4,), "int8", 0.5, 0) for name in "xy")
+    for name, kind in (("gelu", "GELU"), ("relu", "RELU")):
+        (tmp_path / f"{name}.tflite").write_bytes(single_op(kind, {} if kind == "GELU" else None, [x], [y]))
+    gelu, relu = (tmp_path / f"{name}.tflite" for name in ("gelu", "relu"))
+    (as_source,), (as_result,) = (check(*pair, kernels="tflite-micro").unjudged for pair in ((gelu, relu), (relu, gelu)))
+    assert as_source.startswith(str(gelu)) and "target" not in as_source
+    assert as_result.startswith(str(gelu)) and "target tflite-micro" in as_result
