@@ -141,6 +141,10 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
     return np.where(is_one, LARGEST, x), np.where(is_one, 0, -np.maximum(shift, 0))
 
 
+#: What GetReciprocal (internal/common.h) gives of zero in tflite-micro's package: its first estimate, 48 / 17, in steps of 2**-29.
+_INVERSE_OF_ZERO = 1515870810
+
+
 def tflite_divide(
     values: Array,
     divisors: Array,
@@ -150,29 +154,33 @@ def tflite_divide(
     limits: tuple[int, int],
     precision: str = "float32",
 ) -> tuple[Array, bool]:
-    """DIV of int8, uint8 or int16 (reference/div.h), and whether a shift is undefined.
+    """DIV of int8, uint8 or int16 (reference/div.h), and whether a divisor is zero, which LiteRT refuses, or a shift undefined: for these
+    the integers are those of tflite-micro's package on x86 (measured).
 
     Args:
-        values, divisors: stored integers, of one shape; no divisor is zero.
+        values, divisors: stored integers, of one shape.
         given, divisor, output: quantizations, per tensor.
         limits: the lowest and the highest integer of the result.
         precision: in which the kernel computes the factor of the scales.
     """
     x, y = (data.astype(np.int64) - quantization.point for data, quantization in ((values, given), (divisors, divisor)))
-    x, y = np.where(y < 0, -x, x), np.maximum(np.abs(y), 1)
+    is_zero = y == 0
+    x, y = np.where(y <= 0, -x, x), np.maximum(np.abs(y), 1)
     scales = [np.dtype(precision).type(quantization.scale[0]) for quantization in (given, divisor, output)]
     with np.errstate(over="ignore"):
         ratio = float(scales[0] / (scales[1] * scales[2]))
     multiplier, shift = (int(item) for item in quantize_multiplier(ratio))
     inverse, whole = gemmlowp_reciprocal(y)
+    inverse = np.where(is_zero, _INVERSE_OF_ZERO, inverse)
     room = _BITS - _length(np.where(x < 0, ~x, x))
-    right = whole + room - shift
+    right = whole + room - shift - is_zero
     quotient = high_product(high_product(x << room, inverse), multiplier)
-    undefined = right > _BITS
+    undefined = (right > _BITS) | (right < 0)
+    exponent = right % 64  # of the mask, which is made in 64 bits
     # A mask of 32 ones is -1 in int32, and half of it is -1 too.
     strange = (quotient >> (right % 32)) + (quotient > np.where(quotient < 0, 0, -1))
-    steps = np.where(undefined, strange, rounding_divide_by_pot(quotient, np.clip(right, 0, _BITS)))
-    return np.clip(steps + output.point, *limits).astype(values.dtype), bool(undefined.any())
+    steps = np.where(exponent > _BITS, strange, rounding_divide_by_pot(quotient, np.minimum(exponent, _BITS)))
+    return np.clip(steps + output.point, *limits).astype(values.dtype), bool((undefined | is_zero).any())
 
 
 def _length(values: Array) -> Array:

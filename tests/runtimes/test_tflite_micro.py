@@ -14,8 +14,10 @@ from refusals import refused
 from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load
+from qconvert.arithmetic import tflite_divide
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.formats.tflite.probe import accepted_copy
+from qconvert.graph import Quantization
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 
@@ -144,3 +146,14 @@ def test_a_check_names_the_file_that_is_refused(tmp_path: Path) -> None:
     (as_source,), (as_result,) = (check(*pair, kernels="tflite-micro").unjudged for pair in ((gelu, relu), (relu, gelu)))
     assert as_source.startswith(str(gelu)) and "target" not in as_source
     assert as_result.startswith(str(gelu)) and "target tflite-micro" in as_result
+
+
+@needs_micro
+@pytest.mark.parametrize("scales", [(0.1, 0.1, 0.1), (1.5, 2.0, 0.7), (1e6, 1e-6, 1e-6)])
+def test_quotients_by_zero_and_of_scales_far_apart(scales: tuple[float, float, float]) -> None:
+    quantizations = [Quantization.per_tensor(scale, point) for scale, point in zip(scales, (-128, 3, -1), strict=True)]
+    x, y = (codes.reshape(1, -1).astype(np.int8) for codes in np.meshgrid(np.arange(-128, 128, 5), np.arange(-12, 18)))
+    specs = [TensorSpec(name, x.shape, "int8", found.step, found.point) for name, found in zip("abq", quantizations, strict=True)]
+    expected, is_undefined = tflite_divide(x, y, *quantizations, (-128, 127), "float64")
+    assert is_undefined
+    assert np.array_equal(TFLiteMicro(single_op("DIV", {}, specs[:2], specs[2:])).run_in_order([x, y])[0], expected)
