@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qconvert.checking.proof.classes import Proof
-from qconvert.errors import format_count
+from qconvert.errors import format_count, format_some
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
@@ -215,7 +215,8 @@ class CheckReport(Shown):
         inputs += f"; {self.float_verdict}" if self.float_verdict else ""
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
-            how = "every output element is equal" if equal else f"each operator that differs is explained; {self._describe_distance()}"
+            explained = f"each operator that differs is explained{self._describe_merged_roundings()}"
+            how = "every output element is equal" if equal else f"{explained}; {self._describe_distance()}"
             if equal and self.proof is not None and self.proof.claim:
                 how = f"{self.proof.claim}, and {how}"
             same = sum(item.verdict == EQUAL for item in self.operators)
@@ -227,6 +228,11 @@ class CheckReport(Shown):
         if self.verdict == NOT_EQUAL:
             return f"not equal: {names}: {format_sentence(self.problems[0])}"
         return f"inconclusive: {names}: {format_sentence(self.unjudged[0])}"
+
+    def _describe_merged_roundings(self) -> str:
+        """Which roundings the runtime may leave out in the whole model, which no operator alone shows."""
+        merged = () if self.proof is None else self.proof.merged_roundings
+        return f", and the runtime may make one rounding of {format_some(merged, 3)} and of the one before" if merged else ""
 
     def _describe_distance(self) -> str:
         """How far the outputs are apart, in words."""

@@ -556,3 +556,21 @@ def test_a_state_that_is_read_before_it_is_written_is_another_value(tmp_path: Pa
     late, early = (Graph("g", tensors, (*ops, turn), ("x",), ("y",), states=states) for ops in ((write, read), (read, write)))
     assert _save_and_prove(tmp_path, late, late, ".tflite").equal_for_all_inputs
     assert not _save_and_prove(tmp_path, late, early, ".tflite").equal_for_all_inputs
+
+
+def test_a_rounding_that_onnxruntime_merges_is_named(tmp_path: Path) -> None:
+    """Compared alone, both are equal; in the whole model another step results for a fifth of all elements."""
+    steps = {"x": (0.1, 0), "x2": (0.1, 0), "m": (0.12, 5), "a": (0.37, 3), "b": (0.05, 3), "y": (0.4, -7)}
+    tensors = {name: Tensor(name, "int8", (1, 4096), None, Quantization.per_tensor(*item)) for name, item in steps.items()}
+    ops = (
+        Op("Add", ("x", "x2"), ("m",), {"activation": ""}),
+        Op("Requantize", ("m",), ("a",)),
+        Op("Requantize", ("a",), ("b",)),
+        Op("Mul", ("b", "b"), ("y",), {"activation": ""}),
+    )
+    save(Graph("g", tensors, ops, ("x", "x2"), ("y",)), tmp_path / "source.tflite")
+    convert(tmp_path / "source.tflite", tmp_path / "result.onnx", target="generic")
+    found = check(tmp_path / "source.tflite", tmp_path / "result.onnx")
+    assert found.outputs[0].equal < 0.8 and found.operators[2].equal == 1
+    assert found.proof is not None and found.proof.merged_roundings == ("QUANTIZE #2",)
+    assert "one rounding of QUANTIZE #2" in found.sentence

@@ -19,6 +19,8 @@ CLASSES = {
 }
 #: Those with equal integers for every input.
 EQUAL_CLASSES = ("E0", "E1")
+#: Why nothing is proved of a rounding that comparing operators alone does not show.
+MERGED = "its runtime may make one rounding of it and of the one before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,11 @@ class Proof(Shown):
         text = f"proved: {equal} of {format_count(count, 'operator')} are equal for all inputs ({_format_counts(counts)})"
         near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))
+
+    @property
+    def merged_roundings(self) -> tuple[str, ...]:
+        """The operators of which the runtime may make one rounding with the one before."""
+        return tuple(item.operator for item in self.operators if item.why == MERGED)
 
     def tables(self) -> tuple[Rows, ...]:
         """The operators with their classes, and what else keeps the outputs from being equal."""

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from qconvert.arithmetic import split_product
-from qconvert.checking.proof.classes import EQUAL_CLASSES, Proved
+from qconvert.checking.proof.classes import EQUAL_CLASSES, MERGED, Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.checking.proof.groups import Group
 from qconvert.errors import format_count
@@ -164,8 +164,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         known = other.has_forms or not other.form
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
     item = _decide_by_kernels(found, own, other, pair.lost)
-    if item.class_ in EQUAL_CLASSES and (own.is_merged or other.is_merged):
-        return found("?", why="its runtime may make one rounding of it and of the one before")
+    if item.class_ in (*EQUAL_CLASSES, "A") and (own.is_merged or other.is_merged):
+        return found("?", why=MERGED)
     return item
 
 
