@@ -96,8 +96,8 @@ def test_no_table_contains_its_own_kind() -> None:
         assert table not in above
         below = [0]
         for field in TFLITE.fields(table):
-            tables = TFLITE.members(field.detail).values() if field.base_type == "union" else [field.detail] if "table" in field.base_type else []
-            below += [depth(member, (*above, table)) for member in tables]
+            members = TFLITE.members(field.detail).values() if field.base_type == "union" else [field.detail] * ("table" in field.base_type)
+            below += [depth(member, (*above, table)) for member in members]
         return 1 + max(below)
 
     assert depth("Model", ()) == 6
