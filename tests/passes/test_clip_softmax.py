@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from qconvert.evaluate import evaluate
+from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.passes import absorb_quantization, clip_softmax
 from qconvert.plugins import Accelerator, target_named
@@ -44,3 +47,16 @@ def test_an_accelerator_keeps_the_operator_that_it_knows() -> None:
     graph = softmax("Softmax", -128, {})
     npu = target_named("portable").derive(name="npu", accelerator=Accelerator("NPU", lambda *_: lambda op: ""))
     assert clip_softmax.run(graph, npu) == (graph, ())
+
+
+@pytest.mark.onnxruntime
+def test_onnxruntime_keeps_a_min_where_its_kernel_overflows() -> None:
+    """It drops a Clip to 1 before codes up to 1/6, and its QLinearSoftmax of 10 classes gives 255 for all of them."""
+    import onnxruntime
+
+    scores = softmax("Softmax", -128, {})
+    graph = scores.evolve(tensors=[replace(scores["y"], quantization=Quantization.per_tensor(1 / 1530, -128))])
+    found, _ = clip_softmax.run(graph, target_named("portable"))
+    feed = {"x": np.arange(30, dtype=np.int8).reshape(3, 10)}
+    session = onnxruntime.InferenceSession(build(found, 18, {}, numerics="fast", guards=False).SerializeToString())
+    np.testing.assert_array_equal(session.run(None, feed)[0], evaluate(graph, feed)["y"])
