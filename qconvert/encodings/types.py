@@ -311,7 +311,7 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
     """A graph in float, and the quantizations of all its tensors, with the integers of constants.
 
     Every tensor keeps its name. Inputs and outputs are real. Quantize, Dequantize and Requantize are gone, or an Identity where both
-    sides are seen.
+    sides are seen. A Reinterpret that multiplies the scale is a Mul by a number.
 
     Raises:
         UnsupportedError: the graph has functions, states, or operators that are nothing in float.
@@ -320,7 +320,7 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
         raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
     for op in graph.ops:
         quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
-        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized:
+        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized and not _scaling_factor(graph, op):
             raise UnsupportedError(
                 f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",
                 where=str(op),
@@ -328,10 +328,29 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
             )
     entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
     tensors = [_dequantize_tensor(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
-    ops = [replace(op, kind="Identity") if kind_of(op).rule == "convert" else _drop_arithmetic(op) for op in graph.ops]
+    ops: list[Op] = []
+    for op in graph.ops:
+        factor = _scaling_factor(graph, op)
+        if factor:
+            name = graph.names().fresh(f"{op.outputs[0]}/factor")
+            tensors.append(Tensor(name, "float32", (), np.array(factor, np.float32)))
+            ops.append(replace(op, kind="Mul", inputs=(op.inputs[0], name)))
+        else:
+            ops.append(replace(op, kind="Identity") if kind_of(op).rule == "convert" else _drop_arithmetic(op))
     real = graph.evolve(tensors=tensors, ops=ops)
     origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
     return _without_identities(real, entries), Encodings(entries, origin)
+
+
+def _scaling_factor(graph: Graph, op: Op) -> float:
+    """The number by which a Reinterpret multiplies the scale alone, as PyTorch multiplies quantized tensors by a number; 0 for others."""
+    if kind_of(op).rule != "relabel":
+        return 0.0
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    a, b = data.quantization, result.quantization
+    if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
+        return 0.0
+    return b.step / a.step if a.point == b.point and data.dtype == result.dtype else 0.0
 
 
 def _encoding(tensor: Tensor) -> Encoding:
