@@ -55,7 +55,7 @@ _ABOUT = {
     "passes/absorb_quantization.py": "limits that a quantization has already; a Cast next to scales decomposed is a Dequantize",
     "passes/apply_encodings.py": "writes a Clip to the range of a quantization",
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
-    "passes/clip_softmax.py": "a Clip after Softmax",
+    "passes/clip_softmax.py": "a Clip or Min after Softmax",
     "passes/crop_transposed.py": "a Slice after ConvTranspose",
     "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
     "passes/encodings/entries.py": "weights that have blocks; what runtimes fuse into the layer before; batch normalization that is folded",

@@ -267,10 +267,10 @@ class Builder(OperatorWriting):
             return self.const(np.asarray(tensor.data).astype(np.int64), f"{name}/int64")
         return self.cast(name, "int64")
 
-    def replace_constant(self, name: str, data: Array) -> str:
-        """The constant `name` in the order of axes that ONNX wants: under its own name if nobody else reads or sees it."""
+    def replace_constant(self, name: str, data: Array, hint: str = "turned") -> str:
+        """The constant `name` in the order of axes or the type that ONNX wants: under its own name if nobody else reads or sees it."""
         if self._reads[name] > 1 or name in self.initializers or name in self.graph.public:
-            return self.const(data, f"{name}/turned")
+            return self.const(data, f"{name}/{hint}")
         self._initializer(name, data)
         return name
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 from passes.graphs import CONV, constant, make, q
 
 from qconvert import Graph, Op, Quantization, Tensor, diff, load, save
 from qconvert.evaluate import evaluate
+from qconvert.formats.onnx.writer import build
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 pytestmark = pytest.mark.onnxruntime
@@ -44,3 +46,11 @@ def test_a_bias_beyond_int32_is_added(kind: str, dtype: str, tmp_path: Path) -> 
         assert np.abs(found.astype(int) - evaluate(graph, {"x": x})["y"]).max() <= 1 and (found.take(0, 1) == 5000).all()
     if dtype == "float32":
         assert diff(graph, load(tmp_path / "a.onnx")) == []
+
+
+def test_a_bias_of_64_bits_that_int32_holds_keeps_its_name() -> None:
+    """By it a check knows what an earlier conversion declared to have changed."""
+    scale = np.float32(3e-5) * np.float32([1e-6, 0.01])
+    proto = build(layer("Gemm", constant("b", np.array([1, 2], np.int64), Quantization.per_axis(scale, 0))), 21, {})
+    found = {item.name: numpy_helper.to_array(item) for item in proto.graph.initializer}
+    assert found["b"].dtype == np.int32 and found["b"].tolist() == [1, 2]

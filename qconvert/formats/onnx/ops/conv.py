@@ -83,7 +83,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
         return [b.float_value(bias.name)]
     if abs(bias.data).max(initial=0) < 2**31:
-        narrow = b.const(bias.data.astype("int32"), f"{bias.name}/int32")
+        narrow = b.replace_constant(bias.name, bias.data.astype("int32"), "int32")
         return [b.dequantize(narrow, "int32", bias.quantization)]
     return [b.const((bias.data * bias.quantization.scale.astype("float64")).astype("float32"), f"{bias.name}/float32")]
 
