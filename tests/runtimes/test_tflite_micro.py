@@ -13,11 +13,11 @@ import pytest
 from refusals import refused
 from tflite_models import TensorSpec, single_op
 
-from qconvert import check, convert, load
+from qconvert import check, convert, load, save
 from qconvert.arithmetic import tflite_divide
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.formats.tflite.probe import accepted_copy
-from qconvert.graph import Quantization
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
 
@@ -157,3 +157,18 @@ def test_quotients_by_zero_and_of_scales_far_apart(scales: tuple[float, float, f
     expected, is_undefined = tflite_divide(x, y, *quantizations, (-128, 127), "float64")
     assert is_undefined
     assert np.array_equal(TFLiteMicro(single_op("DIV", {}, specs[:2], specs[2:])).run_in_order([x, y])[0], expected)
+
+
+@needs_micro
+@pytest.mark.parametrize(("scale", "runs"), [(0.999, True), (1.0, False), (300.0, False)])
+def test_a_comparison_that_ends_the_process_is_refused(scale: float, runs: bool, tmp_path: Path) -> None:
+    quantization = Quantization.per_tensor(scale, 0)
+    tensors = {name: Tensor(name, "int8", (2,), None, quantization) for name in ("a", "b")} | {"y": Tensor("y", "bool", (2,))}
+    save(Graph("g", tensors, (Op("Less", ("a", "b"), ("y",)),), ("a", "b"), ("y",)), tmp_path / "m.tflite")
+    content = (tmp_path / "m.tflite").read_bytes()
+    if runs:
+        (found,) = TFLiteMicro(content).run_in_order([np.array([1, 3], np.int8), np.array([2, 2], np.int8)])
+        assert found.tolist() == [True, False]
+    else:
+        with refused(RuntimeRefusedError, "kernel-aborts"):
+            TFLiteMicro(content)

@@ -18,6 +18,7 @@ from qconvert.formats.tflite.verify import verify
 
 #: The inputs of an SVDF that are its bias and its memory.
 _BIAS, _MEMORY = 3, 4
+_COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 #: Which inputs of a convolution are its data and its bias.
 _CONVOLUTIONS = {"CONV_2D": (0, 2), "TRANSPOSE_CONV": (2, 3)}
 
@@ -42,13 +43,27 @@ def accepted_copy(data: bytes) -> bytes:
 
 
 def require_for_micro(data: bytes) -> None:
-    """tflite-micro reads the bias of an SVDF where there is none.
+    """tflite-micro reads the bias of an SVDF where there is none, and ends the process at a comparison of int8 with a scale of 1 or more
+    (QuantizeMultiplierSmallerThanOneExp in comparisons.cc).
 
     Raises:
         RuntimeRefusedError: it would crash the process.
     """
     verify(data)
-    for _, _, inputs in _operators(unpack_view(root(data)), "SVDF"):
+    model = unpack_view(root(data))
+    for builtin in _COMPARISONS:
+        for subgraph, _, inputs in _operators(model, builtin):
+            operands = [subgraph.tensors[index] for index in inputs if index >= 0]
+            scales = [one.quantization.scale for one in operands if one.type == DTYPE_NUMBERS["int8"] and one.quantization is not None]
+            largest = max((float(scale[0]) for scale in scales if scale is not None and len(scale)), default=0.0)
+            if largest >= 1:
+                raise RuntimeRefusedError(
+                    f"{builtin} compares int8 data with a scale of {largest:g}; tflite-micro's kernel takes scales below 1, "
+                    "and ends the process at others",
+                    remedy="Convert the model with --target tflite-micro, which compares such data in float.",
+                    rule="kernel-aborts",
+                )
+    for _, _, inputs in _operators(model, "SVDF"):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
             raise RuntimeRefusedError(
                 "an SVDF has no bias; tflite-micro reads one all the same, which crashes the process", rule="kernel-reads-outside"
