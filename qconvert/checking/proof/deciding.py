@@ -4,7 +4,7 @@ with all codes of its operands (running_codes.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -54,6 +54,7 @@ class Computed:
 
     Attributes:
         graph, op: the operator.
+        readers: those of each tensor of the graph.
         kernels: those that compute it.
         run: what runs it for all codes of its operands.
         has_forms: whether the kernels are those for which forms of other kernels are made.
@@ -62,6 +63,7 @@ class Computed:
 
     graph: Graph
     op: Op
+    readers: Mapping[str, Sequence[Op]]
     kernels: Kernels
     run: Run
     has_forms: bool = True
@@ -102,7 +104,7 @@ class Computed:
         if data.quantization is None or result.quantization is None or np.array_equal(data.quantization.scale, result.quantization.scale):
             return False
         is_seen = data.name in self.graph.inputs or not {data.name, result.name}.isdisjoint(self.graph.outputs)
-        return not is_seen and len(self.graph.consumers()[data.name]) == 1
+        return not is_seen and len(self.readers[data.name]) == 1
 
     def for_all_sums(self) -> Array | None:
         """Its integers for all sums of what it reduces, from the lowest: what the reference of its kernel gives, or the exact averages, if

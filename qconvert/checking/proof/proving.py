@@ -133,7 +133,7 @@ class _Read:
 
     def __init__(self, side: Side, restated: Graph) -> None:
         self._side, self._restated, self._producers = side, restated, side.graph.producers()
-        self._readers = restated.consumers()
+        self._readers, self._file_readers = restated.consumers(), side.graph.consumers()
 
     def decide_clip(self, op: Op) -> Proved:
         """The class of an operator of this side that clips codes and is paired with none."""
@@ -163,13 +163,13 @@ class _Read:
         alike = read is not None and (
             read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op))
         )
-        graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
+        graph, found, readers = (self._restated, op, self._readers) if not alike or read is None else (side.graph, read, self._file_readers)
         has_forms = side.kernels == side.runtime.kernels[0]
         run: Run = partial(run_all_codes, side)
         if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float
-        return Computed(graph, found, rows, run, has_forms, side.format.name)
+        return Computed(graph, found, readers, rows, run, has_forms, side.format.name)
 
     def _run_in_float(self, graph: Graph, op: Op) -> Array | None:
         """The results of an operator between Dequantize and Quantize; see Computed.run."""
