@@ -53,7 +53,7 @@ _LITERT = Target(
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   passes=("separate_pads", *_PASSES[:-1], "narrow_indices", "lower_missing", _PASSES[-1]), storage=_STORAGE,
+                   passes=("separate_pads", *_PASSES[:-2], "narrow_indices", "lower_missing", *_PASSES[-2:]), storage=_STORAGE,
                    kernels=KERNELS["tflite-micro:reference"],
                    own_rules=partial(_own_rules, is_micro=True)),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",

@@ -55,6 +55,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         ]
         for kind, cell in CELLS.items()
     },
+    "Transpose": [{"perm": (2, 3, 0, 1)}, {"perm": (0, 3, 1, 2)}],
     "L2Pool": [
         {"kernel_shape": (2, 2), "strides": (1, 2), "pads": (1, 0, 0, 1), "data_format": "channels_first"},
         {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "auto_pad": "SAME_UPPER", "data_format": "channels_last"},

@@ -81,9 +81,19 @@ def test_what_a_row_says_has_no_kernel_is_composed(missing: tuple[str, ...], kin
     np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 2, 3, 2, 3, 4), (2, 3, 2, 3, 4, 5), ("n", 1, 3, 2, 2, 3)])
+def test_a_transpose_of_too_many_axes_is_one_of_fewer(shape: tuple[int | str, ...]) -> None:
+    graph = graph_of("Transpose", replace(BYTES, shape=shape), dtype="int8", perm=(0, 3, 1, 2, 4, 5))
+    found, _ = lower_missing.run(graph, MICRO)
+    assert [op.kind for op in found.ops] == ["Reshape", "Transpose", "Reshape"] and found["y"] == graph["y"]
+    x = np.random.default_rng(3).integers(-128, 128, [size if isinstance(size, int) else 2 for size in shape]).astype(np.int8)
+    np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], x.transpose(0, 3, 1, 2, 4, 5))
+
+
 @pytest.mark.parametrize(
     "graph",
     [
+        graph_of("Transpose", replace(BYTES, shape=(2, 3, 2, 3, 4, 5)), dtype="int8", perm=(5, 4, 3, 2, 1, 0)),
         graph_of("Tile", BYTES, Tensor("r", "int64", (2,)), dtype="int8"),
         graph_of("Pow", NUMBERS, Tensor("e", "float32", (1, 1, 1), np.full((1, 1, 1), 3, np.float32)), dtype="float32"),
     ],

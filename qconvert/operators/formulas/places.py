@@ -5,8 +5,8 @@ and diagonals of matrices, and gaps between elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -67,6 +67,26 @@ def join_by_tens(*items: Value, axis: int) -> Value:
     groups = [items[first : first + MOST_JOINED] for first in range(0, len(items), MOST_JOINED)]
     parts = [apply("Concat", *group, axis=axis) if len(group) > 1 else group[0] for group in groups]
     return apply("Concat", *parts, axis=axis)
+
+
+@lowers("Transpose")
+def axes_that_stay_together(x: Value, *, perm: Sequence[int]) -> Value:
+    """Axes of size 1 are left out, and axes that stay next to each other are one, for runtimes with Transposes of few axes."""
+    shape = shape_of(x) or ()
+    kept = [axis for axis, size in enumerate(shape) if size != 1]
+    order = [kept.index(axis) for axis in perm if axis in kept]
+    firsts = sorted(axis for place, axis in enumerate(order) if not place or order[place - 1] != axis - 1)
+    groups = [[shape[kept[axis]] for axis in range(first, end)] for first, end in pairwise([*firsts, len(kept)])]
+    if len(groups) == len(shape):
+        return None
+    joined = reshape(x, _to_lengths(math.prod(sizes) if all(isinstance(size, int) for size in sizes) else "" for sizes in groups))
+    turned = transpose(joined, [firsts.index(axis) for axis in order if axis in firsts])
+    return reshape(turned, _to_lengths(shape[axis] for axis in perm))
+
+
+def _to_lengths(sizes: Iterable[int | str]) -> list[int]:
+    """Return the sizes for a Reshape, which finds out a dynamic one."""
+    return [size if isinstance(size, int) else -1 for size in sizes]
 
 
 @lowers("SegmentSum")
