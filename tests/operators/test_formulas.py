@@ -134,6 +134,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x > 0, *(np.round(rng.normal(0, 9, _SHAPE)).astype(np.int32) for _ in "xy")]
     if kind == "Tile":
         return [x, np.array([1, 2, 1, 23])]
+    if kind == "Slice":
+        return [x, *np.array([[0, 9], [2**62, 0], [0, 1], [1, -2]])]
     if kind == "Concat":
         return [x * factor for factor in range(21)]
     if kind in ("IsNaN", "IsInf"):

@@ -12,6 +12,7 @@ from qconvert.conversion import load, normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
+from qconvert.operators.values import FAR
 from qconvert.passes import lower_missing
 from qconvert.plugins import Accelerator, Target, target_named
 from qconvert.rules.validation import validate
@@ -88,6 +89,19 @@ def test_a_transpose_of_too_many_axes_is_one_of_fewer(shape: tuple[int | str, ..
     assert [op.kind for op in found.ops] == ["Reshape", "Transpose", "Reshape"] and found["y"] == graph["y"]
     x = np.random.default_rng(3).integers(-128, 128, [size if isinstance(size, int) else 2 for size in shape]).astype(np.int8)
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], x.transpose(0, 3, 1, 2, 4, 5))
+
+
+@pytest.mark.parametrize("size", [3, "n"])
+def test_a_slice_of_too_many_axes_is_one_of_fewer(size: int | str) -> None:
+    bounds = [
+        Tensor(name, "int64", (3,), np.array(data))
+        for name, data in zip("seaz", ([1, 0, -1], [2, FAR, -9], [1, 2, -1], [1, 1, -2]), strict=True)
+    ]
+    graph = graph_of("Slice", replace(BYTES, shape=(size, 3, 2, 3, 4)), *bounds, dtype="int8")
+    found, _ = lower_missing.run(graph, MICRO)
+    assert [op.kind for op in found.ops] == ["Reshape", "Slice", "Reshape"] and found["y"] == graph["y"]
+    x = np.random.default_rng(3).integers(-128, 128, (3, 3, 2, 3, 4)).astype(np.int8)
+    np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], x[:, 1:2, :, :, ::-2])
 
 
 @pytest.mark.parametrize(

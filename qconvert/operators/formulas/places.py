@@ -71,17 +71,39 @@ def join_by_tens(*items: Value, axis: int) -> Value:
 
 @lowers("Transpose")
 def axes_that_stay_together(x: Value, *, perm: Sequence[int]) -> Value:
-    """Axes of size 1 are left out, and axes that stay next to each other are one, for runtimes with Transposes of few axes."""
+    """Axes that stay next to each other are one, wherever those of size 1 go, for runtimes with Transposes of few axes."""
     shape = shape_of(x) or ()
-    kept = [axis for axis, size in enumerate(shape) if size != 1]
-    order = [kept.index(axis) for axis in perm if axis in kept]
+    long = [axis for axis, size in enumerate(shape) if size != 1]
+    order = [long.index(axis) for axis in perm if axis in long]
     firsts = sorted(axis for place, axis in enumerate(order) if not place or order[place - 1] != axis - 1)
-    groups = [[shape[kept[axis]] for axis in range(first, end)] for first, end in pairwise([*firsts, len(kept)])]
-    if len(groups) == len(shape):
+    if not firsts or len(firsts) == len(shape):
         return None
-    joined = reshape(x, _to_lengths(math.prod(sizes) if all(isinstance(size, int) for size in sizes) else "" for sizes in groups))
-    turned = transpose(joined, [firsts.index(axis) for axis in order if axis in firsts])
+    turned = transpose(_join_axes(x, [0, *(long[axis] for axis in firsts[1:])]), [firsts.index(axis) for axis in order if axis in firsts])
     return reshape(turned, _to_lengths(shape[axis] for axis in perm))
+
+
+@lowers("Slice")
+def slice_of_joined_axes(x: Value, starts: Value, ends: Value, axes: Value, *steps: Value) -> Value:
+    """Axes of which nothing is cut off are one with those before them, for runtimes with Slices of few axes."""
+    shape, bounds = shape_of(x) or (), [constant_of(item) for item in (starts, ends, axes, *steps)]
+    if any(item is None for item in bounds):
+        return None
+    rows = {int(row[2]) % len(shape): row for row in zip(*bounds, strict=True)}
+    rows = {axis: row for axis, row in rows.items() if row[0] != 0 or row[1] < FAR or any(step != 1 for step in row[3:])}
+    firsts = [axis for axis in range(len(shape)) if not axis or axis in rows or axis - 1 in rows]
+    if not rows or len(firsts) == len(shape):
+        return None
+    starts, ends, _, *steps = np.array(list(rows.values()), np.int64).T
+    found = apply("Slice", _join_axes(x, firsts), starts, ends, np.array([firsts.index(axis) for axis in rows], np.int64), *steps)
+    sizes = shape_of(found) or ()
+    return reshape(found, _to_lengths(sizes[firsts.index(axis)] if axis in rows else size for axis, size in enumerate(shape)))
+
+
+def _join_axes(x: Value, firsts: Sequence[int]) -> Value:
+    """Return a value whose axes from each of `firsts` to the next are one."""
+    shape = shape_of(x) or ()
+    groups = [shape[first:end] for first, end in pairwise([*firsts, len(shape)])]
+    return reshape(x, _to_lengths("" if any(isinstance(size, str) for size in sizes) else math.prod(map(int, sizes)) for sizes in groups))
 
 
 def _to_lengths(sizes: Iterable[int | str]) -> list[int]:
