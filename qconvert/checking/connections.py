@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.checking.equal_operators import find_representatives, find_unclipped
-from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
+from qconvert.checking.file_values import is_shape_query, is_value_independent
 from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
 from qconvert.checking.value_limits import is_redundant_limit
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
@@ -79,7 +79,7 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
     """
     producers, tables = graph.producers(), _find_tables(graph, other, declared)
     tabled = {item for name, root in tables.items() for item in curve_operators(graph, producers, name, root)}
-    gone = find_varying(graph) - other.tensors.keys() - tabled - _find_visible_results(graph, other)
+    gone = graph.varying() - other.tensors.keys() - tabled - _find_visible_results(graph, other)
     sources, readers = {op.source for op in other.ops if op.source}, graph.consumers()
     first = find_representatives(graph, other.tensors)
     roots = _find_roots(graph, first)

@@ -123,18 +123,6 @@ def find_fixed_outputs(graph: Graph) -> set[str]:
     return fixed.intersection(graph.outputs)
 
 
-def find_varying(graph: Graph) -> set[str]:
-    """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
-    return graph.tensors.keys() - _spread(graph, (), lambda op, known: known and bool(op.inputs))
-
-
-def keep_varying(graph: Graph, values: Arrays) -> dict[str, Array]:
-    """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
-    XNNPACK does with weights of float16 after a DEQUANTIZE."""
-    kept = find_varying(graph)
-    return {name: value for name, value in values.items() if name in kept}
-
-
 #: The share of the largest value by which float results may differ: the order of a sum may be another.
 _FLOAT_SHARE = 1e-5
 #: Elements that may lie so near to a tie by chance, however few are expected.
@@ -150,7 +138,7 @@ def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Arr
         pieces: those of its canonical graph.
         feed: stored inputs of the file, in its order.
     """
-    own = keep_varying(side.graph, inside.values(feed))
+    own = inside.values(feed)
     known = complete_values(side.graph, own)
     if not all(name in known for name in pieces.input_names):
         return {}

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.checking.classify import further_tolerance
 from qconvert.checking.exchanged_values import Exchange
 from qconvert.checking.file_in_runtime import Side
-from qconvert.checking.file_values import complete_settled, complete_values, find_settled, find_varying, keep_varying
+from qconvert.checking.file_values import complete_settled, complete_values, find_settled
 from qconvert.checking.findings import CLASSES, KERNELS, OVERFLOW, Finding
 from qconvert.checking.memory import OtherKernels, Splitting
 from qconvert.checking.operator_finding import Judge
@@ -51,7 +51,6 @@ class SourceValues:
             restart(self.inside)  # which gives back what its process holds of the run
         if self.inside.cuts:
             return measured
-        measured = keep_varying(self.graph, measured)
         found = complete_values(self.graph, measured, self.states)
         sure = find_settled(self.graph, measured.keys() | feed.keys() | (states_by_reader(self.graph).keys() & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
@@ -122,7 +121,7 @@ class Comparison:
         """
         graph, other = (side.graph for side in sides)
         writers, computing = graph.producers(), other.producers()
-        fixed = graph.tensors.keys() - find_varying(graph)
+        fixed = graph.tensors.keys() - graph.varying()
         # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
         unread = shared.intersection(graph.outputs) - {*pieces.input_names}
         further = further_tolerance(graph, other, shared, declared)

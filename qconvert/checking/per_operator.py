@@ -15,7 +15,7 @@ from time import monotonic
 from qconvert.arguments import Progress
 from qconvert.checking.exchanged_values import Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
-from qconvert.checking.file_values import find_reading_errors, find_settled, find_varying
+from qconvert.checking.file_values import find_reading_errors, find_settled
 from qconvert.checking.findings import (
     OUT_OF_MEMORY,
     OUT_OF_TIME,
@@ -307,12 +307,12 @@ def _find_shared_tensors(
     def is_comparable(name: str) -> bool:
         return _is_comparable(graph[name], other[name], name in forms, name in declared)
 
-    names = find_varying(graph).intersection(known)
+    names = graph.varying().intersection(known)
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
         names &= find_settled(other, {*inside.names, *other.inputs, *states_by_reader(other)})
-    return {name for name in names & find_varying(other) if is_comparable(name)}
+    return {name for name in names & other.varying() if is_comparable(name)}
 
 
 def _make_pieces(

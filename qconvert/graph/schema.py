@@ -346,6 +346,14 @@ class Graph:
     def constants(self) -> Iterator[Tensor]:
         return (tensor for tensor in self.tensors.values() if tensor.is_constant)
 
+    def varying(self) -> set[str]:
+        """Names of the tensors that are neither constants nor computed from constants alone."""
+        fixed = {tensor.name for tensor in self.constants()}
+        for op in self.ops:
+            if op.inputs and all(not name or name in fixed for name in op.inputs):
+                fixed.update(op.outputs)
+        return self.tensors.keys() - fixed
+
     def evolve(self, *, tensors: Iterable[Tensor] = (), ops: Iterable[Op] | None = None, **changes: Any) -> Graph:
         """A copy with some tensors added or replaced (by name), other operators, or other fields.
 

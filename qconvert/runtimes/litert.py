@@ -212,8 +212,8 @@ class LiteRTInside:
     def __init__(self, file: ModelFile, graph: Graph) -> None:
         from qconvert.formats.tflite.probe import with_outputs
 
-        wanted = frozenset(name for name, tensor in graph.tensors.items() if not tensor.is_constant)
-        model, self._order = with_outputs(_read_for_litert(file), wanted)
+        # XNNPACK folds what is computed from constants, such as weights of float16 after a DEQUANTIZE, and gives out zeros for it.
+        model, self._order = with_outputs(_read_for_litert(file), frozenset(graph.varying()))
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
         inner, reads = keeps(graph), states_by_reader(graph)

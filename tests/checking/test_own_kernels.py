@@ -19,7 +19,8 @@ from qconvert.checking import per_operator
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import Finding, OutputComparison
 from qconvert.checking.side_check import SideCheck
-from qconvert.plugins import LoadedModel
+from qconvert.plugins import LoadedModel, ModelFile
+from qconvert.runtimes.litert import LiteRTInside
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
@@ -328,3 +329,18 @@ def test_what_is_made_by_way_of_a_tflite_file_rounds_as_litert(
     weights.CopyFrom(numpy_helper.from_array(values, weights.name))
     onnx.save(changed, result)
     assert check(source, result).verdict == "not equal"
+
+
+def test_tensors_that_xnnpack_folds_are_not_taken_for_the_zeros_that_it_returns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    tensors = [
+        TensorSpec("x", (1, 16), "float32"),
+        TensorSpec("half", (10, 16), "float16", data=rng.normal(size=(10, 16)).astype(np.float16)),
+        TensorSpec("w", (10, 16), "float32"),
+        TensorSpec("y", (1, 10), "float32"),
+    ]
+    source = tmp_path / "source.tflite"
+    source.write_bytes(model([OpSpec("DEQUANTIZE", ["half"], ["w"]), OpSpec("FULLY_CONNECTED", ["x", "w"], ["y"])], tensors, ["x"], ["y"]))
+    feed = {"x": rng.normal(size=(1, 16)).astype(np.float32)}
+    found = LiteRTInside(ModelFile(source, "default"), load(source)).values(feed)
+    assert found.keys() == {"x", "y"} and found["y"].any()
