@@ -20,11 +20,15 @@ from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantization
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
+from qconvert.operators import kind_of
 
 #: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
+#: Share of the largest result by which convolutions of float data may be off that MNN computes by tiles (Winograd): 4e-4 is measured for
+#: windows of 5 x 5.
+OF_TILES = 2.0**-10
 
 
 def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
@@ -44,6 +48,16 @@ def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))
     return np.asarray(found + _CUT_OFF * unit), coarse
+
+
+def is_tiled(graph: Graph, op: Op) -> bool:
+    """Return whether MNN may compute an operator on float data by tiles: a convolution whose windows have more than one element."""
+    return kind_of(op).has_weights and any(size != 1 for size in (graph[op.inputs[1]].shape or ())[2:])
+
+
+def _float_conv(graph: Graph, op: Op, exact: Array) -> Found:
+    found, coarse = _conv(graph, op, exact)
+    return (found + OF_TILES * float(np.abs(exact).max(initial=0)), True) if is_tiled(graph, op) else (found, coarse)
 
 
 def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -107,7 +121,7 @@ ROWS = (
     Kernel(("GlobalAveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("MaxPool",), _INT8),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
-    Kernel(("Conv",), runs="float", tolerance=_conv, unknown=IN_ANY_ORDER),
+    Kernel(("Conv",), runs="float", tolerance=_float_conv, unknown=IN_ANY_ORDER),
     Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
     Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
            fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),

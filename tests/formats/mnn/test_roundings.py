@@ -181,6 +181,20 @@ def test_models_that_round_between_float_operators(tmp_path: Path, source: str) 
     assert report.passed or (report.problems and all(text.startswith("MaxPool ") for text in report.problems)), report.problems
 
 
+@pytest.mark.litert
+@needs_mnn
+def test_a_float_convolution_that_mnn_computes_by_tiles_is_explained(tmp_path: Path) -> None:
+    """Of windows of 5 x 5 each sum is off by 4e-4 of the largest one, far more than by its own roundings."""
+    rng = np.random.default_rng(3)
+    kernel = constant("w", rng.normal(0, 0.1, (16, 3, 5, 5)).astype(np.float32))
+    tensors = [Tensor("x", "float32", (1, 3, 24, 24)), kernel, Tensor("y", "float32", (1, 16, 24, 24))]
+    save(make([Op("Conv", ("x", "w"), ("y",), {**CONV, "pads": (2, 2, 2, 2)})], tensors, "x", "y"), tmp_path / "source.qgraph")
+    convert(tmp_path / "source.qgraph", tmp_path / "source.tflite")
+    convert(tmp_path / "source.tflite", tmp_path / "result.mnn")
+    report = check(tmp_path / "source.tflite", tmp_path / "result.mnn", samples=1)
+    assert report.passed, report.problems
+
+
 def test_tensors_that_have_another_result_s_name() -> None:
     """MNN moves a Reshape after a Relu: operators keep their names, tensors theirs. Fused activations and outputs are called as ever."""
     names = ["x", "flat", "limited", "y", "y__before_tr", "behind"]
