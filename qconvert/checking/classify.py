@@ -247,7 +247,7 @@ def sums_of_functions(graph: Graph, op: Op, index: int, values: Arrays, like: Ar
 def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
     """What an operator gives after several that round real data: as they say, and of the data as they are; nothing otherwise.
 
-    Two layers of an LSTM, or its two ways, are one piece where the result has nothing that could be compared between them.
+    Two layers of an LSTM, or a product and its activation, are one piece where the result has nothing that could be compared between them.
 
     Args:
         graphs: of source and result, which has to compute in float by declaration.
@@ -276,8 +276,8 @@ def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Array
 
 
 def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
-    """Whether the result may compute in float where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
-    return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
+    """Whether the result may compute in float where each of the operators rounds its data."""
+    return all("" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
 
 
 def _sum(way: str, exact: Array, like: Array) -> Sum:
