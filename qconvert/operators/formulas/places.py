@@ -93,8 +93,8 @@ def slice_of_joined_axes(x: Value, starts: Value, ends: Value, axes: Value, *ste
     firsts = [axis for axis in range(len(shape)) if not axis or axis in rows or axis - 1 in rows]
     if not rows or len(firsts) == len(shape):
         return None
-    starts, ends, _, *steps = np.array(list(rows.values()), np.int64).T
-    found = apply("Slice", _join_axes(x, firsts), starts, ends, np.array([firsts.index(axis) for axis in rows], np.int64), *steps)
+    cut = np.array(list(rows.values()), np.int64).T
+    found = apply("Slice", _join_axes(x, firsts), cut[0], cut[1], np.array([firsts.index(axis) for axis in rows], np.int64), *cut[3:])
     sizes = shape_of(found) or ()
     return reshape(found, _to_lengths(sizes[firsts.index(axis)] if axis in rows else size for axis, size in enumerate(shape)))
 
