@@ -344,3 +344,19 @@ def test_tensors_that_xnnpack_folds_are_not_taken_for_the_zeros_that_it_returns(
     feed = {"x": rng.normal(size=(1, 16)).astype(np.float32)}
     found = LiteRTInside(ModelFile(source, "default"), load(source)).values(feed)
     assert found.keys() == {"x", "y"} and found["y"].any()
+
+
+def test_a_product_of_dynamic_range_may_compute_in_float_on_a_microcontroller(tmp_path: Path) -> None:
+    """Its file says so, as an ONNX file does."""
+    rng = np.random.default_rng(3)
+    weights = rng.integers(-127, 128, (64, 64)).astype(np.int8)
+    tensors = [
+        TensorSpec("x", (1, 64), "float32"),
+        TensorSpec("w", (64, 64), "int8", 0.01, 0, data=weights),
+        TensorSpec("y", (1, 64), "float32"),
+    ]
+    source, result = tmp_path / "source.tflite", tmp_path / "result.tflite"
+    source.write_bytes(model([OpSpec("FULLY_CONNECTED", ["x", "w"], ["y"])], tensors, ["x"], ["y"]))
+    convert(source, result, target="tflite-micro")
+    report = check(source, result, samples=1)
+    assert report.passed and report.operators[-1].verdict == "dynamic range", report.problems

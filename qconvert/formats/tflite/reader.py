@@ -26,6 +26,7 @@ from qconvert.graph.metadata import (
     CHANGED,
     DECOMPOSED,
     DENSIFIED,
+    DYNAMIC_RANGE,
     IGNORED_SCALES,
     SOURCE_DESCRIPTION,
     SOURCE_FORMAT,
@@ -167,7 +168,7 @@ def _metadata(model: Any) -> dict[str, str]:
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
         name = decode_text(entry.name)
-        if name in (TRANSPOSED, CHANGED, DECOMPOSED, STATED_ATTRIBUTES, STATED_LIMITS):
+        if name in (TRANSPOSED, CHANGED, DECOMPOSED, DYNAMIC_RANGE, STATED_ATTRIBUTES, STATED_LIMITS):
             found[name] = decode_text(data.rstrip(b"\0"))
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)

@@ -29,6 +29,7 @@ from qconvert.graph.activations import narrow_constants
 from qconvert.graph.metadata import (
     CHANGED,
     DECOMPOSED,
+    DYNAMIC_RANGE,
     PROVENANCE,
     SOURCE_DESCRIPTION,
     SOURCE_METADATA,
@@ -228,8 +229,7 @@ class _File:
         if self._graph.metadata.get(TRANSPOSED, "[]") != "[]":
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         notes = dump_notes({STATED_LIMITS: narrow_constants(self._graph)})
-        if STATED_ATTRIBUTES in self._graph.metadata:
-            notes[STATED_ATTRIBUTES] = self._graph.metadata[STATED_ATTRIBUTES]
+        notes |= {key: self._graph.metadata[key] for key in (STATED_ATTRIBUTES, DYNAMIC_RANGE) if key in self._graph.metadata}
         notes |= dump_notes({DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and bool(op["arithmetic"]))})
         contents |= {key: text.encode() for key, text in notes.items()}
         origin = dict(provenance)
