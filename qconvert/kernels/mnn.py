@@ -57,7 +57,8 @@ def is_tiled(graph: Graph, op: Op) -> bool:
 
 def _float_conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = _conv(graph, op, exact)
-    return (found + OF_TILES * float(np.abs(exact).max(initial=0)), True) if is_tiled(graph, op) else (found, coarse)
+    off = OF_TILES * float(np.abs(exact).max(initial=0)) if is_tiled(graph, op) else 0.0
+    return found + off, coarse or off > 1.0
 
 
 def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
