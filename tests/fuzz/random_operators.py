@@ -157,9 +157,9 @@ def _tflite(rng: Rng) -> bytes:
     if table is not None and rng.random() < 0.9:
         options = {}
         for field in TFLITE.fields(table):
-            if field.kind == "scalar" and rng.random() < 0.7:
+            if field.base_type == "scalar" and rng.random() < 0.7:
                 options[field.name] = _option(rng, field.detail)
-            elif field.kind == "vector" and rng.random() < 0.7:
+            elif field.base_type == "vector" and rng.random() < 0.7:
                 options[field.name] = [_option(rng, field.detail) for _ in range(rng.integers(0, 5))]
     return model([OpSpec(builtin, inputs, outputs, options)], tensors, free, outputs)
 
