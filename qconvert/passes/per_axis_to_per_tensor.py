@@ -49,10 +49,10 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _requantize_weights(tensor: Tensor) -> Tensor | None:
     q, data = tensor.quantization, tensor.data
-    if q is None or data is None or q.block_size or "float" in tensor.dtype:
+    if q is None or data is None or not data.size or q.block_size or "float" in tensor.dtype:
         return None
     if (q.scale == q.scale[0]).all() and (q.zero_point == q.zero_point[0]).all():
-        return replace(tensor, quantization=Quantization(q.scale[:1].copy(), q.zero_point[:1].copy()))
+        return replace(tensor, quantization=replace(q, scale=q.scale[:1].copy(), zero_point=q.zero_point[:1].copy(), axis=None))
     real = dequantize(data, q)
     scale = np.float32(least_loss_scale(real, symmetric_limits(tensor.dtype)) if real.any() else q.scale.max())
     chosen = Quantization.per_tensor(float(scale), middle(tensor.dtype))

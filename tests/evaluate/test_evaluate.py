@@ -308,6 +308,14 @@ def test_pad_equals_onnx(mode: str) -> None:
     close(run("Pad", inputs, "float32", mode=mode)[0], runtime("Pad", inputs, mode=mode)[0])
 
 
+@pytest.mark.parametrize(("end", "step", "expected"), [(-(2**31), 1, []), (-(2**31), -1, [3, 2, 1]), (-(2**63), -1, [3, 2, 1])])
+def test_a_slice_may_end_far_before_the_first_element(end: int, step: int, expected: list[int]) -> None:
+    found = run(
+        "Slice", [np.array([1, 2, 3], np.int8), np.array([0 if step > 0 else 2]), np.array([end]), np.array([0]), np.array([step])], "int8"
+    )
+    assert found[0].stored.tolist() == expected
+
+
 def test_padding_of_a_quantized_tensor_is_real_zero() -> None:
     q = Quantization.per_tensor(0.5, 9)
     got = run("Pad", [(np.array([1, 2], np.int8), q), np.array([1, 0])], ("int8", q))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,9 +48,14 @@ def test_weights_and_bias_are_requantized_at_the_cost_that_the_note_says() -> No
 @pytest.mark.onnxruntime
 def test_equal_scales_are_exact() -> None:
     graph = quantized_conv(scales=(0.02,) * 4)
+    narrow = graph["w"].quantization
+    assert narrow is not None
+    graph = graph.evolve(tensors=[replace(graph["w"], quantization=replace(narrow, quant_min=-127))])
     changed, notes = applied(graph, "per_axis_to_per_tensor")
     assert notes == ("'w': all scales are equal (exact)",)
     assert changed["w"].data is graph["w"].data
+    found = changed["w"].quantization
+    assert found is not None and (found.axis, found.limits("int8")) == (None, (-127, 127))
     assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), "int8")})
 
 
