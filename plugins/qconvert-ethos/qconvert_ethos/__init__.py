@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
-
-if TYPE_CHECKING:
-    from qconvert.plugin import Graph
+from qconvert.plugin import KERNELS, Accelerator, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
@@ -28,24 +24,13 @@ FAMILIES = {
 }
 
 
-def _quantize_first(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    from qconvert_ethos.passes import quantize_first
-
-    return quantize_first(graph)
-
-
-def _lower_for_vela(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    from qconvert_ethos.passes import lower_for_vela
-
-    return lower_for_vela(graph)
-
-
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
+    lowered = "operators in float for which Vela refuses a whole file become others"
     first = "Transpose and Reshape at float inputs and outputs move integers: Quantize runs before them, Dequantize after them"
     return [
-        Pass("quantize_first", first, _quantize_first),
-        Pass("lower_for_vela", "operators in float for which Vela refuses a whole file become others", _lower_for_vela, within=1e-6),
+        Pass("quantize_first", first, _lazy("passes", "quantize_first")),
+        Pass("lower_for_vela", lowered, _lazy("passes", "lower_for_vela"), within=1e-6),
     ]
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Rewriter, Tensor, Value, apply, lower, lowers
+from qconvert.plugin import Change, Graph, Op, Rewriter, Target, Tensor, Value, apply, lower, lowers
 
 #: Data movement whose result has the quantization of its data.
 _MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
-def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+def quantize_first(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Move Quantize before data movement, and Dequantize after data movement, where no other operator reads between them. Exact."""
     moved = 0
     while True:
@@ -34,7 +34,7 @@ def _move_quantize_up(rewriter: Rewriter, op: Op) -> Op | None:
     if move is None or move.kind not in _MOVES or not rewriter.is_read_once(op.inputs[0]) or rewriter.is_replaced(move):
         return None
     data, result = graph[move.inputs[0]], graph[op.outputs[0]]
-    if result.quantization is None or result.quantization.scale.size != 1:
+    if result.per_tensor is None:
         return None
     stored = rewriter.add(f"{data.name}/quantized", data, dtype=result.dtype, quantization=result.quantization)
     quantize = replace(op, inputs=(data.name,), outputs=(stored,))
@@ -50,7 +50,7 @@ def _move_dequantize_down(rewriter: Rewriter, op: Op) -> Op | None:
         return None
     (move,) = rewriter.readers[op.outputs[0]]
     data = graph[op.inputs[0]]
-    if move.kind not in _MOVES or rewriter.is_replaced(move) or data.quantization is None or data.quantization.scale.size != 1:
+    if move.kind not in _MOVES or rewriter.is_replaced(move) or data.per_tensor is None:
         return None
     result = graph[move.outputs[0]]
     stored = rewriter.add(f"{result.name}/quantized", result, dtype=data.dtype, quantization=data.quantization)
@@ -67,7 +67,7 @@ def hard_swish_by_relu6(x: Value) -> Value:
     return found
 
 
-def lower_for_vela(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+def lower_for_vela(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Write HardSwish of float data, for which Vela refuses a whole file, by its formula; it runs on the CPU in either form."""
     found = lower(graph, _refusal_reason, prefers=(hard_swish_by_relu6,))
     count = len(found.reasons)

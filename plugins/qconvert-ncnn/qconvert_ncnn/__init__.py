@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import NUMERICS, Change, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, defer_imports, hookimpl
+from qconvert.plugin import NUMERICS, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Graph
@@ -24,25 +24,11 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _companions(path: Path) -> tuple[Path, ...]:
-    beside = path.with_suffix(".bin")
-    return (beside,) if beside.is_file() else ()
-
-
-def _pass_of(name: str) -> Callable[[Graph, Target | None], tuple[Graph, tuple[Change, ...]]]:
-    """A pass of passes.py."""
-
-    def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-        from qconvert_ncnn import passes
-
-        found: tuple[Graph, tuple[Change, ...]] = getattr(passes, name)(graph)
-        return found
-
-    return run
+    weights = path.with_suffix(".bin")
+    return (weights,) if weights.is_file() else ()
 
 
 _tolerance = _lazy("tolerances", "tolerance")
-
-
 _ROWS = Kernels((
     Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), tolerance=_tolerance,
            lacks=_lazy("quantizations", "missing_kernel_reason")),
@@ -74,9 +60,9 @@ def qconvert_formats() -> Iterable[Format]:
 def qconvert_passes() -> Iterable[Pass]:
     quantizations = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
     return [
-        Pass("ncnn_samples", "a dynamic number of samples is 1", _pass_of("settle")),
-        Pass("ncnn_products", "products with constant matrices are fully connected layers", _pass_of("connect")),
-        Pass("ncnn_quantizations", quantizations, _pass_of("requantize"), exact=False, within=0.05),
+        Pass("ncnn_samples", "a dynamic number of samples is 1", _lazy("passes", "set_one_sample")),
+        Pass("ncnn_products", "products with constant matrices are fully connected layers", _lazy("passes", "replace_matmul")),
+        Pass("ncnn_quantizations", quantizations, _lazy("passes", "requantize_data"), exact=False, within=0.05),
     ]
 
 

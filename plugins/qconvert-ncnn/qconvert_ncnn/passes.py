@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Tensor, dequantize, infer, quantize
+from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Target, Tensor, dequantize, infer, quantize
 from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, has_data_quantization, missing_kernel_reason, nearest_invertible_scale
 
 #: Candidates for new scale / old scale, in addition to the one of the whole range: many codes stay exact with them.
@@ -15,7 +15,7 @@ _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
 _WITHOUT_TIES, _BEYOND = (1.0, 1.25, 1.5, 5 / 3, 1.75), 0.1
 
 
-def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def set_one_sample(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Set a dynamic number of samples to 1, since ncnn runs one sample at a time."""
     firsts = [graph[name].shape[0] for name in graph.inputs if graph[name].shape]  # type: ignore[index]
     symbols = {size for size in firsts if isinstance(size, str)}
@@ -28,7 +28,7 @@ def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     return infer(graph.evolve(tensors=tensors)), (Change("the number of samples, which was dynamic, is 1", exact=True),)
 
 
-def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def replace_matmul(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Replace a MatMul of a vector and a constant matrix by a Gemm with transposed weights."""
     ops, tensors = list[Op](), dict[str, Tensor]()
     names = graph.names(tensors)
@@ -40,7 +40,7 @@ def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
             continue
         turned = replace(turned, name=weights.name if op["trans_b"] else names.fresh(f"{weights.name}/turned"))
         tensors[turned.name] = turned
-        kept = {name: op[name] for name in ("activation",) if op[name]}
+        kept = {name: value for name, value in op.attributes.items() if name not in ("trans_a", "trans_b")}
         ops.append(Op("Gemm", (op.inputs[0], turned.name), op.outputs, kept, op.source))
     if not tensors:
         return graph, ()
@@ -61,7 +61,7 @@ def _transpose_weights(weights: Tensor, is_turned: bool) -> Tensor | None:
     return replace(weights, shape=data.shape, data=data, quantization=q if q is None or q.axis is None else replace(q, axis=0))
 
 
-def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def requantize_data(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Quantize the data of convolutions and fully connected layers as int8, from -127 to 127, with zero point 0.
 
     Scales of data and weights become the nearest with an exact inverse, since ncnn's files have inverses. A tensor that only such layers

@@ -16,11 +16,9 @@ from qconvert_ncnn.loading import LOADERS, bottom_scale
 from qconvert_ncnn.notes import Notes, data_name
 from qconvert_ncnn.ops import READERS
 from qconvert_ncnn.quantizations import inverse, is_data_quantization
-from qconvert_ncnn.reading import Draft, Reading
+from qconvert_ncnn.reading import ROUNDING, Draft, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
-#: The type of the layer that replaces four layers of a rounding.
-GRID = "qconvert.Quantization"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
 
 
@@ -113,7 +111,8 @@ def _restore_names(graph: Graph, notes: Notes) -> Graph:
 
 
 def _require_known(layers: Sequence[Layer]) -> None:
-    unknown = Counter(layer.kind for layer in layers if layer.kind not in READERS and layer.kind != "Input")
+    known = {*READERS, "Input"} - {ROUNDING}
+    unknown = Counter(layer.kind for layer in layers if layer.kind not in known)
     if unknown:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
@@ -160,7 +159,7 @@ def _find_reader_scales(layers: Sequence[Layer], weights: Sequence[tuple[Array, 
         for name in layer.outputs:
             quantizations = asked.get(name, {0.0})
             # a blob with its own quantization is rounded again after data movement
-            if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != GRID:
+            if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != ROUNDING:
                 found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)
         if not scale and _is_data_movement(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
@@ -186,11 +185,11 @@ def _merge_roundings(layers: list[Layer], weights: list[tuple[Array, ...]]) -> t
         chain = [layer]
         while len(chain) < 4 and len(chain[-1].outputs) == 1 and chain[-1].outputs[0] in by_input:
             chain.append(by_input[chain[-1].outputs[0]])
-        if _is_rounding(chain):
+        if _is_rounding(chain) and chain[0].outputs[0] not in found:  # the last layer of one rounding begins no other
             gone.update(item.outputs[0] for item in chain[:3])
             last = chain[3]
             params = {0: layer.number(2), 1: chain[2].number(0), 2: chain[2].number(1), 3: last.number(2)}
-            found[last.outputs[0]] = Layer(GRID, last.name, layer.inputs, last.outputs, dict(params))
+            found[last.outputs[0]] = Layer(ROUNDING, last.name, layer.inputs, last.outputs, dict(params))
     kept = [(found.get(layer.outputs[0], layer) if layer.outputs else layer, own) for layer, own in zip(layers, weights, strict=True)
             if not layer.outputs or layer.outputs[0] not in gone]  # fmt: skip
     return [layer for layer, _ in kept], [own for _, own in kept]

@@ -14,6 +14,8 @@ from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_data_quantizati
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
 
+#: The type of the layer with which the reader replaces the four layers of a rounding.
+ROUNDING = "qconvert.Rounding"
 _RELU, _LEAKY, _CLIP = 1, 2, 3
 
 

@@ -106,6 +106,27 @@ def test_layers_that_are_not_covered_are_counted(tmp_path: Path) -> None:
     assert caught.value.rule == "operators-not-covered" and "2 LSTM, 1 Yolov3DetectionOutput" in caught.value.reason
 
 
+def test_a_layer_of_the_reader_itself_is_not_covered(tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text("7767517\n2 2\nInput x 0 1 x 0=4\nqconvert.Rounding y 1 1 x y 1=5.0 2=-5.0 3=0.0\n")
+    with pytest.raises(UnsupportedError) as caught:
+        load(tmp_path / "net.param")
+    assert caught.value.rule == "operators-not-covered"
+
+
+def test_roundings_that_share_a_layer_are_read(tmp_path: Path) -> None:
+    """The product that ends one rounding has the factor that begins another."""
+    middle = ["UnaryOp r{0} 1 1 a{0} b{0} 0=18", "Clip c{0} 1 1 b{0} c{0} 0=-127.0 1=127.0", "BinaryOp m{0} 1 1 c{0} a{1} 0=2 1=1 2=1.0"]
+    lines = [line.format(place, place + 1) for place in range(2) for line in middle]
+    lines = ["Input x 0 1 x 0=4", "BinaryOp m 1 1 x a0 0=2 1=1 2=1.0", *lines]
+    (tmp_path / "net.param").write_text("\n".join(["7767517", f"{len(lines)} {len(lines)}", *lines, ""]))
+    assert [op.kind for op in load(tmp_path / "net.param")] == ["Quantize", "Dequantize", "Round", "Clip", "Mul"]
+
+
+def test_a_size_of_0_is_1_where_the_blob_has_fewer_dimensions(tmp_path: Path) -> None:
+    (tmp_path / "net.param").write_text("7767517\n2 2\nInput x 0 1 x 0=10\nReshape y 1 1 x y 0=-1 1=0\n")
+    assert load(tmp_path / "net.param")["y"].shape == (1, 1, 10)
+
+
 def test_an_input_without_sizes_says_what_to_write(tmp_path: Path) -> None:
     (tmp_path / "net.param").write_text("7767517\n2 2\nInput x 0 1 x\nReLU y 1 1 x y\n")
     with pytest.raises(UnsupportedError) as caught:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugin import Change, Format, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
+from qconvert.plugin import Format, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Graph, Op
@@ -31,18 +31,6 @@ def _companions(path: Path) -> tuple[Path, ...]:
 def _recognizes(start: bytes) -> bool:
     """Return whether a file begins with the XML declaration and the root element of a model."""
     return start.lstrip().startswith(b"<net ") or (start.startswith(b"<?xml") and b"<net " in start)
-
-
-def _drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    from qconvert_openvino.passes import drop_source_rounding
-
-    return drop_source_rounding(graph)
-
-
-def _restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    from qconvert_openvino.passes import restore_names
-
-    return restore_names(graph), ()
 
 
 _tolerance = _lazy("tolerances", "tolerance")
@@ -76,8 +64,8 @@ def qconvert_passes() -> Iterable[Pass]:
     plain = "kernels of the source that round in their own way round once, as OpenVINO does"
     names = "stored integers get the name that the file gives to their dequantized values"
     return [
-        Pass("openvino_rounding", plain, _drop_source_rounding, exact=False, within=0.01),
-        Pass("openvino_names", names, _restore_names),
+        Pass("openvino_rounding", plain, _lazy("passes", "drop_source_rounding"), exact=False, within=0.01),
+        Pass("openvino_names", names, _lazy("passes", "restore_names")),
     ]
 
 

@@ -129,7 +129,7 @@ def _points(item: Constant) -> Array:
     return item.point if item.point is not None else _repeat_value(np.int64(0), item)
 
 
-def _values(item: Constant) -> Array:
+def _float_values(item: Constant) -> Array:
     """Return the values of a constant, float64: scales or zero points."""
     if item.scale is None:
         return item.data.astype(np.float64)
@@ -146,7 +146,7 @@ def _broadcast_values(item: Constant, values: Array) -> Array | None:
 
 def _apply_subtract(item: Constant, other: Constant) -> Constant | None:
     """Apply a Subtract between Convert and Multiply: the zero points."""
-    values = _values(other)
+    values = _float_values(other)
     if item.scale is None or "int" not in item.dtype or not (item.scale == 1).all() or _points(item).any():
         return None
     if not np.isfinite(values).all() or (values != np.rint(values)).any() or np.abs(values).max(initial=0) > 2**31:
@@ -161,7 +161,7 @@ def _apply_multiply(item: Constant, other: Constant) -> Constant | None:
         item, other = other, item
     if item.scale is None or not (item.scale == 1).all():
         return None
-    scales = _values(other).astype(np.float32)
+    scales = _float_values(other).astype(np.float32)
     if not (np.isfinite(scales).all() and (scales != 0).all()):
         return None
     spread = _broadcast_values(item, scales)
@@ -220,11 +220,11 @@ def quantization_along(scale: Array, point: Array) -> Quantization:
         return Quantization(np.array([scale.flat[0]], np.float32), np.array([point.flat[0]], np.int64))
     if len(axes) == 1:
         at = tuple(slice(None) if axis == axes[0] else 0 for axis in range(scale.ndim))
-        block = min(_block(scale, axes[0]), _block(point, axes[0]))
-        if block == 1 or scale.ndim == 1:
+        is_broadcast = len(stated) == 1 and scale.size > scale.shape[axes[0]]  # one for each index, even where neighbours are equal
+        if is_broadcast or scale.ndim == 1 or _common_block(scale, point, axes[0]) == 1:
             return Quantization(scale[at].copy(), point[at].copy(), axes[0])
     for axis in axes[::-1]:
-        block = int(np.gcd(_block(scale, axis), _block(point, axis)))
+        block = _common_block(scale, point, axis)
         if block > 1:
             firsts = tuple(slice(None, None, block if other == axis else 1) for other in range(scale.ndim))
             return Quantization(scale[firsts].copy(), point[firsts].copy(), axis, block)
@@ -233,6 +233,10 @@ def quantization_along(scale: Array, point: Array) -> Quantization:
 
 def _varies(values: Array, axis: int) -> bool:
     return values.strides[axis] != 0 and bool((values != values.take([0], axis)).any())
+
+
+def _common_block(scale: Array, point: Array, axis: int) -> int:
+    return math.gcd(_block(scale, axis), _block(point, axis))
 
 
 def _block(values: Array, axis: int) -> int:

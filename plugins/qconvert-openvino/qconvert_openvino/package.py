@@ -8,7 +8,7 @@ from qconvert.plugin import MissingPackageError
 
 
 def import_openvino() -> Any:
-    """The module; raises MissingPackageError if it cannot be imported."""
+    """Return the module. Raise MissingPackageError if it cannot be imported."""
     try:
         import openvino as found
     except ImportError as error:

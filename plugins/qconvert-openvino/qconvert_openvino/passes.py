@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op
+from qconvert.plugin import Change, Graph, Op, Target
 
 
-def drop_source_rounding(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Remove the attribute `arithmetic` of operators: FakeQuantize rounds the exact value once, ties to even."""
     changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
     if not changed:
@@ -23,14 +23,11 @@ def _drop_arithmetic(op: Op) -> Op:
     return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
 
 
-def restore_names(graph: Graph) -> Graph:
+def restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Rename quantized tensors such as `x/int8` to `x`, the name of their float values in the file, if it is free."""
     names: dict[str, str] = {}
     for name, tensor in graph.tensors.items():
         real = name.removesuffix(f"/{tensor.dtype}")
-        if real != name and real not in graph and real not in names.values() and tensor.is_quantized and name not in graph.public:
-            names[name] = real
-    if not names:
-        return graph
-    ops = [op.with_names(names) for op in graph.ops]
-    return graph.evolve(ops=ops, tensors=[replace(graph[old], name=new) for old, new in names.items()])
+        if real != name and real not in graph and tensor.is_quantized and name not in graph.public:
+            names.setdefault(real, name)
+    return graph.with_names({name: real for real, name in names.items()}), ()

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from conftest import written
+from qconvert_openvino.constants import quantization_along
 from qconvert_openvino.ranges import quantization_of, ranges_of
 from qconvert_openvino.running import OpenVinoModel
 
@@ -165,6 +166,35 @@ def test_a_note_that_does_not_fit_the_ranges_is_not_believed() -> None:
     for other in (Quantization.per_tensor(0.25, 3), Quantization.per_tensor(0.5, 4)):
         assert quantization_of(fake, None, ("int8", other)) == ("uint8", Quantization.per_tensor(0.5, 131))
     assert quantization_of(fake, None, ("float32", q))[0] == "uint8"
+
+
+@pytest.mark.parametrize(
+    ("scales", "points", "shape", "expected"),
+    [
+        ([[1], [1], [2], [2]], [[0]], (4, 6), (0, 0, 4)),  # neighbours with equal scales are no block
+        ([[1], [1]], [[0]], (2, 6), (0, 0, 2)),
+        ([[1, 1, 2, 2]], [[0]], (1, 4), (1, 2, 2)),
+        ([[1, 1, 2, 2, 3, 3]], [[1, 1, 1, 2, 2, 2]], (1, 6), (1, 0, 6)),  # blocks of 2 and of 3
+        ([[1, 1, 2, 2], [3, 3, 4, 4]], [[0]], (2, 4), (1, 2, 4)),
+        ([[1]], [[3]], (2, 4), (None, 0, 1)),
+    ],
+)
+def test_scales_of_each_element_are_per_axis_or_in_blocks(
+    scales: list[list[int]], points: list[list[int]], shape: tuple[int, int], expected: tuple[int | None, int, int]
+) -> None:
+    scale, point = np.broadcast_to(np.array(scales, np.float32), shape), np.broadcast_to(np.array(points), shape)
+    found = quantization_along(scale, point)
+    assert (found.axis, found.block_size, found.scale.size) == expected
+
+
+@pytest.mark.parametrize("is_sorted", [0, 1])
+def test_a_topk_takes_the_first_of_equal_values(is_sorted: int, tmp_path: Path) -> None:
+    tensors = [Tensor("x", "float32", (1, 6)), Tensor("k", "int64", (1,), np.array([3])), Tensor("y", "float32", (1, 3))]
+    tensors.append(Tensor("i", "int64", (1, 3)))
+    op = Op("TopK", ("x", "k"), ("y", "i"), {"axis": 1, "sorted": is_sorted})
+    written(Graph("top", {item.name: item for item in tensors}, (op,), ("x",), ("y", "i")), tmp_path / "m.xml")
+    found = OpenVinoModel(ModelFile(tmp_path / "m.xml", "real")).run({"x": np.array([[3, 1, 5, 3, 5, 0]], np.float32)})
+    assert sorted(np.ravel(found["i"]).tolist()) == [0, 2, 4]
 
 
 @pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from qconvert.plugin import Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
+from qconvert.plugin import Accelerator, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Graph, Op, Violation
@@ -43,27 +43,16 @@ def _violations(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
     return lambda op: violations(graph, op)
 
 
-def _lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    from qconvert_qnn.passes import lower_for_htp
-
-    return lower_for_htp(graph)
-
-
-def _htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    from qconvert_qnn.passes import htp_scales
-
-    return htp_scales(graph)
-
-
 _ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True)
 
 
 @hookimpl
 def qconvert_passes() -> Iterable[Pass]:
+    lowered = "operators for which HTP refuses a whole graph become others"
     scales = "Softmax, and curves of 16 bits, are rounded to the scale and zero point that HTP computes them in, and then to their own"
     return [
-        Pass("lower_for_htp", "operators for which HTP refuses a whole graph become others", _lower_for_htp, exact=False, within=0.01),
-        Pass("htp_scales", scales, _htp_scales, exact=False, within=0.01),
+        Pass("lower_for_htp", lowered, _lazy("passes", "lower_for_htp"), exact=False, within=0.01),
+        Pass("htp_scales", scales, _lazy("passes", "htp_scales"), exact=False, within=0.01),
     ]
 
 

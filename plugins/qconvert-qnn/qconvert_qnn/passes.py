@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, integer_range, lower
+from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, Target, integer_range, lower
 from qconvert_qnn.operators import FIXED_16, refusal_reason
 
 
-def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Decompose operators for which HTP fails, in float between the data and the result.
 
     onnxruntime-qnn fuses a Relu into a Gemm only where the zero point of the result implies it, and leaves the Gemm to the CPU otherwise.
@@ -30,7 +30,7 @@ def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     return (rewriter.finish(), (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
 
 
-def htp_scales(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Give results the quantization of HTP's kernels, followed by a Requantize to their own.
 
     Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale of FIXED_16.

@@ -39,13 +39,13 @@ def pads_of(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] 
     if op["auto_pad"] == "NOTSET":
         top, left, bottom, right = (int(pad) for pad in op["pads"])
         return top, left, bottom, right
+    if op["auto_pad"] == "VALID":
+        return 0, 0, 0, 0
     data, result = w.sizes(op.inputs[0])[1:], w.sizes(op.outputs[0])[1:]
     whole = [
         max((after - 1) * stride + (size - 1) * dilation + 1 - before, 0)
         for before, after, size, stride, dilation in zip(data, result, kernel, op["strides"], dilations, strict=True)
     ]
-    if op["auto_pad"] == "VALID":
-        return 0, 0, 0, 0
     less = [total // 2 for total in whole]
     more = [total - part for total, part in zip(whole, less, strict=True)]
     begin, end = (less, more) if op["auto_pad"] == "SAME_UPPER" else (more, less)
@@ -221,16 +221,13 @@ def read_convolution(r: Reading) -> None:
 
 def read_inner_product(r: Reading) -> None:
     """InnerProduct of vectors or rows; other data are flattened to a vector."""
-    outputs, size = r.layer.integer(0), r.layer.integer(2)
-    shape = r.shape()
-    inner = size // outputs if outputs else 0
-    if inner * outputs != size or math.prod(shape) % max(inner, 1):
+    outputs, size, shape = r.layer.integer(0), r.layer.integer(2), r.shape()
+    inner = size // outputs
+    rows = len(shape) == 3 and shape[-1] == inner
+    if inner * outputs != size or (not rows and math.prod(shape) != inner):
         raise InvalidModelError(
             f"{size} weights for {outputs} outputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ"
         )
-    rows = len(shape) == 3 and shape[-1] == inner
-    if not rows and math.prod(shape) != inner:
-        raise InvalidModelError(f"weights of {inner} inputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
     _read_product(r, "MatMul" if rows else "Gemm", (outputs, inner), {}, flat=len(shape) > 2 and not rows)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op, Quantization, integer_range
 from qconvert_ncnn.quantizations import inverse, is_data_quantization
-from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.reading import ROUNDING, Reading
 from qconvert_ncnn.writing import Writing
 
 _TYPES = ("int8", "int16")
@@ -29,7 +29,7 @@ def write_dequantize(op: Op, w: Writing) -> None:
 
 
 def read_quantization(r: Reading) -> None:
-    """The layer reader.GRID, in place of the four layers of a rounding: Quantize and Dequantize."""
+    """The layer ROUNDING, in place of the four layers of a rounding: Quantize and Dequantize."""
     (blob,), low, high = r.layer.outputs, int(r.layer.number(1)), int(r.layer.number(2))
     scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.quantizations.get(blob)
     if noted is not None and noted.scale == scale[0] and noted.steps == (low, high):
@@ -49,5 +49,5 @@ def read_quantization(r: Reading) -> None:
         r.draft.quantizations[blob] = float(inverse(scale)[0])
 
 
-READERS = {"qconvert.Quantization": read_quantization}
+READERS = {ROUNDING: read_quantization}
 WRITERS = {"Quantize": write_quantize, "Requantize": write_quantize, "Dequantize": write_dequantize}

@@ -24,13 +24,13 @@ def write_reshape(op: Op, w: Writing) -> None:
 
 
 def read_reshape(r: Reading) -> None:
-    """Reshape; 0 keeps a size, -1 is inferred."""
+    """Reshape; 0 keeps a size, which is 1 where the blob has fewer dimensions, -1 is inferred."""
     if r.layer.numbers(6) or len(r.layer.inputs) > 1:
         raise r.unsupported_error("to sizes that are computed")
     given = {key: r.layer.integer(key, _REST) for key in _SIZE_KEYS}
     found = [(key, size) for key, size in given.items() if size != _REST]
     own = blob_params(r.shape()[1:])
-    sizes = [own.get(key, -1) if size == 0 else size for key, size in found]
+    sizes = [own.get(key, 1) if size == 0 else size for key, size in found]
     if not sizes or min(sizes) < -1 or sizes.count(-1) > 1:
         raise InvalidModelError(f"the sizes are {sizes}", where=str(r.layer), rule="sizes-do-not-fit")
     r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])

@@ -52,9 +52,9 @@ def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int
         if grouped or transposed:
             raise r.unsupported_error("with weights that are computed when the model runs", rule="not-constant")
         return r.value(1), 1
-    group = item.data.shape[0] if grouped else 1
     if item.data.ndim < 3 + grouped or not item.data.size:
         raise r.unsupported_error(f"with weights of shape {item.data.shape}")
+    group = item.data.shape[0] if grouped else 1
     if transposed:
         first = 1 if grouped else 0
         axes = [*range(item.data.ndim)]
@@ -67,16 +67,15 @@ def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int
 
 def write_conv(op: Op, w: Writing) -> None:
     """Convolution, or GroupConvolution, and an Add."""
-    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=False), write_pads(op)
-    auto = next(own for own, name in PADDINGS.items() if name == op["auto_pad"])
+    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=False), split_pads(op)
     make = w.op.convolution if op["group"] == 1 else w.op.group_convolution
-    found = make(data, weights, list(op["strides"]), begin, end, list(op["dilations"]), auto)
+    found = make(data, weights, list(op["strides"]), begin, end, list(op["dilations"]), auto_pad_of(op))
     w.finish(op, write_bias(op, w, found, 1))
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """ConvolutionBackpropData, or GroupConvolutionBackpropData, and an Add."""
-    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=True), write_pads(op)
+    data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=True), split_pads(op)
     make = w.op.convolution_backprop_data if op["group"] == 1 else w.op.group_convolution_backprop_data
     found = make(
         data, weights, list(op["strides"]), pads_begin=begin, pads_end=end, dilations=list(op["dilations"]), auto_pad="explicit",
@@ -85,10 +84,15 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
     w.finish(op, write_bias(op, w, found, 1))
 
 
-def write_pads(op: Op) -> tuple[list[int], list[int]]:
+def split_pads(op: Op) -> tuple[list[int], list[int]]:
     """Return the pads at the beginning and at the end of the spatial axes."""
     pads = [int(pad) for pad in op["pads"]]
     return pads[: len(pads) // 2], pads[len(pads) // 2 :]
+
+
+def auto_pad_of(op: Op) -> str:
+    """Return OpenVINO's auto_pad of an operator."""
+    return next(own for own, name in PADDINGS.items() if name == op["auto_pad"])
 
 
 def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:

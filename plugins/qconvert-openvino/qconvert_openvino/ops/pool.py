@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.plugin import Op
-from qconvert_openvino.ops.conv import PADDINGS, write_pads
+from qconvert_openvino.ops.conv import PADDINGS, auto_pad_of, split_pads
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
@@ -34,14 +34,14 @@ def read_avg_pool(r: Reading) -> None:
 
 
 def write_avg_pool(op: Op, w: Writing) -> None:
-    begin, end = write_pads(op)
+    begin, end = split_pads(op)
     if op["ceil_mode"] and op["count_include_pad"] and any((*begin, *end)):
         raise unsupported_error(op, "whose last windows hang over padding that counts, which OpenVINO divides by more elements,")
     exclude, rounding = not op["count_include_pad"], _rounding(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     from openvino import opset14  # its ceil_torch is ONNX's ceil_mode
 
-    w.finish(op, opset14.avg_pool(_channels_first_data(op, w), strides, begin, end, kernel, exclude, rounding, _auto(op)))
+    w.finish(op, opset14.avg_pool(_channels_first_data(op, w), strides, begin, end, kernel, exclude, rounding, auto_pad_of(op)))
 
 
 def read_max_pool(r: Reading) -> None:
@@ -56,12 +56,13 @@ def read_max_pool(r: Reading) -> None:
 
 
 def write_max_pool(op: Op, w: Writing) -> None:
-    begin, end = write_pads(op)
+    begin, end = split_pads(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
-    dilations = list(op["dilations"] or [1] * len(kernel))
+    dilations, rounding = list(op["dilations"] or [1] * len(kernel)), _rounding(op)
     from openvino import opset14
 
-    w.finish(op, opset14.max_pool(_channels_first_data(op, w), strides, dilations, begin, end, kernel, _rounding(op), _auto(op)).output(0))
+    found = opset14.max_pool(_channels_first_data(op, w), strides, dilations, begin, end, kernel, rounding, auto_pad_of(op))
+    w.finish(op, found.output(0))
 
 
 def write_global_pool(op: Op, w: Writing) -> None:

@@ -42,9 +42,9 @@ def read_topk(r: Reading) -> None:
 
 
 def write_topk(op: Op, w: Writing) -> None:
-    count = w.integers_of(op, 1, "counts")[0]
-    sort, index = "value" if op["sorted"] else "none", _index_type(op, w, 1)
-    found = w.op.topk(w.value(op.inputs[0]), w.op.constant(count), int(op["axis"]), "max" if op["largest"] else "min", sort, index, True)
+    """TopK, sorted in either case: OpenVINO's `stable`, by which the first of equal values wins, requires it."""
+    count, mode = w.integers_of(op, 1, "counts")[0], "max" if op["largest"] else "min"
+    found = w.op.topk(w.value(op.inputs[0]), w.op.constant(count), int(op["axis"]), mode, "value", _index_type(op, w, 1), True)
     w.finish(op, found.output(0), found.output(1))
 
 
