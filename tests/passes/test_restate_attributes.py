@@ -87,6 +87,13 @@ def test_limits_that_are_none_of_the_constant_are_left_out(limits: Any) -> None:
     assert (notes, graph.metadata) == ((), {})
 
 
+@pytest.mark.parametrize("text", ["{", "5", '{"y": 1}', "[" * 100_000])
+def test_a_list_of_padded_tensors_that_is_damaged_is_left_out(text: str) -> None:
+    graph = replace(_layer(Quantization.per_tensor(0.25)), metadata={FUSED_PADDING: text})
+    found, notes = restate_attributes.run(graph, None)
+    assert (found.ops, found.metadata, notes) == (graph.ops, {}, ())
+
+
 def test_the_file_wins_over_a_note() -> None:
     """Limits of its own, computed tensors, other types, and names that are of nothing."""
     own = _layer(replace(Quantization.per_tensor(0.25), quant_min=-127, quant_max=None))

@@ -75,7 +75,7 @@ def _is_symmetric(value: Any, at: str) -> bool:
 
 
 def _read_offset(value: Any, at: str) -> int:
-    """An offset, which files hold as a float."""
+    """Return an offset, which files hold as a float."""
     offset = documents.number(value, at)
     if not (abs(offset) < 2**62 and offset == int(offset)):
         documents.fail(at, f"is {offset:g}, not an integer of 62 bits", rule="wrong-type")
@@ -155,7 +155,7 @@ def _read_version_1(item: Any, place: str) -> Stated:
 
 
 def _read_lpbq(name: str, fields: dict[str, Any], scales: list[float], block_size: int, at: str) -> Stated:
-    """LPBQ: integers that scale the blocks of each channel. Its values have compressed_bw bits and are symmetric."""
+    """Read LPBQ: integers that scale the blocks of each channel. Its values have compressed_bw bits and are symmetric."""
     bits = _bits(fields.get("compressed_bw"), f"{at}, compressed_bw")
     factors = documents.list_of(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)
     if not factors or len(factors) % len(scales):

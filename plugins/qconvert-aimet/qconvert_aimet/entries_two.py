@@ -94,7 +94,7 @@ def _scale(name: str, fields: Mapping[str, Any], at: str) -> Array:
 
 
 def _array(value: Any, at: str, read_one: Callable[[Any, str], Any]) -> Array:
-    """Numbers, perhaps in lists of lists, each read by a function of it and its place."""
+    """Return numbers, perhaps in lists of lists, each read by a function of it and its place."""
     try:
         found = np.array(value if isinstance(value, list) else [value])
     except (ValueError, OverflowError):

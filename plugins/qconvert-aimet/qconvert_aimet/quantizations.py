@@ -14,7 +14,7 @@ _STORED = (2, 4, 8, 16, 32)
 def quantization_of_bits(
     bits: int, signed: bool, scale: Array, points: Array, axis: int | None = None, block_size: int = 0, *, where: str
 ) -> QParams:
-    """The quantization of integers of so many bits.
+    """Return the quantization of integers of so many bits.
 
     Args:
         bits: 2 to 32.
@@ -42,7 +42,7 @@ def quantization_of_bits(
 
 
 def bits_of(name: str, quantization: QParams, *, is_constant: bool) -> int:
-    """How many bits a quantization uses: AIMET's quantizations are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
+    """Return how many bits a quantization uses: AIMET's quantizations are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
 
     Constants may leave out the smallest value: they are rounded already. Activations may not.
 

@@ -14,7 +14,7 @@ from qconvert_aimet.quantizations import REMEDY, bits_of
 
 
 def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
-    """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.
+    """Write the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.
 
     Tensors of the graph without an encoding are float16, the only floats that 0.6.1 and 1.0.0 can state; in 2.0.0 no entry says so.
 
@@ -52,7 +52,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
         }
     text = json.dumps({**document, "version": version, "producer": {"package": "qconvert"}}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
-    kept, left = sum(found.integers is not None for found in encodings.entries.values()), sum(map(len, floats.values()))
+    kept, left = sum(found.integers is not None for found in encodings.entries.values()), sum(map(len, floats))
     integers = (
         f"the integers of {kept} constants are not in the file: AIMET quantizes the model's weights with these scales and zero points"
     )
@@ -60,12 +60,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     return (*([integers] if kept else ()), *([is_left] if left else ()))
 
 
-def _find_floats(encodings: Encodings, graph: Graph | None) -> dict[bool, list[str]]:
+def _find_floats(encodings: Encodings, graph: Graph | None) -> tuple[list[str], list[str]]:
     """Return the float tensors without an encoding that a simulation would choose scales for, activations and parameters.
 
     AIMET's simulation makes a Gemm of a MatMul and the Add after it, and refuses entries of what stood between them.
     """
-    found: dict[bool, list[str]] = {False: [], True: []}
+    found: tuple[list[str], list[str]] = ([], [])
     if graph is None:
         return found
     producers, readers = graph.producers(), graph.consumers()

@@ -200,7 +200,7 @@ def _write_mxfp4(codes: Array, scale: Array, offset: Array | None) -> Array:
 
 
 def _needs(bits: int, zero: int | None) -> Needs:
-    """Blocks of 32 with one zero point, or with minima."""
+    """Return the conditions of blocks of 32 with one zero point, or with minima."""
     return Needs((bits,), zeros=None if zero is None else lambda _: (zero, zero), has_offsets=zero is None, blocks=(BLOCK,))
 
 

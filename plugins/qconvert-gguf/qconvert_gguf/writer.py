@@ -208,7 +208,7 @@ class _Written:
         if (points == middle).all():
             bits = 8 if is_wide else 4
             return ("Q8_0" if is_wide else "Q4_0"), _make_weight(stored - middle + 2 ** (bits - 1), bits, half), lead
-        if is_wide and self._is_q5_0(stored, points):
+        if is_wide and (points == 16).all() and stored.min() >= 0 and stored.max() < 32:
             return "Q5_0", _make_weight(stored, 5, half), lead
         if is_wide:
             raise _Refusal("has zero points, which 8-bit blocks of GGUF do not have")
@@ -216,10 +216,6 @@ class _Written:
         with np.errstate(over="ignore"):
             minima = 0 - (points + shift) * half.astype(np.float32)
         return "Q4_1", _make_weight(stored + shift, 4, half, offset=self._round_to_float16(minima, name, "minima")), lead
-
-    def _is_q5_0(self, stored: Array, points: Array) -> bool:
-        """Return whether integers of 8 bits have the range and zero point of Q5_0."""
-        return bool((points == 16).all() and stored.min() >= 0 and stored.max() < 32)
 
     def _round_to_float16(self, numbers: Array, name: str, what: str) -> Array:
         """Round numbers to float16 and record the change. Raise _Refusal if they change and rounding is not allowed."""
@@ -230,6 +226,8 @@ class _Written:
             return half
         if not np.isfinite(half).all():
             raise _Refusal(f"has {what} up to {np.abs(numbers).max():g}, outside of float16")
+        if what == "scales" and not half[wrong].all():
+            raise _Refusal(f"has scales down to {np.abs(numbers[wrong]).min():g}, which float16 holds as 0")
         if not self._may_round:
             raise _Refusal(f"has {what} that float16 does not hold, such as {float(numbers[wrong][0]):.9g} (-O rounding=round rounds them)")
         worst = float(np.max(np.abs(half.astype(np.float64) - numbers)[wrong] / np.abs(numbers[wrong])))
@@ -238,7 +236,7 @@ class _Written:
 
 
 def _make_weight(codes: Array, bits: int, scale: Array, offset: Array | None = None) -> BlockWeight:
-    """A weight in blocks of 32 along the last axis."""
+    """Return a weight in blocks of 32 along the last axis."""
     flat = codes.astype(np.uint8).reshape(-1, codes.shape[-1])
     rows = scale.reshape(len(flat), -1)
     return BlockWeight(pack_words(flat, bits), bits, codes.shape[-1], rows, offset=None if offset is None else offset.reshape(rows.shape))

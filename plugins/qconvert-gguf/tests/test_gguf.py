@@ -379,6 +379,12 @@ def test_rounding_is_said(tmp_path: Path) -> None:
     assert "64 of 64 scales of 'w' are rounded to float16, by up to 0.00024" in text
 
 
+def test_scales_are_not_rounded_to_zero(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        qconvert.save(in_blocks(32, 0, scale=1e-9), tmp_path / "w.gguf", rounding="round")
+    assert caught.value.rule == "not-storable" and "1e-09" in str(caught.value)
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     folder = tmp_path_factory.mktemp("sound")
