@@ -176,9 +176,9 @@ def cumulative_product(call: Call) -> Array:
 
 
 def _keeps_unreduced_axis(move: AxisMove) -> bool:
-    """Scales along a dimension that remains survive."""
+    """Scales along a dimension that remains survive; without known axes none may."""
     gone = move.constant(1) % len(move.before)
-    return move.a not in gone and move.b == (move.a if move.op["keepdims"] else move.a - int((gone < move.a).sum()))
+    return gone.size > 0 and move.a not in gone and move.b == (move.a if move.op["keepdims"] else move.a - int((gone < move.a).sum()))
 
 
 _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")

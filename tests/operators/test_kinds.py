@@ -9,7 +9,7 @@ from qconvert.arithmetic.storage import DTYPES
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import KINDS, REQUIRED, RULES, Kind, choice, flag, integer, integers, number, register, text, texts
-from qconvert.operators.properties import ELEMENTWISE, WHEREVER, Suits, any_value, within_data
+from qconvert.operators.properties import ELEMENTWISE, WHEREVER, AxisMove, Suits, any_value, within_data
 
 
 def test_roles_say_how_many_inputs_there_are() -> None:
@@ -151,3 +151,10 @@ def test_of_kinds_that_cannot_all_be_added_none_is() -> None:
     with pytest.raises(ValueError, match=r"there is a kind 'acme\.Fresh' already"):
         register((fresh, other))
     assert "acme.Fresh" not in KINDS
+
+
+@pytest.mark.parametrize(("axes", "expected"), [([1], True), ([-1], True), ([0], False), ([], False)])
+def test_scales_survive_a_reduction_along_other_axes(axes: list[int], expected: bool) -> None:
+    keeps, op = KINDS["ReduceMax"].keeps_axis, Op("ReduceMax", ("x", "axes"), ("y",))
+    assert keeps is not None
+    assert keeps(AxisMove(op, lambda index: np.array(axes, np.int64), (1, 3), (1, 1), 0, 0)) == expected

@@ -106,6 +106,7 @@ WRITTEN: list[tuple[str, tuple[int, ...], dict[str, Any], list[Any]]] = [
     *(("Pow", _picture(7), {}, [np.float32(power)]) for power in (1, 2, 3, 5, 8, -1, -3)),
     ("Softplus", _picture(8), {}, []),
     ("ReduceLogSumExp", _picture(8), {"keepdims": 0}, [np.array([1, 3])]),
+    ("ReduceMean", _picture(8), {"keepdims": 1}, [np.zeros(0, np.int64)]),
     *(("Resize", _picture(3), {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": f"round_prefer_{way}",
        "data_format": "channels_first"}, [np.array([10, 18])]) for way in ("floor", "ceil")),
     ("AveragePool", _picture(4), {"kernel_shape": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "ceil_mode": 1, "count_include_pad": 1,
@@ -115,7 +116,11 @@ WRITTEN: list[tuple[str, tuple[int, ...], dict[str, Any], list[Any]]] = [
 
 def test_operators_give_in_ncnn_what_they_mean(tmp_path: Path) -> None:
     """As float values, some of them beyond what ncnn's Exp holds."""
-    tensors, ops, shapes = list[Tensor](), list[Op](), {"ReduceLogSumExp": (1, 5), "AveragePool": (1, 4, 3, 3), "Resize": (1, 3, 10, 18)}
+    tensors, ops, shapes = (
+        list[Tensor](),
+        list[Op](),
+        {"ReduceLogSumExp": (1, 5), "ReduceMean": (1, 1, 1, 1), "AveragePool": (1, 4, 3, 3), "Resize": (1, 3, 10, 18)},
+    )
     for number, (kind, shape, attributes, constants) in enumerate(WRITTEN):
         names = [f"c{number}_{index}" for index in range(len(constants))]
         tensors += [Tensor(name, item.dtype.name, item.shape, np.asarray(item)) for name, item in zip(names, constants, strict=True)]

@@ -50,6 +50,30 @@ def test_files_of_nncf_become_onnx_of_the_same_outputs(name: str, tmp_path: Path
     assert report.passed or (name == "attention_int8" and report.outputs[0].largest < 1e-6)  # float values, added in another order
 
 
+@pytest.mark.parametrize(("factor", "is_read"), [(1.5, False), (2.0, True)])
+def test_factors_of_an_interpolation_are_those_of_its_sizes(factor: float, is_read: bool, tmp_path: Path) -> None:
+    """OpenVINO samples by the factors: 1.5 of 5 elements are 7, whose own factor is 1.4."""
+    from openvino import Model, opset11, save_model
+
+    data, factors = opset11.parameter([1, 1, 5, 5], np.float32), opset11.constant(np.full(2, factor, np.float32))
+    found = opset11.interpolate(data, factors, "linear_onnx", "scales", axes=opset11.constant(np.array([2, 3])))
+    save_model(Model([found], [data]), tmp_path / "m.xml", compress_to_fp16=False)
+    if is_read:
+        assert [op.kind for op in load(tmp_path / "m.xml")] == ["Resize"]
+    else:
+        with pytest.raises(UnsupportedError) as caught:
+            load(tmp_path / "m.xml")
+        assert caught.value.rule == "variant-not-covered"
+
+
+def test_a_reduction_over_no_axes_copies(tmp_path: Path) -> None:
+    from openvino import Model, Tensor, op, opset11, save_model
+
+    data, axes = opset11.parameter([1, 3], np.float32), op.Constant(Tensor(np.zeros(0, np.int64)))
+    save_model(Model([opset11.reduce_sum(data, axes)], [data]), tmp_path / "m.xml")
+    assert [op.kind for op in load(tmp_path / "m.xml")] == ["Identity"]
+
+
 def damaged(rng: random.Random, text: str, data: bytearray) -> str:
     """One change of the XML or of the constants."""
     words = ["0", "-1", "65536", "99999999999", "nan", "1e400", "", "opset9", "u4", "i64", "Const", "Result", "FakeQuantize", "a,b"]

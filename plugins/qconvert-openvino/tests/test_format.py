@@ -187,6 +187,15 @@ def test_scales_of_each_element_are_per_axis_or_in_blocks(
     assert (found.axis, found.block_size, found.scale.size) == expected
 
 
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_reduction_over_no_axes_is_one_over_all(keepdims: int, tmp_path: Path) -> None:
+    tensors = [Tensor("x", "float32", (2, 3)), Tensor("a", "int64", (0,), np.zeros(0, np.int64))]
+    tensors.append(Tensor("y", "float32", (1, 1) if keepdims else ()))
+    op = Op("ReduceSum", ("x", "a"), ("y",), {"keepdims": keepdims})
+    _, found = written(Graph("sum", {item.name: item for item in tensors}, (op,), ("x",), ("y",)), tmp_path / "m.xml")
+    assert float(evaluate(found, {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})["y"].reshape(-1)[0]) == 15
+
+
 @pytest.mark.parametrize("is_sorted", [0, 1])
 def test_a_topk_takes_the_first_of_equal_values(is_sorted: int, tmp_path: Path) -> None:
     tensors = [Tensor("x", "float32", (1, 6)), Tensor("k", "int64", (1,), np.array([3])), Tensor("y", "float32", (1, 3))]

@@ -13,10 +13,10 @@ from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 
 _MAX, _AVERAGE = 0, 1
-#: Pooling's pad_mode: ceil mode, explicit padding, and two automatic ones.
-_FULL, _VALID = 0, 1
 #: The size of an adaptive pool that stands for the size of the data.
 _KEPT = -233
+#: Pooling's pad_mode: ceil mode, explicit padding, and two automatic ones.
+_FULL, _VALID = 0, 1
 _AUTO = {2: "SAME_UPPER", 3: "SAME_LOWER"}
 #: Reduction's operation -> kind.
 _REDUCTIONS = {0: "ReduceSum", 1: "ReduceL1", 2: "ReduceSumSquare", 3: "ReduceMean", 4: "ReduceMax", 5: "ReduceMin", 6: "ReduceProd",
@@ -121,9 +121,9 @@ def write_global_pool(op: Op, w: Writing) -> None:
 
 
 def write_reduction(op: Op, w: Writing) -> None:
+    """Reduction over axes; no axes at all mean all of them."""
     rank = len(w.sizes(op.inputs[0])) + 1
-    # no axes at all mean all of them; there is one sample
-    axes = sorted({axis_of(w.graph, op, axis) for axis in w.integers(op, 1, "axes") or range(1, rank)})
+    axes = sorted({axis_of(w.graph, op, axis) for axis in (w.integers(op, 1, "axes") or range(1, rank))})
     if not op["keepdims"] and len(axes) == rank - 1:
         raise unsupported_error(op, "to a single number")
     params = {1: 0, 3: tuple(axes), 4: 1, 5: 1}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from qconvert.plugin import Op
 from qconvert_openvino.ops.conv import PADDINGS, auto_pad_of, split_pads
 from qconvert_openvino.reading import Reading
@@ -95,6 +97,11 @@ def read_interpolate(r: Reading) -> None:
     kept = r.port(0).shape[:2] == shape[:2]
     if -1 in sizes or not kept or rank < 3 or any(axis < 2 and shape[axis] != r.port(0).shape[axis] for axis in axes):
         raise r.unsupported_error("to sizes that are computed when the model runs, or along batch or channels", rule="not-constant")
+    if r.text("shape_calculation_mode") == "scales":  # OpenVINO samples by these factors, not by those of the sizes
+        factors = r.data(1 if r.node.opset == "opset11" else 2)
+        before = [r.port(0).shape[axis] for axis in axes]
+        if factors is None or (np.ravel(factors) * before != [shape[axis] for axis in axes]).any():
+            raise r.unsupported_error("by factors that are not those of its sizes")
     if any(r.integers("pads_begin", "0")) or any(r.integers("pads_end", "0")) or r.flag("antialias"):
         raise r.unsupported_error("with padding or antialias")
     mode, nearest = r.choice("mode", _MODES), r.choice("nearest_mode", _NEAREST, "round_prefer_floor")

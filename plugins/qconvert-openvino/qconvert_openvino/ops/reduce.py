@@ -19,17 +19,18 @@ _LAYERS = {layer: kind for kind, (layer, _) in _REDUCTIONS.items()}
 
 
 def read_reduction(r: Reading) -> None:
-    """A reduction along some axes; without axes OpenVINO reduces nothing, the canonical operator all."""
-    keep, axes = r.flag("keep_dims"), r.axes(1, r.rank())
+    """A reduction; over no axes OpenVINO copies the data."""
+    axes = r.axes(1, r.rank())
     if not axes:
-        raise r.unsupported_error("over no axes")
-    r.emit(_LAYERS[r.node.type], [r.value(0), r.index(axes)], **({} if keep else {"keepdims": 0}))
+        r.emit("Identity", [r.value(0)])
+        return
+    r.emit(_LAYERS[r.node.type], [r.value(0), r.index(axes)], **({} if r.flag("keep_dims") else {"keepdims": 0}))
 
 
 def write_reduction(op: Op, w: Writing) -> None:
+    """A reduction; no axes at all, which mean all of them, are written as these."""
     data, axes = w.inputs(op)
-    known = w.graph.constant(op.inputs[1])
-    if known is not None and not known.size:
+    if w.graph[op.inputs[1]].static_shape == (0,):
         axes = w.numbers(range(data.get_partial_shape().rank.get_length()))
     w.finish(op, getattr(w.op, _REDUCTIONS[op.kind][1])(data, axes, bool(op["keepdims"])))
 
