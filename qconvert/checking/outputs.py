@@ -48,14 +48,14 @@ class Border:
 
     @classmethod
     def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = ()) -> Border:
-        """Raises OptionError if one side has more inputs or outputs than the other."""
+        """Pair the names of both. Raise OptionError if one side has more inputs or outputs than the other."""
         inputs, wrong_inputs = _pair_names("input", graph.inputs, other.inputs)
         outputs, wrong_outputs = _pair_names("output", graph.outputs, other.outputs)
         turned = find_layout_changes(graph.metadata, other.metadata)
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
     def convert_inputs(self, feed: Arrays, runtime: LoadedModel) -> dict[str, Array]:
-        """The source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
+        """Return the source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
         own_names = dict(zip(self.other.inputs, runtime.inputs, strict=True))
         matched = {}
         for name, value in feed.items():
@@ -66,7 +66,7 @@ class Border:
         return {name: matched[name] for name in runtime.inputs if name in matched}
 
     def pair_outputs(self, expected: Arrays, actual: Arrays) -> list[tuple[str, Array, Array]]:
-        """(name, the source's values, the result's in the source's layout)."""
+        """Return (name, the source's values, the result's in the source's layout)."""
         there = dict(zip(self.other.outputs, actual.values(), strict=True))
         found = []
         for name, a in zip(self.graph.outputs, expected.values(), strict=True):
@@ -78,7 +78,7 @@ class Border:
         return found
 
     def pair_runs(self, runs: Iterable[tuple[Arrays, Arrays]]) -> dict[str, list[tuple[Array, Array]]]:
-        """The source's values and the result's of each output, a pair for each run, from the outputs of both in these runs."""
+        """Return the source's values and the result's of each output, a pair for each run, from the outputs of both in these runs."""
         found: dict[str, list[tuple[Array, Array]]] = {}
         for expected, actual in runs:
             for name, a, b in self.pair_outputs(expected, actual):
@@ -86,7 +86,7 @@ class Border:
         return found
 
     def compare_output(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
-        """Statistics of an output over all runs; see compare_output()."""
+        """Return statistics of an output over all runs; see compare_output()."""
         return compare_output(self.graph[name], self.other[self.outputs[name]], pairs, name in self.requantized)
 
 
@@ -106,7 +106,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:
-    """Stored values of the source as the result stores them.
+    """Return stored values of the source as the result stores them.
 
     Zero points do not take part where no change was declared: a result whose zero point is wrong must not be fed as if it were right.
     """
@@ -122,7 +122,7 @@ def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool
 
 
 def _has_same_width(own: Tensor, other: Tensor) -> bool:
-    """Whether both store the same codes, moved where one is signed and the other is not."""
+    """Return whether both store the same codes, moved where one is signed and the other is not."""
     return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
 
 
@@ -139,8 +139,9 @@ def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
 
 
 def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Array]], requantized: bool = False) -> OutputComparison:
-    """Statistics over all runs: in steps of the source's scale, of the coarser one where the quantizations differ, or of the range of
-    floats.
+    """Return statistics over all runs.
+
+    They are in steps of the source's scale, of the coarser one where the quantizations differ, or of the range of floats.
 
     Args:
         own, other: the output as source and result declare it.
@@ -176,7 +177,7 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
 
 
 def absolute_difference(a: Array, b: Array) -> Array:
-    """|a - b| in float64: 0 where both are equal or neither is a number, infinite where one alone is a number."""
+    """Return |a - b| in float64: 0 where both are equal or neither is a number, infinite where one alone is a number."""
     first, second = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         off = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0.0, np.abs(first - second))
@@ -184,12 +185,12 @@ def absolute_difference(a: Array, b: Array) -> Array:
 
 
 def largest_magnitude(values: Array) -> float:
-    """The largest magnitude among finite values; 0 without any."""
+    """Return the largest magnitude among finite values; 0 without any."""
     return float(np.abs(values[np.isfinite(values)]).max(initial=0))
 
 
 def _varying_share(values: list[Array]) -> float:
-    """The share of elements that differ between runs; of a single run, the share of its values that differ from the commonest."""
+    """Return the share of elements that differ between runs; of a single run, the share of its values that differ from the commonest."""
     if len({value.shape for value in values}) != 1:
         return 1.0
     if not values[0].size:
@@ -219,7 +220,7 @@ class _Scale:
     quantizations: str = ""
 
     def steps(self, tensor: Tensor, values: Array) -> Array:
-        """Values of one side in units, as float64; texts as numbers of their own."""
+        """Return the values of one side in units, as float64; texts as numbers of their own."""
         if values.dtype.kind in "OSU":
             return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
         if not self.step:

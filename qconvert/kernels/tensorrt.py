@@ -64,7 +64,7 @@ def _move(graph: Graph, op: Op) -> str:
 
 
 def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """The rows of devices whose kernels sum products of some types."""
+    """Return the rows of devices whose kernels sum products of some types."""
     floats = tuple(row.as_float_row() for row in _IN_FLOAT)
     tolerances = {kind: next(row.tolerance for row in floats if not row.types and kind in row.kinds) for kind in _PRODUCTS}
     product = Kernel(types=products or _INT8, real=("sums",), lacks=_product if products else _no_products, unknown=_GENERATED)

@@ -18,7 +18,7 @@ from qconvert.rewriting import Rewriter
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
-    """Put a Slice after each of them whose sizes over space are known."""
+    """Put a Slice after each ConvTranspose whose pads are unequal, where the spatial sizes of its result are known."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("ConvTranspose"):
         _crop(rewriter, op)
@@ -26,7 +26,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _crop(rewriter: Rewriter, op: Op) -> None:
-    """Replace an operator whose pads are unequal, where the sizes of its result over space are known."""
     result = rewriter.graph[op.outputs[0]]
     if result.shape is None:
         return

@@ -21,6 +21,7 @@ _BYTES = ("int8", "uint8")
 _WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
 #: Operators whose data are not their first input -> the index of the data.
 _DATA = {"SPLIT": 1, "TRANSPOSE_CONV": 2}
+#: The largest sum of the absolute weights of an output channel (127 * 2^16, as in Vela's report).
 _LARGEST_SUM = 8_323_072
 _VALID = 1  # Padding.VALID of the schema
 
@@ -43,7 +44,7 @@ def _sizes(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _image(tensor: Tensor) -> tuple[int, int, int, int]:
-    """Sizes as batch, height, width and channels."""
+    """Return the sizes as batch, height, width and channels."""
     sizes = (1, 1, 1, 1, *_sizes(tensor))[-4:]
     return sizes[0], sizes[1], sizes[2], sizes[3]
 
@@ -92,8 +93,9 @@ def _weights(largest: Mapping[str, int]) -> Rule:
             shape[axis] = -1
             points = weights.quantization.zero_point.astype(np.int64)
             centred = weights.data.astype(np.int64) - (points.reshape(shape) if points.size > 1 else points.reshape(-1)[0])
-            if np.abs(centred).sum(axis=tuple(i for i in range(centred.ndim) if i != axis)).max() > largest[data.dtype]:
-                yield f"weights whose absolute sum exceeds {largest[data.dtype]}"
+            sums, limit = np.abs(centred).sum(axis=tuple(i for i in range(centred.ndim) if i != axis)), largest.get(data.dtype)
+            if limit is not None and sums.max(initial=0) > limit:
+                yield f"weights whose absolute sum exceeds {limit}"
 
     return rule
 
@@ -159,7 +161,7 @@ def _integer_vector(tensor: Tensor) -> list[int]:
 
 
 def _reduced_axes(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
-    """The reduced axes with their sizes."""
+    """Return the reduced axes with their sizes."""
     sizes = _sizes(data_of(w, op))
     return [(axis % len(sizes), sizes[axis]) for axis in _integer_vector(w.tensor(op.inputs[1])) if sizes]
 
@@ -201,7 +203,7 @@ def _softmax(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
 
 
 def _factors(w: TfliteWriting, op: TfliteOperator) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Numerators and denominators of the scaling along height and width; None where nothing is scaled."""
+    """Return numerators and denominators of the scaling along height and width; None where nothing is scaled."""
     _, height, width, _ = _image(data_of(w, op))
     _, tall, wide, _ = _image(w.tensor(op.outputs[0]))
     if height == width == 1 or (height, width) == (tall, wide):

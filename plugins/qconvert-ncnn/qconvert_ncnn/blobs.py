@@ -94,7 +94,7 @@ class Blobs:
         self._names = Names(self._taken)
 
     def name(self, tensor: str) -> str:
-        """The blob of a tensor."""
+        """Return the blob of a tensor."""
         if tensor not in self._known:
             self._known[tensor] = self.fresh(tensor)
         return self._known[tensor]

@@ -116,11 +116,8 @@ WRITTEN: list[tuple[str, tuple[int, ...], dict[str, Any], list[Any]]] = [
 
 def test_operators_give_in_ncnn_what_they_mean(tmp_path: Path) -> None:
     """As float values, some of them beyond what ncnn's Exp holds."""
-    tensors, ops, shapes = (
-        list[Tensor](),
-        list[Op](),
-        {"ReduceLogSumExp": (1, 5), "ReduceMean": (1, 1, 1, 1), "AveragePool": (1, 4, 3, 3), "Resize": (1, 3, 10, 18)},
-    )
+    tensors, ops = list[Tensor](), list[Op]()
+    shapes = {"ReduceLogSumExp": (1, 5), "ReduceMean": (1, 1, 1, 1), "AveragePool": (1, 4, 3, 3), "Resize": (1, 3, 10, 18)}
     for number, (kind, shape, attributes, constants) in enumerate(WRITTEN):
         names = [f"c{number}_{index}" for index in range(len(constants))]
         tensors += [Tensor(name, item.dtype.name, item.shape, np.asarray(item)) for name, item in zip(names, constants, strict=True)]

@@ -1,6 +1,4 @@
-"""The float network that MNN's converter reads: the quantizations next to it, the roundings that are operators in it, and the biases that
-are changed.
-"""
+"""The float network that MNN's converter reads: its quantizations, the roundings that are operators in it, and biases that are changed."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ _NEAR = 1e-4
 
 
 def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> bool:
-    """Whether an Identity rounds: to another quantization, or float values that others read as they are."""
+    """Return whether an Identity rounds: to another quantization, or float values that others read as they are."""
     if not kind_of(op).copies or network[op.inputs[0]].is_constant:
         return False
     before, after = (_quantization(encodings, name) for name in (op.inputs[0], op.outputs[0]))
@@ -40,7 +38,7 @@ def insert_roundings(
     exact: Set[str],
     called: Mapping[str, str],
 ) -> tuple[Graph, list[str]]:
-    """The float network with the roundings that are seen, and the names of the tensors that are rounded.
+    """Return the float network with operators for the roundings that a reader or an output needs, and the names of the rounded tensors.
 
     Args:
         network: of float values; an Identity between two quantizations rounds.
@@ -86,7 +84,7 @@ class _Decomposition:
         return name
 
     def operators(self, source: str, result: str, quantization: QParams) -> Iterator[Op]:
-        """The operators that give `result`, which is `source` with a quantization."""
+        """Yield the operators that round `source` to a quantization, as `result`."""
         like = self._network.tensors.get(result) or self.tensors[result]
         step = quantization.quantization.scale.reshape(-1)[0]
         ends = (
@@ -106,25 +104,25 @@ class _Decomposition:
 
 
 def _quantization(encodings: Encodings, name: str) -> QParams | None:
-    """The quantization of a tensor, if it is one that can be written."""
+    """Return the quantization of a tensor, if it is one that can be written."""
     found = encodings.entries.get(Place(name))
     qparams = found.qparams if found is not None and found.integers is None else None
     return qparams if qparams is not None and qparams.dtype in _DTYPES and qparams.quantization.scale.size == 1 else None
 
 
 def _float_limits(quantization: QParams) -> tuple[np.float32, np.float32]:
-    """The smallest and the largest float value of a quantization."""
+    """Return the smallest and the largest float value of a quantization."""
     low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(quantization.quantization, quantization.dtype))
     return low, high
 
 
 def _steps(quantization: QParams) -> tuple[float, ...]:
-    """The scale, the smallest and the largest float value of a quantization."""
+    """Return the scale, the smallest and the largest float value of a quantization."""
     return quantization.quantization.step, *map(float, _float_limits(quantization))
 
 
 def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
-    """The tensors to round: nothing rounds them to their quantization before a reader that needs rounded values."""
+    """Return the tensors to round: nothing rounds them to their quantization before a reader that needs rounded values."""
     quantizations = {name: quantization for name in network.tensors if (quantization := _quantization(encodings, name)) is not None}
     readers = network.consumers()
     integer = _find_integer_tensors(network, quantizations, layers, exact)
@@ -150,7 +148,7 @@ def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer
 
 
 def _is_scale_passed_back(op: Op) -> bool:
-    """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them: of pools and resizes too."""
+    """Return whether MNN gives the data the scale of the result too, so that the operator before rounds them: also of pools and resizes."""
     kind = kind_of(op)
     return kind.rule == "move" or (kind.keeps_range and kind.layout.suits is Suits.DECIDES)
 
@@ -161,18 +159,18 @@ def _data(op: Op) -> Sequence[str]:
 
 
 def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether data and results have one quantization."""
+    """Return whether data and results have one quantization."""
     names = (*_data(op), *op.outputs)
     return all(name in quantizations for name in names) and len({_steps(quantizations[name]) for name in names}) == 1
 
 
 def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether the results of an operator are values of the quantization that all its tensors share."""
+    """Return whether the results of an operator are values of the quantization that all its tensors share."""
     return kind_of(op).rule == "move" or _is_clip_on_steps(network, op, quantizations)
 
 
 def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
-    """The tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
+    """Return the tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
@@ -188,7 +186,7 @@ def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], 
 
 
 def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
-    """Outputs, and tensors that operators in float read, also after data movement. Layers round their data themselves."""
+    """Return outputs, and tensors that operators in float read, also after data movement. Layers round their data themselves."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):
@@ -201,7 +199,7 @@ def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], laye
 
 
 def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether an operator clips, and its limits are numbers of its quantization, or beyond these."""
+    """Return whether an operator clips, and its limits are numbers of its quantization, or beyond these."""
     quantization, limits = quantizations.get(op.outputs[0]), kind_of(op).limits(op, network.constant)
     if quantization is None or limits is None:
         return False
@@ -211,7 +209,7 @@ def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParam
 
 
 def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
-    """The graph in float, and the quantizations that its tensors had, with their integers.
+    """Return the graph in float, and the quantizations that its tensors had, with their integers.
 
     MNN's converter drops an Identity, and one of its names. So the result has an Identity only between two visible names, and where it
     rounds to another quantization (insert_roundings writes these).
@@ -237,14 +235,14 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
 
 
 def rounded_names(graph: Graph, network: Graph) -> dict[str, str]:
-    """Float value -> result of the only Quantize that reads it, if the float network has no tensor of that name."""
+    """Return float value -> result of the only Quantize that reads it, if the float network has no tensor of that name."""
     readers = graph.consumers()
     found = {op.inputs[0]: op.outputs[0] for op in graph.of_kind("Quantize") if len(readers[op.inputs[0]]) == 1}
     return {name: after for name, after in found.items() if after not in network.tensors}
 
 
 def _merge_names(network: Graph, dropped: Sequence[Op]) -> dict[str, str]:
-    """The tensors on both sides of an Identity that get the name of the other."""
+    """Return the tensors on both sides of an Identity that get the name of the other."""
     seen = {*network.inputs, *network.public, *(tensor.name for tensor in network.constants())}
     found: dict[str, str] = {}
     for op in dropped:
@@ -264,7 +262,7 @@ def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
 
 
 def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
-    """The float network with such biases, and the number of changed values.
+    """Return the network with biases of depthwise layers that make up for what MNN cuts off, and the number of changed values.
 
     Args:
         network: of float values.

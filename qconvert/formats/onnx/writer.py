@@ -56,7 +56,7 @@ _DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Writes `graph` to `path`; returns, in words, what the user should know of the form chosen.
+    """Write `graph` to `path`; return, in words, what the user should know of the form chosen.
 
     Args:
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
@@ -96,7 +96,7 @@ def build(
     guards: bool = True,
     weights_by_cpu: bool = False,
 ) -> Any:
-    """The onnx.ModelProto of `graph`; see write().
+    """Return the onnx.ModelProto of `graph`; see write().
 
     `numerics` is "exact" or "fast", as in conversion.convert(). `storage` makes TensorProtos of the constants; `kept` counts the
     operators that have no QOperator form, with the reasons. `guards`: whether nodes stand in the way of onnxruntime's optimizer where it
@@ -143,7 +143,7 @@ def build(
 
 
 def _with_torch_forms(graph: Graph) -> Graph:
-    """The graph with other operators in place of those that round as PyTorch's engines do."""
+    """Return the graph with other operators in place of those that round as PyTorch's engines do."""
     if graph.functions:
         graph = replace(graph, functions={name: _with_torch_forms(inner) for name, inner in graph.functions.items()})
     if not any(map(has_torch_form, graph.ops)):
@@ -157,7 +157,7 @@ def _with_torch_forms(graph: Graph) -> Graph:
 def _properties(
     graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
 ) -> dict[str, str]:
-    """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
+    """Return the metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
     own = {key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}
     notes = {
         STATED_BIAS_SCALES: {name: scales for name, scales in builder.stated_scales.items() if name in named},
@@ -172,7 +172,7 @@ def _properties(
 
 
 def _chosen_opset(graph: Graph, opset: int) -> int:
-    """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
+    """Return the opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
     needs = ((OPSETS[op.kind](inner, op), op.kind) for _, inner in all_graphs(graph) for op in inner.of_kind(*OPSETS))
     needed, kind = max(needs, key=lambda need: need[0], default=(0, ""))
     if 0 < opset < needed:

@@ -24,7 +24,7 @@ _CONVOLUTIONS = {"CONV_2D": (0, 2), "TRANSPOSE_CONV": (2, 3)}
 
 
 def accepted_copy(data: bytes) -> bytes:
-    """The model with quantized_dimension 0 on one-dimensional tensors: LiteRT refuses the other numbers that some converters write.
+    """Return the model with quantized_dimension 0 on one-dimensional tensors: LiteRT refuses the other numbers that some converters write.
 
     Raises:
         RuntimeRefusedError: LiteRT would read and write beyond a tensor.
@@ -43,8 +43,8 @@ def accepted_copy(data: bytes) -> bytes:
 
 
 def require_for_micro(data: bytes) -> None:
-    """tflite-micro reads the bias of an SVDF where there is none, and ends the process at a comparison of int8 with a scale of 1 or more
-    (QuantizeMultiplierSmallerThanOneExp in comparisons.cc).
+    """Refuse a model that would end the process: an SVDF without a bias, which tflite-micro reads all the same, and a comparison of int8
+    with a scale of 1 or more (QuantizeMultiplierSmallerThanOneExp in comparisons.cc).
 
     Raises:
         RuntimeRefusedError: it would crash the process.
@@ -71,7 +71,7 @@ def require_for_micro(data: bytes) -> None:
 
 
 def _require_memories(model: Any) -> None:
-    """LiteRT's SVDF takes the memory of int8 that tflite-micro has for one of int16, which has twice as many bytes."""
+    """Refuse an SVDF of int8 with a memory of int8, which tflite-micro has: LiteRT takes it for int16, with twice as many bytes."""
     for subgraph, _, inputs in _operators(model, "SVDF"):
         if len(inputs) > _MEMORY and {subgraph.tensors[inputs[index]].type for index in (0, _MEMORY)} == {DTYPE_NUMBERS["int8"]}:
             raise RuntimeRefusedError(
@@ -82,7 +82,7 @@ def _require_memories(model: Any) -> None:
 
 
 def _require_biases(model: Any) -> None:
-    """LiteRT's convolutions of int16 data take a bias for int64 unless their options say that it is int32, whatever the tensor says."""
+    """Refuse int32 biases of int16 data whose convolution does not state their type: LiteRT then reads int64, whatever the tensor says."""
     for builtin, (data, bias) in _CONVOLUTIONS.items():
         for subgraph, op, inputs in _operators(model, builtin):
             types = [subgraph.tensors[inputs[index]].type for index in (data, bias) if len(inputs) > bias and inputs[index] >= 0]
@@ -97,7 +97,7 @@ def _require_biases(model: Any) -> None:
 
 
 def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]:
-    """The subgraph of each builtin operator of a name, the operator, and its inputs."""
+    """Yield the subgraph of each builtin operator of a name, the operator, and its inputs."""
     code = getattr(schema.BuiltinOperator, builtin)
     for subgraph in model.subgraphs:
         for op in subgraph.operators:
@@ -107,7 +107,7 @@ def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]
 
 
 def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:
-    """The model with what operators compute as graph outputs, and the canonical names of these in the same order.
+    """Return the model with what operators compute as graph outputs, and the canonical names of these in the same order.
 
     Kernels stay the same; a delegate must hand out each tensor, so nothing is fused away.
 
@@ -134,7 +134,7 @@ def _indices(vector: Any) -> list[int]:
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
-    """The model without the operators that compute tensors of the names `gone`, with further inputs and with these outputs.
+    """Return the model without the operators that compute tensors of the names `gone`, with further inputs and with these outputs.
 
     Args:
         data: the model.
@@ -165,7 +165,7 @@ class _Copies:
         self.last: list[Any] = []
 
     def rename(self, name: str, wanted: str, operators: list[Any]) -> int:
-        """The index of a tensor `wanted`: a new one, from which a RESHAPE in `first` makes `name`, or which one in `last` makes of it."""
+        """Return the index of a tensor `wanted`, which a RESHAPE copies: to `name` if it is in `first`, from `name` if it is in `last`."""
         number = self._numbers[name]
         if name == wanted:
             return number

@@ -22,7 +22,7 @@ class FlowGraph:
         return len(self._edges) - 1
 
     def edge(self, tail: int, head: int, capacity: int) -> None:
-        """It costs `capacity` when `tail` gets label 0 and `head` label 1."""
+        """Add an edge, which costs `capacity` when `tail` gets label 0 and `head` label 1."""
         for node, other, size in ((tail, head, capacity), (head, tail, 0)):
             self._edges[node].append(len(self._head))
             self._head.append(other)

@@ -32,7 +32,7 @@ def _quantized_attention(s: Decomposition) -> None:
 
 
 def _split_and_attend(s: Decomposition, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
-    """What follows the product of data and weights, whose columns are those of the queries, keys and values."""
+    """Add what follows the product of data and weights, whose columns are those of the queries, keys and values."""
     if s.attribute("do_rotary", 0) or s.attribute("past_present_share_buffer", 0):
         raise NoDefinitionError("turned queries, or a shared buffer")
     heads = int(s.attribute("num_heads", 0))
@@ -87,7 +87,7 @@ def _multi_head(s: Decomposition) -> None:
 
 
 def _heads(s: Decomposition, value: str, heads: int) -> str:
-    """(batch, length, heads * size) as (batch, heads, length, size)."""
+    """Return (batch, length, heads * size) as (batch, heads, length, size)."""
     return s("Transpose", s("Reshape", value, s.ints(0, 0, heads, -1)), perm=_HEADS)
 
 
@@ -109,7 +109,7 @@ def _attend(
 
 
 def _positions(s: Decomposition, parts: str, before: int, side: int) -> str:
-    """The places of the queries (side 0) or keys (1) in the whole text, which has `before` elements before the queries."""
+    """Return the places of the queries (side 0) or keys (1) in the whole text, which has `before` elements before the queries."""
     length = (s.tensor(0).shape or (None, None))[1]
     same = s.input(1) == "" or s.op["op_type"] != "MultiHeadAttention" or (s.tensor(1).shape or ())[1:2] == (length,)
     if isinstance(length, int) and same:
@@ -121,7 +121,7 @@ def _positions(s: Decomposition, parts: str, before: int, side: int) -> str:
 
 
 def _mask(s: Decomposition, index: int, key: str, real: type[np.floating[Any]], before: int, source: int = 0) -> list[str]:
-    """What a mask of whole numbers adds to the scores: nothing, or one tensor that fits (batch, heads, queries, keys)."""
+    """Return what a mask of whole numbers adds to the scores: nothing, or one tensor that fits (batch, heads, queries, keys)."""
     if not s.input(index):
         return []
     rank, shape = s.rank(index), s.tensor(index).shape or ()

@@ -59,7 +59,7 @@ def read_split_v(r: Reading) -> None:
 
 
 def _pads(r: Reading) -> str:
-    """Rows of (before, after) for each axis, as ONNX's (all before, all after)."""
+    """Return rows of (before, after) for each axis as ONNX's (all before, all after)."""
     rows = r.known_ints(1)
     if rows is not None and (len(rows) != 2 * r.rank() or min(rows, default=0) < 0):
         raise r.invalid(f"padding {rows} for rank {r.rank()}", rule="counts-differ")
@@ -170,7 +170,7 @@ def _write_places(op: Op, w: Writing, pads: Array) -> None:
 
 
 def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
-    """The data without what negative paddings cut off, and the rows of the others."""
+    """Return the data without what negative paddings cut off, and the rows of the others."""
     before, after = pads.reshape(2, -1).tolist()
     shape = w.tensor(op.inputs[0]).shape or ()
     if len(shape) != len(before):

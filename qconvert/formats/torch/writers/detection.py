@@ -55,12 +55,12 @@ def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
 
 
 def _real(b: Builder, name: str) -> Node:
-    """Float values in float64."""
+    """Return float values in float64."""
     return b.float_value(name) if b.wide else b.widen(b.stored_value(name))
 
 
 def _decode_boxes(op: Op, b: Builder) -> Node:
-    """Boxes as (y min, x min, y max, x max) of offsets to the anchors' centres and sizes."""
+    """Return boxes as (y min, x min, y max, x max) of offsets to the anchors' centres and sizes."""
     scales = np.array([op[f"{name}_scale"] for name in "yxhw"], np.float64)
     coded, anchors = b.aten("select.int", _real(b, op.inputs[0]), 0, 0), _real(b, op.inputs[2])
 
@@ -76,7 +76,7 @@ def _decode_boxes(op: Op, b: Builder) -> Node:
 
 
 def _suppress_boxes(op: Op, b: Builder, boxes: Node, best: Node, steps: int) -> list[tuple[Node, Node]]:
-    """For each detection the place of its box, and whether there is one; a list of one each."""
+    """Return for each detection the place of its box, and whether there is one; a list of one each."""
     lowest = b.buffer(np.array(-np.inf), f"{op.outputs[0]}/suppressed")
     left = b.aten("where.self", b.aten("ge.Scalar", best, float(op["nms_score_threshold"])), best, lowest)
     low, high = (b.aten("slice.Tensor", boxes, 1, start, start + 2) for start in (0, 2))
