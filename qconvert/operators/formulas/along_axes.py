@@ -41,31 +41,31 @@ def _itself(x: Value) -> Value:
 
 
 @lowers("ReduceL1")
-def reduce_l1(x: Value, axes: Value = None, *, keepdims: int) -> Value:
+def reduce_l1(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The sum of magnitudes."""
     return _total(x, axes, keepdims, absolute, _itself)
 
 
 @lowers("ReduceL2")
-def reduce_l2(x: Value, axes: Value = None, *, keepdims: int) -> Value:
+def reduce_l2(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The root of the sum of squares."""
     return _total(x, axes, keepdims, square, sqrt)
 
 
 @lowers("ReduceSumSquare")
-def reduce_sum_square(x: Value, axes: Value = None, *, keepdims: int) -> Value:
+def reduce_sum_square(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The sum of squares."""
     return _total(x, axes, keepdims, square, _itself)
 
 
 @lowers("ReduceLogSum")
-def reduce_log_sum(x: Value, axes: Value = None, *, keepdims: int) -> Value:
+def reduce_log_sum(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The logarithm of the sum."""
     return _total(x, axes, keepdims, _itself, log)
 
 
 @lowers("ReduceLogSumExp")
-def reduce_log_sum_exp(x: Value, axes: Value = None, *, keepdims: int) -> Value:
+def reduce_log_sum_exp(x: Value, axes: Value, *, keepdims: int) -> Value:
     """max + log(sum(exp(x - max))), which does not overflow."""
     largest = apply("ReduceMax", x, axes, keepdims=1)
     centred = x - largest
