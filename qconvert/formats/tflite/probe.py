@@ -12,13 +12,13 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
+from qconvert.formats.tflite.ops import comparison
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verify
 
 #: The inputs of an SVDF that are its bias and its memory.
 _BIAS, _MEMORY = 3, 4
-_COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 #: Which inputs of a convolution are its data and its bias.
 _CONVOLUTIONS = {"CONV_2D": (0, 2), "TRANSPOSE_CONV": (2, 3)}
 
@@ -51,7 +51,7 @@ def require_for_micro(data: bytes) -> None:
     """
     verify(data)
     model = unpack_view(root(data))
-    for builtin in _COMPARISONS:
+    for builtin in comparison.READERS:
         for subgraph, _, inputs in _operators(model, builtin):
             operands = [subgraph.tensors[index] for index in inputs if index >= 0]
             scales = [one.quantization.scale for one in operands if one.type == DTYPE_NUMBERS["int8"] and one.quantization is not None]
