@@ -26,7 +26,6 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
-from qconvert.kernels.mnn import OF_TILES, is_tiled
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.parts import trace_back
 
@@ -379,8 +378,8 @@ class Judge:
             real = None if exact is None else exact[0]
         if is_dynamic(changed) not in bounds:
             found = sum_bound(self.graph, changed, values)
-            if found is not None and is_tiled(self.graph, changed) and any(side.runtime.name == "mnn" for side in self.sides):
-                found = found + OF_TILES * float(np.abs(stated).max(initial=0))
+            if found is not None and (share := max(side.runtime.rows(side.kernels).tile_error(self.graph, changed) for side in self.sides)):
+                found = found + share * float(np.abs(stated).max(initial=0))
             bounds[is_dynamic(changed)] = self._reshape_bound(op, rounder, found, like)
         bound = bounds[is_dynamic(changed)]
         if real is not None and is_dynamic(rounder) and not kind_of(rounder).sums_products:

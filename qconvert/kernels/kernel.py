@@ -225,6 +225,8 @@ class Kernels:
         decomposed_bounds: kinds into which the runtime fuses no activation rightly: decompose_activations puts a Clip after them whose
             bounds are those of the quantization.
         half_floats: whether values in float have the precision of float16, whatever their type.
+        tiles: share of its largest result by which a convolution of float data may be off that the runtime computes by tiles (Winograd);
+            0 where it adds the products themselves.
         merges_roundings: whether the runtime makes one rounding of two one after the other, with other integers.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
@@ -237,6 +239,7 @@ class Kernels:
     unpacked_blocks: tuple[str, ...] = ()
     decomposed_bounds: tuple[str, ...] = ()
     half_floats: bool = False
+    tiles: float = 0.0
     merges_roundings: bool = False
     max_pair_sum: int = 0
 
@@ -294,6 +297,14 @@ class Kernels:
         if not rows or kind in self.missing:
             return None
         return tuple(dict.fromkeys(dtype for row in rows for dtype in row.types)) if all(row.types for row in rows) else ()
+
+    def tile_error(self, graph: Graph, op: Op) -> float:
+        """Return the share of its largest result by which tiles may make an operator off: a convolution whose windows have more than one
+        element; see `tiles`."""
+        from qconvert.operators import kind_of
+
+        is_tiled = kind_of(op).has_weights and any(size != 1 for size in (graph[op.inputs[1]].shape or ())[2:])
+        return self.tiles if is_tiled else 0.0
 
     def takes_real(self, kind: str, side: str) -> bool:
         """Whether an integer kernel of a kind takes a side as float values; see Kernel.real."""

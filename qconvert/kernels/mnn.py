@@ -15,20 +15,17 @@ import numpy as np
 
 from qconvert.arithmetic import compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
 from qconvert.graph import Array, Graph, Op
+from qconvert.kernels import KERNELS
 from qconvert.kernels.float_arithmetic import compute_in_float32
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantizations_of
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
-from qconvert.operators import kind_of
 
 #: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
 _AVERAGE = 1.0
 #: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
-#: Share of the largest result by which convolutions of float data may be off that MNN computes by tiles (Winograd): 4e-4 is measured for
-#: windows of 5 x 5.
-OF_TILES = 2.0**-10
 
 
 def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
@@ -50,14 +47,9 @@ def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     return np.asarray(found + _CUT_OFF * unit), coarse
 
 
-def is_tiled(graph: Graph, op: Op) -> bool:
-    """Return whether MNN may compute an operator on float data by tiles: a convolution whose windows have more than one element."""
-    return kind_of(op).has_weights and any(size != 1 for size in (graph[op.inputs[1]].shape or ())[2:])
-
-
 def _float_conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = _conv(graph, op, exact)
-    off = OF_TILES * float(np.abs(exact).max(initial=0)) if is_tiled(graph, op) else 0.0
+    off = KERNELS["mnn:cpu"].tile_error(graph, op) * float(np.abs(exact).max(initial=0))
     return found + off, coarse or off > 1.0
 
 
