@@ -14,17 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.errors import InvalidModelError
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.files import documents
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
-from qconvert.graph.correspondence import GONE, Correspondence, Relation
-from qconvert.graph.metadata import CORRESPONDENCE, origin
+from qconvert.graph.correspondence import Correspondence, Relation
 
-#: Of the document; another one is refused.
-SCHEMA = 1
-#: Axes that a permutation may have.
-_MOST_AXES = 8
+#: Of the document.
+_SCHEMA = 1
 #: What float32 values may differ by, as a share of the largest of the tensor: results are rounded to float32 in other orders.
 _FLOAT = 2.0**-16
 
@@ -46,54 +41,7 @@ def write_claims(source: Graph, result: Graph) -> str:
             tensors[name] = entry
         elif name in result:
             gone.append(name)
-    return json.dumps({"schema": SCHEMA, "tensors": tensors, "gone": gone})
-
-
-def read_claims(source: Graph, result: Graph) -> Correspondence:
-    """Return the correspondence that the metadata of a result claim; tensors that both have are related without a word.
-
-    A tensor that the result's graph does not name is gone: a format may have no place for its name.
-
-    Raises:
-        InvalidModelError: the document is none of this schema, or names tensors that the source does not have.
-    """
-    at = "its map of tensors"
-    document = documents.json_of(documents.text(origin(result.metadata).get(CORRESPONDENCE, "{}"), at), at)
-    if document == {}:
-        return {}
-    fields = documents.object_of(document, at, ("schema", "tensors", "gone"), ())
-    if documents.integer(fields["schema"], f"{at}: schema") != SCHEMA:
-        raise InvalidModelError(f"{at} has the schema {fields['schema']}; this version reads {SCHEMA}", rule="unknown-version")
-    found: dict[str, Relation] = dict.fromkeys(documents.texts(fields["gone"], f"{at}: gone"), GONE)
-    entries = fields["tensors"]
-    if not isinstance(entries, dict):
-        documents.fail(at, "tensors is not an object")
-    for name, entry in entries.items():
-        found[name] = _read_relation(
-            documents.object_of(entry, f"{at}: {name!r}", ("tensor",), ("permutation", "shift")), f"{at}: {name!r}"
-        )
-    unknown = [name for name in found if name not in source]
-    if unknown:
-        raise InvalidModelError(
-            f"{at} relates {unknown[0]!r}, which the source lacks",
-            remedy="Pass the file that the result was converted from.",
-            rule="unknown-tensor",
-        )
-    for name, item in found.items():
-        shape = source[name].shape
-        if item.permutation and shape is not None and len(shape) != len(item.permutation):
-            raise InvalidModelError(f"{at} permutes {name!r} of rank {len(shape)} by {list(item.permutation)}", rule="not-a-permutation")
-    found = {name: item if item.tensor in result else GONE for name, item in found.items()}
-    return {name: item for name, item in found.items() if item != Relation(name)}
-
-
-def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
-    tensor = documents.text(entry["tensor"], at)
-    turned = documents.list_of(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
-    if len(turned) > _MOST_AXES or sorted(turned) != list(range(len(turned))):
-        documents.fail(at, f"{turned} is not a permutation")
-    shift = None if entry.get("shift") is None else documents.integer(entry["shift"], at)
-    return Relation(tensor, tuple(turned), shift)
+    return json.dumps({"schema": _SCHEMA, "tensors": tensors, "gone": gone})
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +133,23 @@ def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Arra
 
 
 def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float) -> list[Refuted]:
+    largest = _largest_difference(tensor, wanted, value)
+    most = _FLOAT if tensor.quantization is None and "float" in tensor.dtype else steps
+    return [Refuted(old, tensor.name, largest)] if largest > most else []
+
+
+def _largest_difference(tensor: Tensor, wanted: Array, value: Array) -> float:
+    """Return how far values of a tensor are off, as Refuted.largest says it."""
     if wanted.shape != value.shape:
-        return [Refuted(old, tensor.name, np.inf)]
+        return np.inf
     if np.array_equal(wanted, value, equal_nan=wanted.dtype.kind == "f"):
-        return []
+        return 0.0
     if wanted.dtype.kind not in "fiub" and "float" not in tensor.dtype:
-        return [Refuted(old, tensor.name, np.inf)]
+        return np.inf
     a, b = wanted.astype(np.float64), value.astype(np.float64)
-    finite = np.isfinite(a) & np.isfinite(b)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return [Refuted(old, tensor.name, np.inf)]
+    finite = np.isfinite(a)
+    if not np.array_equal(finite, np.isfinite(b)):
+        return np.inf
     largest = float(np.abs(a - b)[finite].max(initial=0))
-    if tensor.quantization is None and "float" in tensor.dtype:
-        largest /= float(np.abs(a[finite]).max(initial=0)) or 1.0
-        return [Refuted(old, tensor.name, largest)] if largest > _FLOAT else []
-    return [Refuted(old, tensor.name, largest)] if largest > steps else []
+    is_float = tensor.quantization is None and "float" in tensor.dtype
+    return largest / (float(np.abs(a[finite]).max(initial=0)) or 1.0) if is_float else largest

@@ -1,4 +1,4 @@
-"""Correspondences in files: written, read, verified in values; false and damaged ones are refused."""
+"""Correspondences in files: written, and verified in values; false ones are refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from qconvert import Graph, convert, load
 from qconvert.conversion.verifying import random_inputs
-from qconvert.errors import InvalidModelError
-from qconvert.graph.metadata import CORRESPONDENCE, VERSION
-from qconvert.rewriting.claims import read_claims, verify
+from qconvert.graph.correspondence import GONE, Correspondence, Relation
+from qconvert.graph.metadata import CORRESPONDENCE, origin
+from qconvert.rewriting.claims import verify
 
 pytestmark = pytest.mark.formats
 
@@ -26,6 +26,17 @@ def converted(name: str, suffix: str, folder: Path, **options: Any) -> tuple[Gra
     source, written = FIXTURES / name, folder / f"result{suffix}"
     convert(source, written, force=True, **options)
     return load(source), load(written)
+
+
+def read_claims(result: Graph) -> Correspondence:
+    """What the metadata of a result say; a tensor that the result does not name is gone."""
+    document = json.loads(origin(result.metadata).get(CORRESPONDENCE, '{"tensors": {}, "gone": []}'))
+    entries = {
+        name: Relation(entry["tensor"], tuple(entry.get("permutation", ())), entry.get("shift"))
+        for name, entry in document["tensors"].items()
+    }
+    found = {name: item if item.tensor in result else GONE for name, item in (dict.fromkeys(document["gone"], GONE) | entries).items()}
+    return {name: item for name, item in found.items() if item != Relation(name)}
 
 
 @pytest.mark.parametrize(("name", "suffix", "target"), [
@@ -41,7 +52,7 @@ def converted(name: str, suffix: str, folder: Path, **options: Any) -> tuple[Gra
 ])  # fmt: skip
 def test_what_a_conversion_claims_holds(name: str, suffix: str, target: str, tmp_path: Path) -> None:
     source, result = converted(name, suffix, tmp_path, target=target)
-    claims = read_claims(source, result)
+    claims = read_claims(result)
     inputs = random_inputs(source, np.random.default_rng(0))
     assert verify(source, result, claims, inputs, steps=1.0) == ()
     related = [name for name in source.tensors if claims.get(name) is None and name in result]
@@ -76,24 +87,9 @@ def test_false_claims_are_refuted(tmp_path: Path) -> None:
         if made == document:
             continue
         false = replace(result, metadata={**result.metadata, CORRESPONDENCE: json.dumps(made)})
-        claims = read_claims(source, false)
-        if claims == read_claims(source, result):
+        claims = read_claims(false)
+        if claims == read_claims(result):
             continue
         tried += 1
         assert verify(source, false, claims, inputs, steps=1.0), made["tensors"]
     assert tried >= 50
-
-
-@pytest.mark.parametrize("text", [
-    "[]", "{", '{"schema": 2, "tensors": {}, "gone": []}', '{"schema": 1, "tensors": {}}', '{"schema": 1, "tensors": [], "gone": []}',
-    '{"schema": 1, "tensors": {}, "gone": [1]}', '{"schema": 1, "tensors": {"nothing": {"tensor": "nothing"}}, "gone": []}',
-    '{"schema": 1, "tensors": {"INPUT": {"tensor": "INPUT", "permutation": [0, 0, 1, 2]}}, "gone": []}',
-    '{"schema": 1, "tensors": {"INPUT": {"tensor": "INPUT", "permutation": [1, 0]}}, "gone": []}',
-    '{"schema": 1, "tensors": {"INPUT": {"tensor": "INPUT", "shift": 0.5}}, "gone": []}',
-    '{"schema": 1, "tensors": {"INPUT": {"tensor": "INPUT", "also": 1}}, "gone": []}',
-])  # fmt: skip
-def test_damaged_claims_are_refused(text: str) -> None:
-    source = load(FIXTURES / "tiny_resnet_cifar10_int8.tflite")
-    false = replace(source, metadata={VERSION: "1", CORRESPONDENCE: text.replace("INPUT", source.inputs[0])})
-    with pytest.raises(InvalidModelError):
-        read_claims(source, false)
