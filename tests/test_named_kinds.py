@@ -78,7 +78,6 @@ _ABOUT = {
     "passes/matmul_to_gemm.py": "MatMul with constant weights is Gemm",
     "passes/merge_reshapes.py": "one Reshape for several",
     "passes/separate_pads.py": "a Pad before SpaceToBatch",
-    "passes/movement_in_float.py": "what PyTorch's functions do on integers of few bits",
     "passes/pool_to_mean.py": "global pooling is a mean",
     "passes/quantize_operands.py": "products of data with a real constant",
     "passes/real_recurrence.py": "an LSTM on integers as one in float",

@@ -78,6 +78,12 @@ def canonical_dtype(dtype: np.dtype[Any]) -> str:
     return _CANONICAL_NAMES.get(name, name)
 
 
+def fits_dtype(data: Array, dtype: str) -> bool:
+    """Whether numbers are integers of a type."""
+    low, high = integer_range(dtype)
+    return bool(np.isfinite(data).all() and (data == np.round(data)).all() and (data >= low).all() and (data <= high).all())
+
+
 def integer_range(dtype: str) -> tuple[int, int]:
     """The smallest and largest stored value of an integer dtype, or of a float of 4 or 8 bits."""
     return _RANGES[dtype] if dtype in _RANGES else SMALL_FLOATS[dtype]
@@ -205,6 +211,13 @@ class Quantization:
         """One scale for each index along `axis`; `zero_point` is one value for all or one each."""
         scale = np.asarray(scale, np.float32)
         return cls(scale, np.broadcast_to(np.asarray(zero_point, np.int64), scale.shape).copy(), axis)
+
+    @classmethod
+    def of_channels(cls, scale: Array, zero_point: Array, axis: int) -> Quantization:
+        """Scales and zero points, one for all or one each for the channels along `axis`: per tensor where both are one."""
+        count = max(scale.size, zero_point.size)
+        scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, zero_point))
+        return cls(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
 
     @property
     def is_per_tensor(self) -> bool:

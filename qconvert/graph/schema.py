@@ -81,6 +81,16 @@ class Tensor:
         """The quantization, if it is one for the whole tensor."""
         return self.quantization if self.quantization is not None and self.quantization.is_per_tensor else None
 
+    def require_quantization(self) -> Quantization:
+        """The quantization of a tensor that has one.
+
+        Raises:
+            InvalidGraphError: it holds plain numbers.
+        """
+        if self.quantization is None:
+            raise InvalidGraphError("has no quantization", where=repr(self.name), rule="not-quantized")
+        return self.quantization
+
     @property
     def rank(self) -> int | None:
         return None if self.shape is None else len(self.shape)
@@ -179,9 +189,22 @@ class Op:
         """What it came from, or its kind where it came from no operator of a source."""
         return self.source or self.kind
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its tensors, those of absent ones ("") too: inputs, then outputs."""
+        return self.inputs + self.outputs
+
+    def input(self, index: int) -> str:
+        """The tensor that is input `index`, which may be an optional one; "" if it is absent."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
     def has(self, index: int) -> bool:
         """Whether input `index`, which may be an optional one, is there."""
-        return index < len(self.inputs) and bool(self.inputs[index])
+        return bool(self.input(index))
+
+    def derive(self, kind: str, inputs: tuple[str, ...], outputs: tuple[str, ...], /, **attributes: Attribute) -> Op:
+        """A further operator that comes from the same operator of the source file."""
+        return Op(kind, inputs, outputs, attributes, self.source)
 
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})
@@ -238,6 +261,13 @@ class Producers(dict[str, Op]):
         """The operator that writes `name`, of one of `kinds` if these are given; None if there is none."""
         op = self.get(name)
         return op if op is not None and (not kinds or op.kind in kinds) else None
+
+
+class Consumers(dict[str, list[Op]]):
+    """The operators that read each tensor, by its name, in order, once for each time they read it; none where nothing does."""
+
+    def __missing__(self, name: str) -> list[Op]:
+        return []
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -334,9 +364,9 @@ class Graph:
         """The operator that writes each tensor; graph inputs and constants are absent."""
         return Producers((name, op) for op in self.ops for name in op.outputs if name)
 
-    def consumers(self) -> dict[str, list[Op]]:
+    def consumers(self) -> Consumers:
         """The operators that read each tensor, in order, once for each time they read it."""
-        found: dict[str, list[Op]] = {}
+        found = Consumers()
         for op in self.ops:
             for name in op.inputs:
                 if name:

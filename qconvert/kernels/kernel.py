@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.errors import OptionError
 
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
-    from qconvert.graph import Array, Graph, Op, Quantization
+    from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 
 
 #: (graph, operator) -> words; "" if there is nothing to say.
@@ -271,7 +271,7 @@ class Kernels:
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
-        return ((kind, types) for kind in self._rows_by_kind if (types := self.types(kind)) is not None)
+        return ((kind, types) for kind in self._rows_by_kind if (types := self._types_of_kind(kind)) is not None)
 
     @property
     def known(self) -> bool:
@@ -283,6 +283,10 @@ class Kernels:
         """The kinds that have no kernel at all."""
         return tuple(kind for kind, rows in self._rows_by_kind.items() if rows[0].runs == "nothing")
 
+    def lacks(self, op: Op) -> bool:
+        """Whether there is no kernel at all for an operator's kind."""
+        return op.kind in self.missing
+
     def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
         """The rows that name a kind."""
         return self._rows_by_kind_and_runs.get((kind, runs), ())
@@ -291,8 +295,11 @@ class Kernels:
         """Return the kinds of the integer kernels for which `which` is true."""
         return list(dict.fromkeys(kind for row in self.rows if row.runs == "integers" and which(row) for kind in row.kinds))
 
-    def types(self, kind: str) -> tuple[str, ...] | None:
-        """The types of data for which a kind has an integer kernel; none for all, None where it has no such kernel."""
+    def types(self, op: Op) -> tuple[str, ...] | None:
+        """The types of data for which an operator's kind has an integer kernel; none for all, None where it has no such kernel."""
+        return self._types_of_kind(op.kind)
+
+    def _types_of_kind(self, kind: str) -> tuple[str, ...] | None:
         rows = [row for row in self._rows_for(kind) if row.runs == "integers"]
         if not rows or kind in self.missing:
             return None
@@ -313,6 +320,14 @@ class Kernels:
     def fixed_qparams(self, kind: str, dtype: str) -> tuple[float, int] | None:
         """Return scale and zero point that the results of a kind must have; None if any."""
         return next((row.result[dtype] for row in self.rows_of_kind(kind) if dtype in row.result), None)
+
+    def fixed_result(self, graph: Graph, op: Op) -> tuple[Tensor, Quantization] | None:
+        """Return the quantized result of an operator, and the quantization that its kernel fixes for that; None if it fixes none."""
+        from qconvert.graph import Quantization
+
+        result = graph[op.name] if any(op.outputs[:1]) else None
+        fixed = None if result is None or result.quantization is None else self.fixed_qparams(op.kind, result.dtype)
+        return None if result is None or fixed is None else (result, Quantization.per_tensor(*fixed))
 
     def one_quantization(self, kind: str, dtype: str) -> str:
         """Which sides must have one scale and zero point: "all", "data", or "" for none."""

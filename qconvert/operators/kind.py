@@ -134,6 +134,8 @@ class Kind:
         affine: of an operator on data and a constant: (place of the constant, its values) -> the factor of the data and what is added to
             them; None where the result is no such sum, or for all of its operators.
         sum_sign: 1 of a sum of two operands, -1 of a difference, 0 of all else.
+        product_sign: 1 of a product of two operands, -1 of a quotient, 0 of all else.
+        power: of functions that are a power of their data, which one (2 of Square, -0.5 of Rsqrt); 0 of all else.
         cancels_below: of functions whose float kernels lose digits where terms cancel: how large a result is taken to be at least where
             those of two runtimes are compared.
         float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
@@ -180,6 +182,8 @@ class Kind:
     compares: bool = False
     affine: Affine | None = None
     sum_sign: int = 0
+    product_sign: int = 0
+    power: float = 0.0
     cancels_below: float = 0.0
     float_kind: str = ""
     recurs: bool = False
@@ -272,6 +276,11 @@ class Kind:
     def sums_all_weights(self) -> bool:
         """Whether each of its sums has all weights of an output channel, so that a shift of the data adds one number to them."""
         return self.sums_products and not self.spreads
+
+    @property
+    def convolves(self) -> bool:
+        """Whether each of its results is the sum of the products of a window of its data and all weights of a channel (Conv)."""
+        return self.has_windows and self.sums_all_weights
 
     @property
     def is_matrix_product(self) -> bool:

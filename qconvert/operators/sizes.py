@@ -28,6 +28,11 @@ MAX_RANK = 64
 _MOST_INTEGERS = 2**16
 
 
+def reshape_sizes(shape: Shape) -> list[int]:
+    """What a Reshape to a shape is given: -1 for a size that is known only when the model runs."""
+    return [-1 if isinstance(size, str) else size for size in shape]
+
+
 def failure(op: Op, reason: str, *, rule: str) -> InvalidGraphError:
     """The error for inputs or attributes that contradict each other."""
     return InvalidGraphError(reason, where=op.location, rule=rule)

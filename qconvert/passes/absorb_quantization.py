@@ -53,8 +53,8 @@ def _remove_identities(graph: Graph) -> Graph:
     """Give each value one name; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("Identity", "Cast"):
-        if op.outputs[0] not in graph.public and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]):
-            rewriter.forward(op.outputs[0], op.inputs[0])
+        if op.name not in graph.public and graph[op.inputs[0]].shares_quantization(graph[op.name]):
+            rewriter.forward(op.name, op.inputs[0])
             rewriter.remove(op)
     return rewriter.finish()
 
@@ -64,7 +64,7 @@ def _quantize_constants(graph: Graph) -> Graph:
     rewriter = Rewriter(graph)
     known = KnownValues(graph.tensors, rewriter.producers)
     for op in rewriter.of_kind("Quantize"):
-        result = graph[op.outputs[0]]
+        result = graph[op.name]
         data = known.get(op.inputs[0])
         if data is None or result.quantization is None or result.dtype.startswith("float") or canonical_dtype(data.dtype) != "float32":
             continue
@@ -78,7 +78,7 @@ def _merge_equal(graph: Graph) -> Graph:
     rewriter = Rewriter(graph)
     first: dict[tuple[object, ...], str] = {}
     for op in rewriter.of_kind("Quantize", "Dequantize"):
-        result = graph[op.outputs[0]]
+        result = graph[op.name]
         key = (kind_of(op), rewriter.resolve(op.inputs[0]), result.dtype, result.quantization and result.quantization.key)
         if key in first and result.name not in graph.public:
             rewriter.forward(result.name, first[key])
@@ -106,15 +106,14 @@ def fuse_clips(graph: Graph) -> Graph:
         if clipped is not None:
             rewriter.replace(maker, clipped)
             rewriter.remove(op)
-            fused[clipped.outputs[0]] = maker, clipped
+            fused[clipped.name] = maker, clipped
     return rewriter.finish()
 
 
 def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
-    source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
-    q = source.quantization
-    if q is None or not q.is_per_tensor or not source.shares_quantization(result):
+    source, result = graph[clip.inputs[0]], graph[clip.name]
+    if source.per_tensor is None or not source.shares_quantization(result):
         return None
     if len(writer.outputs) != 1 or writer.attributes.get("arithmetic"):
         return None

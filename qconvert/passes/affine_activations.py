@@ -41,9 +41,8 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> PassResult:
 
 def _choose_affine(tensor: Tensor, interval: Interval) -> Quantization | None:
     """Return a finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
-    q = tensor.quantization
-    assert q is not None
-    if not q.is_per_tensor or q.point != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:
+    q = tensor.per_tensor
+    if q is None or q.point != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:
         return None
     low, high = integer_range(tensor.dtype)
     scale = q.step

@@ -7,7 +7,7 @@ operators that keep them, where the option fill says so. What lacks an entry sta
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,7 +117,7 @@ class _Encoding(Rewriter):
 
     def _take(self, name: str, encoding: Encoding) -> None:
         tensor = self._require_float(name)
-        op = next(iter(self.readers.get(name, ())), None)
+        op = next(iter(self.readers[name]), None)
         index = op.inputs.index(name) if op is not None else 0
         quantization, integers = fit_encoding(encoding, tensor, op, index, self._dtype)
         if tensor.is_constant:
@@ -129,9 +129,9 @@ class _Encoding(Rewriter):
         """Put weights without an entry, of layers whose data have one, on int8 quantizations; return their names."""
         made = []
         for op in self.graph.ops:
-            if not kind_of(op).sums_products or (op.outputs[0], 1) in self._operands:
+            if not kind_of(op).sums_products or (op.name, 1) in self._operands:
                 continue
-            if op.inputs[0] not in self.quantizations and (op.outputs[0], 0) not in self._operands:
+            if op.inputs[0] not in self.quantizations and (op.name, 0) not in self._operands:
                 continue
             tensor = self.graph[op.inputs[1]]
             if tensor.data is None or tensor.dtype != "float32" or tensor.name in self._constants or (tensor.rank or 0) < 2:
@@ -151,7 +151,7 @@ class _Encoding(Rewriter):
         for op in self:
             inputs = [real.get(name, name) for name in op.inputs]
             for index in range(len(inputs)):
-                if (op.outputs[0], index) in self._operands:
+                if (op.name, index) in self._operands:
                     inputs[index] = self._operand(op, index, inputs[index])
             graded = [name for name in op.outputs if name in self.quantizations]
             computed = {name: self.add(f"{name}/computed", self.graph[name]) for name in graded}
@@ -185,10 +185,10 @@ class _Encoding(Rewriter):
 
     def _operand(self, op: Op, index: int, name: str) -> str:
         """Round one operator's input for it alone; return the name of its float values."""
-        quantization, integers = self._operands[op.outputs[0], index]
+        quantization, integers = self._operands[op.name, index]
         tensor = self.graph[op.inputs[index]]
         if not tensor.is_constant:
-            return self._emit_qdq(f"{tensor.name}/{op.outputs[0]}", name, quantization, keeps_name=False, like=tensor)
+            return self._emit_qdq(f"{tensor.name}/{op.name}", name, quantization, keeps_name=False, like=tensor)
         stored = self.fresh(f"{tensor.name}/quantized")
         if self.is_read_once(tensor.name):
             self.relate(tensor.name, stored)
@@ -273,22 +273,21 @@ def _propagate_forward(graph: Graph, op: Op, quantizations: MutableMapping[str, 
     if not kind_of(op).keeps_range:
         return []
     data = [name for name in kind_of(op).data(op) if _is_float_activation(graph, name)]
-    held = [quantizations.get(name) for name in data]
-    first = held[0] if held else None
-    if first is None or first.quantization.axis is not None or any(item != first for item in held):
-        return []
-    new = [name for name in kind_of(op).results_of(op) if name and name not in quantizations and _is_float_activation(graph, name)]
-    quantizations.update(dict.fromkeys(new, first))
-    return new
+    return _propagate(graph, quantizations, data, kind_of(op).results_of(op))
 
 
 def _propagate_backward(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
     if kind_of(op).rule != "move" and not (kind_of(op).chooses and kind_of(op).keeps_range):
         return []
-    held = [quantizations.get(name) for name in kind_of(op).results_of(op) if name]
+    return _propagate(graph, quantizations, list(filter(None, kind_of(op).results_of(op))), kind_of(op).data(op))
+
+
+def _propagate(graph: Graph, quantizations: MutableMapping[str, QParams], given: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """Give float activations the one quantization that others have, if they lack one; return their names."""
+    held = [quantizations.get(name) for name in given]
     first = held[0] if held else None
     if first is None or first.quantization.axis is not None or any(item != first for item in held):
         return []
-    new = [name for name in dict.fromkeys(kind_of(op).data(op)) if name not in quantizations and _is_float_activation(graph, name)]
+    new = [name for name in dict.fromkeys(taken) if name and name not in quantizations and _is_float_activation(graph, name)]
     quantizations.update(dict.fromkeys(new, first))
     return new

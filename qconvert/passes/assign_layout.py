@@ -28,6 +28,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED, read_names
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.passes.layout.operators import Role, data_inputs, permute_op, permute_tensor, role
 from qconvert.plugins import PassResult, Target
@@ -68,12 +69,12 @@ def _restore_transposes(graph: Graph, perm: tuple[int, ...]) -> Graph:
     back = _invert(perm)
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("Reshape"):
-        source, result = graph[op.inputs[0]].shape, graph[op.outputs[0]].shape
+        source, result = graph[op.inputs[0]].shape, graph[op.name].shape
         if source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
             continue
         for order in (back, perm):
             if tuple(source[axis] for axis in order) == result and _is_trivial(graph[op.inputs[0]], order):
-                rewriter.replace(op, Op("Transpose", op.inputs[:1], op.outputs, {"perm": order}, op.source))
+                rewriter.replace(op, op.derive("Transpose", op.inputs[:1], op.outputs, perm=order))
                 break
     return rewriter.finish()
 
@@ -129,7 +130,7 @@ class _Labels:
             return
         node = self._flow.node() if kind is Role.FREE else kind.value
         if kind is Role.FREE and "data_format" in op.attributes:
-            self._flow.edge(0, node, _other_layout_cost(graph[op.outputs[0]]))
+            self._flow.edge(0, node, _other_layout_cost(graph[op.name]))
         self._reads[id(op)] = self._writes[id(op)] = node
 
     def _add_transpose(self, graph: Graph, op: Op) -> None:
@@ -151,7 +152,7 @@ class _Labels:
                 continue
             producer = rewriter.producers.get(tensor.name)
             writer = io_label if producer is None else self._writes[id(producer)]
-            reading = rewriter.readers.get(tensor.name, ())
+            reading = rewriter.readers[tensor.name]
             readers = {self._reads[id(op)] if tensor.name in data_inputs(graph, op) else 0 for op in reading}
             if tensor.name in graph.public:
                 readers.add(io_label)
@@ -245,7 +246,7 @@ class _Layout(Rewriter):
         if op.kind == "Reshape" and self._reads_any_layout(op):
             label = 0 if (op.inputs[0], 0) in self._stored else 1
             names = [self._stored[op.inputs[0], label], *op.inputs[1:]]
-            self.replace(op, replace(op, inputs=tuple(names), outputs=(self._define(op.outputs[0], 0),)))
+            self.replace(op, replace(op, inputs=tuple(names), outputs=(self._define(op.name, 0),)))
             return
         changed = permute_op(self.graph, op, self._perm, self._wanted, self._constant) if label else op
         data = data_inputs(self.graph, op)
@@ -268,15 +269,15 @@ class _Layout(Rewriter):
         total = tuple(range(self._rank))
         for step in steps:
             total = tuple(total[axis] for axis in step)
-        new = self._define(op.outputs[0], label)
+        new = self._define(op.name, label)
         if total != tuple(range(self._rank)):
-            self.replace(op, self._turn(op.outputs[0], have, new, total, op.source))
+            self.replace(op, self._turn(op.name, have, new, total, op.source))
         elif new in self.graph.public:
-            self.replace(op, Op("Identity", (have,), (new,), {}, op.source))
+            self.replace(op, op.derive("Identity", (have,), (new,)))
         else:
             self.remove(op)
-            self.relate(op.outputs[0], have, permutation=self._perm if label else ())
-            self._stored[op.outputs[0], label] = have
+            self.relate(op.name, have, permutation=self._perm if label else ())
+            self._stored[op.name, label] = have
 
     def _turn(self, name: str, have: str, new: str, perm: tuple[int, ...], source: str = "") -> Op:
         """Return the Transpose of a form of the tensor `name` to another, or a Reshape where no data move."""
@@ -284,7 +285,7 @@ class _Layout(Rewriter):
         symbols = [size for size in shape if isinstance(size, str)]
         if not _is_trivial(self[have], perm) or len(symbols) > 1:
             return Op("Transpose", (have,), (new,), {"perm": perm}, source)
-        sizes = np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
+        sizes = np.array(reshape_sizes(shape), np.int64)
         return Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,), {}, source)
 
     def _deliver(self, name: str) -> None:

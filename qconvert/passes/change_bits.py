@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.arithmetic.storage import bit_width
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.passes.linear import BiasQuantizations, WeightUse, quantized_bias
+from qconvert.passes.linear import BiasQuantizations, WeightUse
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, least_loss_ratio, least_loss_scale, middle, tensor_cost
 from qconvert.passes.quantizations.weights_and_networks import (
@@ -32,6 +32,7 @@ from qconvert.passes.quantizations.weights_and_networks import (
 )
 from qconvert.passes.stored_types import SIGNED, UNSIGNED
 from qconvert.plugins import Change, PassResult, Target
+from qconvert.rewriting.requantize import quantized_bias
 
 
 def run(
@@ -125,8 +126,8 @@ def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block
 
 def _widen(weights: Tensor, dtype: str) -> Rescaled:
     """Return the same integers, scales and zero points in a wider type."""
-    assert weights.quantization is not None and weights.data is not None
-    count = weights.quantization.scale.size
+    assert weights.data is not None
+    count = weights.require_quantization().scale.size
     return Rescaled(replace(weights, dtype=dtype, data=weights.data.astype(numpy_dtype(dtype))), None, count, count)
 
 

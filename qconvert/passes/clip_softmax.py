@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 
 from qconvert.errors import format_count
-from qconvert.graph import Graph, Op, drop_keys
+from qconvert.graph import Graph, drop_keys
 from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
@@ -30,9 +30,9 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         return graph, ()
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind(*_KINDS):
-        if not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
+        if not all(map(graph.is_quantized, (op.inputs[0], op.name))):
             continue
-        result = graph[op.outputs[0]]
+        result = graph[op.name]
         real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
         bounds = [bound if math.isfinite(bound) else None for bound in kind_of(op).interval(graph, op)]
@@ -40,5 +40,5 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         if KERNELS["onnxruntime:optimized"].fault(graph, op):
             clip = replace(clip, kind="Min", inputs=(values, clip.inputs[2]))
         in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
-        rewriter.replace(op, in_float, clip, Op("Quantize", (bounded,), (result.name,), {}, op.source))
+        rewriter.replace(op, in_float, clip, op.derive("Quantize", (bounded,), (result.name,)))
     return rewriter.finish_with(lambda count: f"{format_count(count, 'Softmax')} computed in float, and clipped")

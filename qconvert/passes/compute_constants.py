@@ -34,7 +34,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if target is None or graph.is_from(target.format):
         return graph, ()
     fixed, computed = _find_constant_tensors(graph)
-    read = {name for op in graph.ops if op.outputs[:1] and op.outputs[0] not in fixed for name in op.inputs}
+    read = {name for op in graph.ops if op.outputs[:1] and op.name not in fixed for name in op.inputs}
     wanted = [name for name in computed if name in read and name not in graph.public]
     values = _evaluate_constants(graph, fixed, wanted) if wanted else {}
     found, budget = {}, min(LARGEST, max(_SMALL, GROWTH * count_constant_bytes(graph)))
@@ -103,7 +103,7 @@ def _is_small(graph: Graph, op: Op) -> bool:
     if made is None:
         return False
     terms = math.prod(graph[op.inputs[1]].static_shape or (1,)) if kind_of(op).sums_products else 1
-    size = made // numpy_dtype(graph[op.outputs[0]].dtype).itemsize
+    size = made // numpy_dtype(graph[op.name].dtype).itemsize
     return made <= max(LARGEST, _UNPACKED * (given or 0)) and size * terms <= _MOST_WORK
 
 

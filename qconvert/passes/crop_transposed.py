@@ -26,7 +26,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _crop(rewriter: Rewriter, op: Op) -> None:
-    result = rewriter.graph[op.outputs[0]]
+    result = rewriter.graph[op.name]
     if result.shape is None:
         return
     first, pads = 1 if op["data_format"] == "channels_last" else 2, explicit_pads(op, len(result.shape) - 2)
@@ -42,5 +42,5 @@ def _crop(rewriter: Rewriter, op: Op) -> None:
     whole = rewriter.add(f"{result.name}/whole", result, shape=tuple(wide))
     equal = tuple(min(low, high) for low, high in pads)
     bounds = [rewriter.constant(f"{result.name}/{name}", values) for name, values in (("starts", starts), ("ends", ends), ("axes", axes))]
-    cropped = Op("Slice", (whole, *bounds), (result.name,), {}, op.source)
+    cropped = op.derive("Slice", (whole, *bounds), (result.name,))
     rewriter.replace(op, replace(op.with_attributes(pads=(*equal, *equal)), outputs=(whole,)), cropped)

@@ -37,12 +37,12 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         bounds = _bounds(graph, op, rewriter.readers)
         if bounds is None:
             continue
-        result = graph[op.outputs[0]]
+        result = graph[op.name]
         bounds = _round_bounds(result, bounds) if op.kind in bounded or _is_upper_bound_needed(result, bounds) else bounds
         inner = rewriter.add(f"{result.name}/unlimited", result)
         bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
         if bounds == _RELU:
-            limited = Op("Relu", (inner,), (result.name,), {}, op.source)
+            limited = op.derive("Relu", (inner,), (result.name,))
         else:
             limited = rewriter.clip(inner, bounds, result.name, op.source)
         rewriter.replace(op, replace(bare, outputs=(inner,)), limited)
@@ -53,12 +53,11 @@ def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds
     """Return the real range that an operator's activation, or the quantization of its result, leaves; None where neither says anything."""
     if not kind_of(op).fuses_activation or len(op.outputs) != 1:
         return None
-    result = graph[op.outputs[0]]
-    bounds = activation_bounds(op)
-    if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
-        return bounds if op["activation"] else None
-    if bounds == (None, None) and not kind_of(op).keeps_range and not _is_only_clipped(readers.get(result.name, ())):
-        lowest, _ = affine_range(result.quantization, result.dtype)
+    result = graph[op.name]
+    bounds, q = activation_bounds(op), result.per_tensor
+    is_unlimited = bounds == (None, None) and "int" in result.dtype
+    if q is not None and is_unlimited and not kind_of(op).keeps_range and not _is_only_clipped(readers[result.name]):
+        lowest, _ = affine_range(q, result.dtype)
         return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
     return bounds if op["activation"] else None
 
@@ -70,16 +69,15 @@ def _is_only_clipped(readers: Sequence[Op]) -> bool:
 
 def _is_upper_bound_needed(result: Tensor, bounds: Bounds) -> bool:
     """Whether an upper bound is below the quantization's largest value, where saturation does not stand for it."""
-    q = result.quantization
-    return q is not None and q.is_per_tensor and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
+    q = result.per_tensor
+    return q is not None and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
 
 
 def _round_bounds(result: Tensor, bounds: Bounds) -> Bounds:
     """Return the bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next
     number is not."""
-    q = result.quantization
-    if q is None or not q.is_per_tensor:
+    q = result.per_tensor
+    if q is None:
         return bounds
-    scale, zero_point = q.step, q.point
-    low, high = (np.float32((code - zero_point) * scale) for code in clip_range(result, bounds))
+    low, high = (np.float32((code - q.point) * q.step) for code in clip_range(result, bounds))
     return float(low), float(np.nextafter(high, np.float32(np.inf)) if high == 6 else high)

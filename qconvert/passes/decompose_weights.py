@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.arithmetic.storage import fits_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of, output_axis
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
@@ -40,11 +41,11 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
 
 def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     graph, readers = rewriter.graph, rewriter.readers
-    tensor, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    tensor, result = graph[op.inputs[0]], graph[op.name]
     q = tensor.quantization
     if not tensor.is_constant or tensor.dtype not in DECOMPOSED_TYPES or result.dtype != "float32" or q is None or q.block_size:
         return False
-    if any(kind_of(reader).spreads for reader in readers.get(result.name, ())):
+    if any(kind_of(reader).spreads for reader in readers[result.name]):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
@@ -56,12 +57,12 @@ _SMALLEST_BLOCK = 16
 def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
     """Whether weights are those of products alone that MatMulNBits computes from the integers: its blocks divide their rows."""
     weights = rewriter.graph[op.inputs[0]]
-    readers = rewriter.readers.get(op.outputs[0], ())
+    readers = rewriter.readers[op.name]
     if weights.dtype not in ("int8", "uint8") or weights.rank != 2 or weights.static_shape is None:
         return False
     return all(
         kind_of(reader).is_matrix_product
-        and reader.inputs[1] == op.outputs[0]
+        and reader.inputs[1] == op.name
         and weights.static_shape[1 - output_axis(reader, 2)] % _SMALLEST_BLOCK == 0
         for reader in readers
     )
@@ -69,9 +70,8 @@ def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
 
 def _decompose_dequantize(rewriter: Rewriter, op: Op) -> Iterator[Op]:
     """Yield Cast, Sub if there are zero points, and Mul."""
-    weights, result = rewriter[op.inputs[0]], rewriter[op.outputs[0]]
-    quantization = weights.quantization
-    assert quantization is not None
+    weights, result = rewriter[op.inputs[0]], rewriter[op.name]
+    quantization = weights.require_quantization()
 
     def constant(values: Array, suffix: str) -> str:
         """Add scales or zero points in float32, along the weights' axis."""
@@ -80,12 +80,12 @@ def _decompose_dequantize(rewriter: Rewriter, op: Op) -> Iterator[Op]:
 
     rewriter.define(replace(weights, quantization=None), shift=0)
     value = rewriter.add(f"{result.name}/cast", result)
-    yield Op("Cast", (weights.name,), (value,), {"to": result.dtype}, op.source)
+    yield op.derive("Cast", (weights.name,), (value,), to=result.dtype)
     if not quantization.is_symmetric:
         shifted = rewriter.add(f"{result.name}/shifted", result)
-        yield Op("Sub", (value, constant(quantization.zero_point, "zero_point")), (shifted,), {}, op.source)
+        yield op.derive("Sub", (value, constant(quantization.zero_point, "zero_point")), (shifted,))
         value = shifted
-    yield Op("Mul", (value, constant(quantization.scale, "scale")), op.outputs, {}, op.source)
+    yield op.derive("Mul", (value, constant(quantization.scale, "scale")), op.outputs)
 
 
 def dequantized_casts(graph: Graph) -> Graph:
@@ -104,7 +104,7 @@ def dequantized_casts(graph: Graph) -> Graph:
         for op in match.ops:
             rewriter.remove(op)
         stored, last = rewriter.define(replace(weights, quantization=quantization), shift=0), match.named["last"]
-        rewriter.replace(last, Op("Dequantize", (stored,), last.outputs, {}, last.source))
+        rewriter.replace(last, last.derive("Dequantize", (stored,), last.outputs))
     return rewriter.finish()
 
 
@@ -120,13 +120,9 @@ def _quantization(graph: Graph, match: Match, weights: Tensor) -> Quantization |
     axis = _axis(weights.static_shape, factor, shift)
     if axis is None:
         return None
-    limits = np.iinfo(numpy_dtype(weights.dtype))
-    whole = np.isfinite(shift).all() and (shift == np.rint(shift)).all() and (shift >= limits.min).all() and (shift <= limits.max).all()
-    if not whole or not np.isfinite(factor).all() or not (factor > 0).all():
+    if not fits_dtype(shift, weights.dtype) or not (np.isfinite(factor) & (factor > 0)).all():
         return None
-    count = max(factor.size, shift.size)
-    scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (factor, shift))
-    return Quantization(scales, points.astype(np.int64), axis if count > 1 else None)
+    return Quantization.of_channels(factor, shift, axis)
 
 
 def _float_constant(graph: Graph, name: str) -> Array | None:

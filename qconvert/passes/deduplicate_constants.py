@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
+from itertools import islice
 
 import numpy as np
 
@@ -30,9 +31,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             rewriter.forward(copy.name, first.name)
             count += 1
             saved += 0 if copy.data is None else copy.data.nbytes
-    return (
-        (rewriter.finish(), (f"{count} constants ({saved:,} bytes) are copies of others and share their data",)) if count else (graph, ())
-    )
+    return rewriter.finish_with(lambda number: f"{number} constants ({saved:,} bytes) are copies of others and share their data", count)
 
 
 def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
@@ -52,12 +51,8 @@ def _form(tensor: Tensor) -> Hashable:
 
 def _sample(tensor: Tensor) -> bytes:
     assert tensor.data is not None
-    return _bits(np.asarray(list(_first(tensor.data)), tensor.data.dtype))
-
-
-def _first(data: Array) -> Iterable[object]:
-    """Yield up to _SAMPLE elements, without copying the rest of a view that is not contiguous."""
-    return (data[index] for index, _ in zip(np.ndindex(data.shape), range(_SAMPLE), strict=False))
+    places = islice(np.ndindex(tensor.data.shape), _SAMPLE)  # a view that is not contiguous is not copied as a whole
+    return _bits(np.asarray([tensor.data[place] for place in places], tensor.data.dtype))
 
 
 def _digest(tensor: Tensor) -> bytes:

@@ -131,7 +131,7 @@ class _Fitting(Rewriter):
         self.counts[("wider" if wider else "tensor") if fast else "decomposed"] += 1
         if not fast:  # what is decomposed is noted by the writer, as all is that ONNX decomposes
             return op
-        self.stated[op.outputs[0]] = str(op["arithmetic"])
+        self.stated[op.name] = str(op["arithmetic"])
         return op.with_attributes(arithmetic="dynamic_tensor")
 
     def to_tflite(self, op: Op, stated: str) -> Op:

@@ -16,8 +16,9 @@ from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
-from qconvert.passes.linear import BiasQuantizations, quantized_bias
+from qconvert.passes.linear import BiasQuantizations
 from qconvert.plugins import Change, Cost, PassResult, Target
+from qconvert.rewriting.requantize import quantized_bias
 
 #: PyTorch's engines whose layers add a real bias to the exact sum.
 _REAL = ("x86", "fbgemm", "onednn")
@@ -34,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     notes: list[Change | str] = []
     for op in biases:
         bias = quantized_bias(graph, op)
-        if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.outputs[0]].is_quantized:
+        if bias is None or bias.dtype != "float32" or bias.is_quantized or not graph[op.name].is_quantized:
             continue
         if target is not None and target.knows_kernels and target.judge(graph, replace(op, inputs=op.inputs[:2]), final=False).isolated_for:
             continue
@@ -58,8 +59,8 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
     """Return how many values changed, as float32, and the largest change in LSB."""
-    assert old.data is not None and new.quantization is not None
+    assert old.data is not None
     real = new.float_values()
-    scale, _ = scale_and_zero_point(new.quantization, old.data.shape)
+    scale, _ = scale_and_zero_point(new.require_quantization(), old.data.shape)
     error = np.abs(real - old.data) / scale
     return int((real.astype(np.float32) != old.data).sum()), float(error.max(initial=0))

@@ -21,33 +21,31 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     """Fold where weights and statistics are float32 constants and nobody else reads the convolution's result. Name what stays."""
     rewriter = Rewriter(graph)
     notes: list[str] = []
-    count = 0
     for op in rewriter.of_kind("BatchNormalization"):
         before = rewriter.producers.get(op.inputs[0])
         if before is None or not kind_of(before).has_weights or rewriter.is_replaced(before):
             continue
-        reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.outputs[0]) else "something else reads its input"
+        reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.name) else "something else reads its input"
         if reason:
             notes.append(f"{op} stays: {reason}")
             continue
         weights, bias = _fold_into_weights(graph, before, op)
         names = []
-        for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
-            wanted = f"{old}/batch_norm" if old else f"{op.outputs[0]}/{word}"
+        for old, data, word in ((before.inputs[1], weights, "weights"), (before.input(2), bias, "bias")):
+            wanted = f"{old}/batch_norm" if old else f"{op.name}/{word}"
             names.append(rewriter.replace_constant(old, Tensor("", "float32", data.shape, data), wanted))
         rewriter.replace(before, replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs))
         rewriter.remove(op)
-        count += 1
-    if not count:
-        return graph, tuple(notes)
-    note = f"{count} BatchNormalizations are folded into the weights before them; equal up to float32 rounding"
-    return rewriter.finish(), (note, *notes)
+    folded, note = rewriter.finish_with(
+        "{} BatchNormalizations are folded into the weights before them; equal up to float32 rounding".format
+    )
+    return folded, (*note, *notes)
 
 
 def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     """Return why a BatchNormalization cannot be folded; "" if it can."""
     what = f"the {before.kind} before it"
-    if any(graph[name].is_quantized for name in (*before.inputs, *before.outputs, *op.outputs) if name):
+    if any(graph[name].is_quantized for name in (*before.names, *op.outputs) if name):
         return f"{what} is quantized"
     if before["activation"]:
         return f"{what} has an activation"
@@ -57,7 +55,7 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     if before.attributes.get("data_format") not in (None, op["data_format"]):
         return "its layout differs from the convolution's"
     channels = graph[before.inputs[1]].shape
-    bias = graph.constant(before.inputs[2]) if before.has(2) else None
+    bias = graph.constant(before.input(2))
     if (
         not channels
         or any(graph[name].shape != channels[:1] for name in op.inputs[1:])
@@ -76,7 +74,7 @@ def _statistics(graph: Graph, op: Op) -> list[Array]:
 
 
 def _fold_into_weights(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
-    given = graph.constant(before.inputs[2]) if before.has(2) else None
+    old, added = (graph.constant(before.input(index)) for index in (1, 2))
     scale, offset, mean, variance = _statistics(graph, op)
-    weights, bias = fold_batch_norm(graph.constant(before.inputs[1]), given, scale, offset, mean, variance, float(op["epsilon"]))
+    weights, bias = fold_batch_norm(old, added, scale, offset, mean, variance, float(op["epsilon"]))
     return weights.astype(np.float32), bias.astype(np.float32)

@@ -19,6 +19,7 @@ from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import is_quantized
 
 #: How far the factors of Div and BatchNormalization may be from reciprocals of each other: a few roundings to float32.
 _ROUNDINGS = 2.0**-20
@@ -32,24 +33,22 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if target is None and VERSION in graph.metadata:
         return graph, ()
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter.of_kind("BatchNormalization"):
         between = _match_chain(rewriter, op)
         offset = _offset(graph, op, between) if between else None
         if offset is None:
             continue
         conv = between[0]
-        bias = rewriter.constant(f"{op.outputs[0]}/bias", offset)
+        bias = rewriter.constant(f"{op.name}/bias", offset)
         real = [rewriter.add_float(f"{name}/real", graph[name]) for name in conv.inputs[:2]]
-        literal = [Op("Dequantize", (old,), (new,), {}, conv.source) for new, old in zip(real, conv.inputs, strict=False)]
+        literal = [conv.derive("Dequantize", (old,), (new,)) for new, old in zip(real, conv.inputs, strict=False)]
         rewriter.replace(conv, *literal, replace(conv, inputs=(*real, bias), outputs=op.outputs))
         for item in (*between[1:], op):
             rewriter.remove(item)
-        count += 1
-    if not count:
+    if not rewriter.replaced:
         return graph, ()
     changed, _ = absorb_quantization.run(rewriter.finish(), target)
-    note = f"{count} divisions and BatchNormalizations of quantization-aware training are folded into the bias before them"
+    note = f"{rewriter.replaced} divisions and BatchNormalizations of quantization-aware training are folded into the bias before them"
     return changed, (f"{note}; equal up to float32 rounding",)
 
 
@@ -67,13 +66,12 @@ def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
     fits = (
         before is not None
         and kind_of(before).has_weights
-        and graph[before.inputs[0]].is_quantized
-        and graph[before.inputs[1]].is_quantized
-        and not graph[before.outputs[0]].is_quantized
+        and is_quantized(graph, before)
+        and not graph[before.name].is_quantized
         and not before.attributes.get("activation")
         and before.attributes.get("data_format") in (None, op["data_format"])
         and any(not kind_of(item).sum_sign for item in found)
-        and all(rewriter.is_read_once(item.outputs[0]) for item in (before, *found))
+        and all(rewriter.is_read_once(item.name) for item in (before, *found))
     )
     return [before, *found] if fits and before is not None else []
 
@@ -92,7 +90,7 @@ def _affine_step(graph: Graph, op: Op) -> tuple[Array, Array] | None:
 def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     """Return what is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
     conv = between[0]
-    shape = graph[conv.outputs[0]].shape
+    shape = graph[conv.name].shape
     statistics = [graph.constant(name) for name in op.inputs[1:5]]
     given = graph[conv.inputs[2]] if conv.has(2) else None
     if shape is None or any(item is None or item.dtype != np.float32 for item in statistics) or len(shape) < 2:

@@ -30,14 +30,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)
     graph, fused = _fuse(graph)
-    notes = []
-    if joined:
-        notes.append(f"{joined} Relu and Clip operators are merged with the one after them")
-    if fused:
-        notes.append(f"{fused} Relu and Clip operators are fused into the operators before them")
-    if dropped:
-        notes.append(f"{dropped} Relu and Clip operators are removed, because quantization after them clips to the same range")
-    return graph, tuple(notes)
+    return graph, (*joined, *fused, *dropped)
 
 
 def _bounds(graph: Graph, op: Op) -> Bounds | None:
@@ -45,17 +38,17 @@ def _bounds(graph: Graph, op: Op) -> Bounds | None:
     return kind_of(op).limits(op, lambda name: None if graph[name].is_quantized else graph.constant(name))
 
 
-def _join(graph: Graph) -> tuple[Graph, int]:
+def _join(graph: Graph) -> PassResult:
     """Make one Clip of two that follow each other."""
     rewriter = Rewriter(graph)
     limits: dict[int, tuple[Bounds, str]] = {}  # what an operator becomes: its bounds, and its data
     for op in rewriter:
         bounds = _bounds(graph, op)
         before = rewriter.producers.get(op.inputs[0]) if bounds is not None else None
-        if bounds is None or before is None or not before.inputs or not rewriter.is_read_once(before.outputs[0]):
+        if bounds is None or before is None or not before.inputs or not rewriter.is_read_once(before.name):
             continue
         inner, data = limits.get(id(before), (_bounds(graph, before), before.inputs[0]))
-        tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]
+        tensors = [graph[name] for name in (data, before.name, op.name)]
         if inner is None or not all(tensor.shares_quantization(tensors[0]) for tensor in tensors):
             continue
         narrower = _intersect_bounds(inner, bounds)
@@ -65,8 +58,8 @@ def _join(graph: Graph) -> tuple[Graph, int]:
     for op in rewriter:
         if id(op) in limits:
             bounds, data = limits[id(op)]
-            rewriter.replace(op, rewriter.clip(data, bounds, op.outputs[0], op.source))
-    return rewriter.finish(), len(limits)
+            rewriter.replace(op, rewriter.clip(data, bounds, op.name, op.source))
+    return rewriter.finish_with("{} Relu and Clip operators are merged with the one after them".format, len(limits))
 
 
 def _intersect_bounds(first: Bounds, second: Bounds) -> Bounds | None:
@@ -76,22 +69,23 @@ def _intersect_bounds(first: Bounds, second: Bounds) -> Bounds | None:
     return None if lower is not None and upper is not None and lower > upper else (lower, upper)
 
 
-def _drop_implied(graph: Graph) -> tuple[Graph, int]:
+def _drop_implied(graph: Graph) -> PassResult:
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
         bounds = _bounds(graph, op)
-        if bounds is None or op.outputs[0] in graph.public:
+        if bounds is None or op.name in graph.public:
             continue
-        if {graph[name].dtype for name in (op.inputs[0], op.outputs[0])} != {"float32"}:  # or of an opaque operator's unknown type
+        if {graph[name].dtype for name in (op.inputs[0], op.name)} != {"float32"}:  # or of an opaque operator's unknown type
             continue
-        readers = rewriter.readers.get(op.outputs[0], ())
-        if readers and all(kind_of(reader).quantizes and _implies(graph[reader.outputs[0]], bounds) for reader in readers):
+        readers = rewriter.readers[op.name]
+        if readers and all(kind_of(reader).quantizes and _implies(graph[reader.name], bounds) for reader in readers):
             rewriter.remove(op)
-            rewriter.forward(op.outputs[0], op.inputs[0])
+            rewriter.forward(op.name, op.inputs[0])
             rewriter.forget(op.outputs)
             count += 1
-    return rewriter.finish(), count
+    note = "{} Relu and Clip operators are removed, because quantization after them clips to the same range".format
+    return rewriter.finish_with(note, count)
 
 
 def _implies(tensor: Tensor, bounds: Bounds) -> bool:
@@ -106,31 +100,24 @@ def _implies(tensor: Tensor, bounds: Bounds) -> bool:
     return (lower is None or bool((lowest >= lower).all())) and (upper is None or bool((highest <= upper).all()))
 
 
-def _fuse(graph: Graph) -> tuple[Graph, int]:
+def _fuse(graph: Graph) -> PassResult:
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter:
         bounds = _bounds(graph, op)
-        activation = _find_activation(bounds, graph[op.outputs[0]]) if bounds is not None else ""
+        activation = _find_activation(bounds, graph[op.name]) if bounds is not None else ""
         before = rewriter.producers.get(op.inputs[0]) if activation else None
-        if before is None or rewriter.is_replaced(before) or not _can_carry(before) or not rewriter.is_read_once(before.outputs[0]):
+        if before is None or rewriter.is_replaced(before) or not _can_carry(before) or not rewriter.is_read_once(before.name):
             continue
-        if _stays_equal(graph[op.inputs[0]], graph[op.outputs[0]], ACTIVATIONS[activation]):
+        if _stays_equal(graph[op.inputs[0]], graph[op.name], ACTIVATIONS[activation]):
             rewriter.replace(before, replace(before.with_attributes(activation=activation), outputs=op.outputs))
             rewriter.remove(op)
-            count += 1
-    return rewriter.finish(), count
+    return rewriter.finish_with("{} Relu and Clip operators are fused into the operators before them".format)
 
 
 def _find_activation(bounds: Bounds, tensor: Tensor) -> str:
     """Return the activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
-    q = tensor.quantization
     for name, limits in ACTIVATIONS.items():
-        if not name:
-            continue
-        if limits == bounds:
-            return name
-        if q is not None and q.is_per_tensor and clip_range(tensor, limits) == clip_range(tensor, bounds):
+        if name and (limits == bounds or (tensor.per_tensor is not None and clip_range(tensor, limits) == clip_range(tensor, bounds))):
             return name
     return ""
 

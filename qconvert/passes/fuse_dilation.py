@@ -19,9 +19,10 @@ from qconvert.graph import Graph, Op
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 
-_PLAIN = Pattern("BatchToSpace", Pattern("Conv", Pattern("SpaceToBatch", name="split"), name="conv"), name="join")
-_UNSQUEEZE = Pattern("Unsqueeze", Pattern("SpaceToBatch", name="split"), name="unsqueeze")
-_WIDE = Pattern("BatchToSpace", Pattern("Squeeze", Pattern("Conv", _UNSQUEEZE, name="conv"), name="squeeze"), name="join")
+_SPLIT = Pattern("SpaceToBatch", name="split")
+_PLAIN = Pattern("BatchToSpace", Pattern("Conv", _SPLIT, name="conv"), name="join")
+_WIDE_CONV = Pattern("Conv", Pattern("Unsqueeze", _SPLIT, name="unsqueeze"), name="conv")
+_WIDE = Pattern("BatchToSpace", Pattern("Squeeze", _WIDE_CONV, name="squeeze"), name="join")
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -49,7 +50,7 @@ def _axis(graph: Graph, op: Op, wide: str) -> int | None:
 def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[str, tuple[int, ...]] | None:
     """Return the dilations and pads of the one convolution; None if it is not one."""
     conv, split, join = named["conv"], named["split"], named["join"]
-    wide = {"unsqueeze": conv.inputs[0], "squeeze": conv.outputs[0]}
+    wide = {"unsqueeze": conv.inputs[0], "squeeze": conv.name}
     axes = {_axis(graph, named[name], tensor) for name, tensor in wide.items() if name in named}
     if len(axes) > 1 or None in axes:
         return None
@@ -87,13 +88,13 @@ def _fuse_convolution(rewriter: Rewriter, named: Mapping[str, Op], attributes: d
     graph, data, result = rewriter.graph, named["split"].inputs[0], named["join"].outputs[0]
     conv = named["conv"].with_attributes(**attributes)
     if "squeeze" not in named:
-        return [replace(conv, inputs=(data, *conv.inputs[1:]), outputs=(result,))]
+        return [replace(conv.with_input(0, data), outputs=(result,))]
     unsqueeze, squeeze = named["unsqueeze"], named["squeeze"]
-    axis = _axis(graph, unsqueeze, unsqueeze.outputs[0])
+    axis = _axis(graph, unsqueeze, unsqueeze.name)
     names = []
-    for name, other in ((unsqueeze.outputs[0], data), (conv.outputs[0], result)):
+    for name, other in ((unsqueeze.name, data), (conv.name, result)):
         shape = graph[other].shape
         whole = None if shape is None or axis is None else (*shape[:axis], 1, *shape[axis:])
         names.append(rewriter.add(f"{other}/wide", graph[name], shape=whole))
     steps = ((unsqueeze, data, names[0]), (conv, names[0], names[1]), (squeeze, names[1], result))
-    return [replace(op, inputs=(source, *op.inputs[1:]), outputs=(end,)) for op, source, end in steps]
+    return [replace(op.with_input(0, source), outputs=(end,)) for op, source, end in steps]

@@ -26,19 +26,10 @@ from qconvert.rewriting import Pattern, Rewriter, dequantized_source
 from qconvert.rewriting.drawn_patterns import draw_pattern
 
 _PLAIN = {"activation": ""}
-#: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them.
-_INTEGER_PRODUCT = Pattern(
-    "Mul",
-    Pattern(
-        "Cast",
-        Pattern("MatMulInteger|ConvInteger", Pattern("DynamicQuantizeLinear", name="rounding"), "weights", name="product"),
-        name="cast",
-        attributes={"to": "float32"},
-    ),
-    Pattern("Mul", name="scales", attributes=_PLAIN),
-    any_order=True,
-    attributes=_PLAIN,
-)
+#: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them, and their product with both scales.
+_INTEGERS = Pattern("MatMulInteger|ConvInteger", Pattern("DynamicQuantizeLinear", name="rounding"), "weights", name="product")
+_PRODUCT = Pattern("Cast", _INTEGERS, name="cast", attributes={"to": "float32"})
+_SCALED_PRODUCT = Pattern("Mul", _PRODUCT, Pattern("Mul", name="scales", attributes=_PLAIN), any_order=True, attributes=_PLAIN)
 
 
 def _round_data(low: float, high: float) -> Callable[..., Value]:
@@ -96,7 +87,7 @@ class _Fusing(Rewriter):
         if data:
             self.fused.add(id(maker))
             self._moved[name] = self.add(f"{name}/data", self.graph[name])
-            self.emit(replace(maker, inputs=(data, *maker.inputs[1:]), outputs=(self._moved[name],)))
+            self.emit(replace(maker.with_input(0, data), outputs=(self._moved[name],)))
             return self._moved[name]
         return ""
 
@@ -129,16 +120,16 @@ class _Fusing(Rewriter):
         if not data:
             return None
         self.fused.add(id(self.producers[op.inputs[1]]))
-        return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, weights.name, *op.inputs[2:]))
+        return op.with_attributes(arithmetic="dynamic_tensor").with_input(0, data).with_input(1, weights.name)
 
     def fuse_integer_product(self, op: Op) -> Op | None:
         """Return the operator of dynamic range that a DynamicQuantizeLinear, a product of integers, a Cast and this Mul by both scales are;
         None if it is no such Mul."""
-        match = self.match(_INTEGER_PRODUCT, op.name)
+        match = self.match(_SCALED_PRODUCT, op.name)
         if match is None:
             return None
         rounding, product, cast, scales = (match.named[word] for word in ("rounding", "product", "cast", "scales"))
-        if product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
+        if product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.name:
             return None
         others = [name for name in scales.inputs if name != rounding.outputs[1]]
         scale = self.graph.constant(others[0]) if len(others) == 1 else None
@@ -147,11 +138,11 @@ class _Fusing(Rewriter):
             return None
         whole = all(self.is_read_once(name) for name in (*product.outputs, *cast.outputs, *scales.outputs))
         weights = self._weights(product, scale, point, whole)
-        if not weights or self.graph[op.outputs[0]].shape != self.graph[product.outputs[0]].shape:
+        if not weights or self.graph[op.name].shape != self.graph[product.name].shape:
             return None
         self.fused.update(map(id, match.ops))
         attributes = {**product.attributes, "arithmetic": "dynamic_tensor"}
-        return Op(kind_of(product).float_kind, (rounding.inputs[0], weights), op.outputs, attributes, op.source)
+        return op.derive(kind_of(product).float_kind, (rounding.inputs[0], weights), op.outputs, **attributes)
 
     def _weights(self, product: Op, scale: Array, point: Array, whole: bool) -> str:
         """Return the name of the constant weights with their quantization; "" if they have none that fits.
@@ -169,9 +160,7 @@ class _Fusing(Rewriter):
             return ""
         if point.size not in (1, size) or not (np.isfinite(scale) & (scale > 0)).all():
             return ""
-        count = max(scale.size, point.size)
-        scales, points = (np.broadcast_to(values.reshape(-1), (count,)) for values in (scale, point))
-        quantization = Quantization(scales.astype(np.float32), points.astype(np.int64), axis if count > 1 else None)
+        quantization = Quantization.of_channels(scale, point, axis)
         if whole and self.is_read_once(name):
             return self.define(replace(tensor, quantization=quantization), shift=0)
         return self.add(f"{name}/weights", tensor, data=tensor.data, quantization=quantization)

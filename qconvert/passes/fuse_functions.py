@@ -75,7 +75,7 @@ class Recognizer:
         wanted = frozenset().union(*(way.functions for way in ways))
         ends: dict[int, Op] = {}
         for op in self._graph.ops:
-            if wanted.intersection(words_of(op)) and not self._graph[op.outputs[0]].is_quantized:
+            if wanted.intersection(words_of(op)) and not self._graph[op.name].is_quantized:
                 ends.update((id(end), end) for end in self._ends_of(op))
         parts: set[int] = set()
         for end in (op for op in reversed(self._graph.ops) if id(op) in ends and id(op) not in parts):
@@ -88,9 +88,9 @@ class Recognizer:
         """Yield the operators that may end the decomposition that one is in."""
         level = [op]
         for _ in range(_DEPTH):
-            level = [reader for item in level for reader in self._readers.get(item.outputs[0], ()) if reader.outputs][:_DEPTH]
+            level = [reader for item in level for reader in self._readers[item.name] if reader.outputs][:_DEPTH]
             yield from (reader for reader in level if kind_of(reader).affine is not None)
-            level = [reader for reader in level if not self._graph[reader.outputs[0]].is_quantized]
+            level = [reader for reader in level if not self._graph[reader.name].is_quantized]
 
     def _find_inner_ops(self, found: Op, end: Op) -> Iterator[Op]:
         """Yield the operators of a decomposition but for its end."""
@@ -124,7 +124,7 @@ class Recognizer:
 
     def _match_formula(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
         """Return the operator of a formula's kind that a result is; None if it is none."""
-        graph, result = self._graph, self._graph[end.outputs[0]]
+        graph, result = self._graph, self._graph[end.name]
         forms, tries = Forms(), 0
         constants = [name for name in cone if graph[name].data is not None and not graph[name].is_quantized]
         numbers, axes, inside = self._numbers(constants), self._axes(cone), frozenset(cone)

@@ -6,7 +6,6 @@ Exact: a convolution pads with real zero, which is the zero point that the Pad w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,9 +25,9 @@ def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> PassResult:
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter.of_kind("Pad"):
-        if op["mode"] != "constant" or op.outputs[0] in graph.public or not wanted(op):
+        if op["mode"] != "constant" or op.name in graph.public or not wanted(op):
             continue
-        readers = rewriter.readers.get(op.outputs[0], ())
+        readers = rewriter.readers[op.name]
         padded = [new for reader in readers if (new := _with_padding(graph, op, reader)) is not None]
         if not readers or len(padded) < len(readers):
             continue
@@ -36,12 +35,12 @@ def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> PassResult:
         for reader, new in zip(readers, padded, strict=True):
             rewriter.replace(reader, new)
         count += 1
-    return (rewriter.finish(), (f"{count} Pad operators are padding of the operators after them",)) if count else (graph, ())
+    return rewriter.finish_with("{} Pad operators are padding of the operators after them".format, count)
 
 
 def _pads_smallest(graph: Graph, op: Op) -> bool:
     """Whether a Pad fills with the smallest value there is."""
-    filler, result = graph.constant(op.inputs[2]) if op.has(2) else None, graph[op.outputs[0]]
+    filler, result = graph.constant(op.input(2)), graph[op.name]
     if filler is None:
         zero = 0 if result.quantization is None else result.quantization.point
         return "int" in result.dtype and zero == integer_range(result.dtype)[0]
@@ -51,7 +50,7 @@ def _pads_smallest(graph: Graph, op: Op) -> bool:
 def _pads_real_zero(graph: Graph, op: Op) -> bool:
     if not op.has(2):
         return True
-    filler, quantization = graph.constant(op.inputs[2]), graph[op.outputs[0]].quantization
+    filler, quantization = graph.constant(op.inputs[2]), graph[op.name].quantization
     zero = 0 if quantization is None else quantization.point
     return filler is not None and bool(np.all(np.asarray(filler) == zero))
 
@@ -59,7 +58,7 @@ def _pads_real_zero(graph: Graph, op: Op) -> bool:
 def _with_padding(graph: Graph, pad: Op, reader: Op) -> Op | None:
     """Return `reader` with the padding of the Pad that it reads; None if it cannot take that over."""
     amounts, kind = graph.constant(pad.inputs[1]), kind_of(reader)
-    if not kind.has_windows or reader["auto_pad"] != "NOTSET" or pad.outputs[0] != reader.inputs[0] or amounts is None:
+    if not kind.has_windows or reader["auto_pad"] != "NOTSET" or pad.name != reader.inputs[0] or amounts is None:
         return None
     if not (_pads_real_zero(graph, pad) if kind.has_weights else kind.rule == "move" and _pads_smallest(graph, pad)):
         return None
@@ -70,4 +69,4 @@ def _with_padding(graph: Graph, pad: Op, reader: Op) -> Op | None:
         return None
     extra = [int(amounts[side + axis]) for side in (0, rank) for axis in spatial]
     pads = tuple(own + more for own, more in zip(reader["pads"], extra, strict=True))
-    return replace(reader.with_attributes(pads=pads), inputs=(pad.inputs[0], *reader.inputs[1:]))
+    return reader.with_attributes(pads=pads).with_input(0, pad.inputs[0])

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Producers, Tensor
+from qconvert.graph import Array, Graph, Op, Producers, Tensor, numpy_dtype
 from qconvert.graph.names import Names
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.recurrent import ACTIVATIONS, CELLS, Activation, Parts
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.operators.values import Value
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter
@@ -69,7 +70,8 @@ class _Loop:
         """Emit the operators; return the kind of the loop's own."""
         op, form = self._op, self._form
         for index, value in form.counters.items():
-            self._emit_output(index, self._constant(np.array(value, np.int32), "count", self._graph[op.inputs[index]]))
+            dtype = numpy_dtype(self._graph[op.inputs[index]].dtype)
+            self._emit_output(index, self._constant(np.array(value, dtype), "count"))
         for index in (*form.kept, *form.sequences):
             self._emit_output(index, op.inputs[index])
         cell, hidden = self._cell()
@@ -81,17 +83,16 @@ class _Loop:
         inputs = tuple(op.inputs[index] for index in (*form.states, *form.sequences, *form.captures))
         outputs = tuple(op.outputs[index] for index in (*form.states, *form.stacks))
         attributes: dict[str, int | str] = {"body": name, "carried": len(form.states), "num_scan_inputs": len(form.sequences)}
-        self._rewriter.emit(Op("Scan", inputs, outputs, attributes, op.source))
+        self._rewriter.emit(op.derive("Scan", inputs, outputs, **attributes))
         return "Scan"
 
     def _emit_output(self, index: int, value: str) -> None:
         """Emit an output of the loop that is a value known without it."""
         name = self._op.outputs[index]
         if name in self._read:
-            self._rewriter.emit(Op("Identity", (value,), (name,), {}, self._op.source))
+            self._rewriter.emit(self._op.derive("Identity", (value,), (name,)))
 
-    def _constant(self, data: Array, hint: str, like: Tensor | None = None) -> str:
-        data = data if like is None else data.astype({"int64": np.int64}.get(like.dtype, np.int32))
+    def _constant(self, data: Array, hint: str) -> str:
         return self._rewriter.constant(f"{self._name}/{hint}", data)
 
     def _cell(self) -> tuple[Cell | None, list[int]]:
@@ -118,8 +119,8 @@ class _Loop:
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
         found = {name: data for name, value in given if (data := _float_constant(self._graph, outer.get(value), value)) is not None}
         for op in body.of_kind("Cast"):
-            if (data := _float_constant(body, op, op.outputs[0])) is not None:
-                found[op.outputs[0]] = data
+            if (data := _float_constant(body, op, op.name)) is not None:
+                found[op.name] = data
         rewriter = Rewriter(body)
         for name, data in found.items():
             rewriter.define(replace(body[name], data=data.reshape(body[name].static_shape or data.shape)))
@@ -142,7 +143,7 @@ class _Loop:
         if cell.linear_before_reset:
             attributes["linear_before_reset"] = 1
         inputs = (op.inputs[form.sequences[0]], *weights, "", *firsts)
-        self._rewriter.emit(Op(cell.kind, inputs, tuple(names[: 1 + len(own)]), attributes, op.source))
+        self._rewriter.emit(op.derive(cell.kind, inputs, tuple(names[: 1 + len(own)]), **attributes))
         results = dict.fromkeys(form.states, names[1])
         results.update({form.states[place]: names[2] for position, place in enumerate(own) if position != cell.hidden})
         results.update(dict.fromkeys(form.stacks, names[0]))
@@ -154,10 +155,10 @@ class _Loop:
         tensor = self._rewriter[name]
         if tensor.data is not None and not result:
             return self._constant(tensor.data.reshape([int(size) for size in shape]), hint)
-        sizes = self._constant(np.array([size if isinstance(size, int) else -1 for size in shape], np.int64), "shape")
+        sizes = self._constant(np.array(reshape_sizes(shape), np.int64), "shape")
         if not result:
             return self._rewriter.compute("Reshape", (name, sizes), f"{self._name}/{hint}", replace(tensor, shape=shape), self._op.source)
-        self._rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, self._op.source))
+        self._rewriter.emit(self._op.derive("Reshape", (name, sizes), (result,)))
         return result
 
 
@@ -336,9 +337,9 @@ class _Cells:
 
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
         """Return the real weights and bias of a Gemm."""
-        if self._body[op.outputs[0]].is_quantized:
+        if self._body[op.name].is_quantized:
             return None
-        weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if op.has(2) else None
+        weights, bias = self._body[op.inputs[1]], self._body.constant(op.input(2))
         if weights.data is None or weights.dtype != "float32" or (bias is None and op.has(2)):
             return None
         return weights.data, 0.0 if bias is None else bias.reshape(-1)

@@ -27,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
     """Put a Conv between two Reshapes in the place of a Gemm, whose bias is a row."""
-    data, weights, result = (rewriter.graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, weights, result = (rewriter.graph[name] for name in (*op.inputs[:2], op.name))
     assert weights.data is not None
     outputs, inputs = weights.data.shape
     kernel = replace(weights, shape=(outputs, inputs, 1, 1), data=weights.data.reshape(outputs, inputs, 1, 1))
@@ -41,8 +41,8 @@ def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
     attributes |= {"data_format": "channels_first", **{name: op.attributes[name] for name in ("activation",) if name in op.attributes}}
     rewriter.replace(
         op,
-        Op("Conv", operands, (found,), attributes, op.source),
-        Op("Reshape", (found, rewriter.constant(f"{result.name}/sizes", [-1, outputs])), op.outputs, {}, op.source),
+        op.derive("Conv", operands, (found,), **attributes),
+        op.derive("Reshape", (found, rewriter.constant(f"{result.name}/sizes", [-1, outputs])), op.outputs),
     )
 
 
@@ -50,7 +50,7 @@ def _row(graph: Graph, op: Op) -> Tensor | None:
     """Return the bias of a Gemm that is changed, as a row; a tensor without a name if it has none; None where the Gemm stays."""
     if is_dynamic(op):
         return None
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
     if weights.data is None or weights.quantization is None or data.quantization is None or data.rank != 2 or result.rank != 2:
         return None
     if weights.quantization.block_size or weights.quantization.axis not in (None, 0):

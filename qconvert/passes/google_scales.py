@@ -19,7 +19,6 @@ from qconvert.passes.quantizations.scales_and_costs import middle
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    is_scalable,
     requantize_network,
     rescale_symmetric,
     symmetric_limits,
@@ -63,10 +62,8 @@ def _activation(dtype: str, q: Quantization, scheme: str) -> tuple[str, Quantiza
 
 def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:
     """Return weights of the symmetric formula; scales with the zero point 0 stay unless several shall become one."""
-    if not is_scalable(use, weights) or weights.quantization is None:
-        return None
     limits = symmetric_limits(weights.dtype)
-    joins = granularity == "tensor" and weights.quantization.axis is not None
+    joins = granularity == "tensor" and weights.require_quantization().axis is not None
 
     def scaling(channel: Channel) -> float | None:
         largest = float(np.abs(channel.steps).max())

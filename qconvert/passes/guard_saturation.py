@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
-from qconvert.operators import integer_weights, is_dynamic, kind_of
+from qconvert.operators import integer_weights, is_dynamic
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import PassResult, Target
@@ -30,13 +30,11 @@ def run(graph: Graph, target: Target) -> PassResult:
     guarded = signed = 0
     for use in weight_uses(graph):
         readers = [graph.ops[index] for index in use.readers]
-        found = [_weights(graph, op, target) for op in readers]
-        weights = next((item for item in found if item is not None), None)
-        if weights is None:
+        weights, used = graph[use.name], [op for op in readers if _multiplies_bytes(graph, op, target)]
+        if not used or weights.data is None:
             continue
-        assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        most, used = target.kernels.max_pair_sum, (op for op in readers if target.kernels.rows_of_kind(op.kind))
+        most = target.kernels.max_pair_sum
         safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, stored) <= most for op in used)
         if weights.dtype == "int8" and not safe:
             changed.append((use, shift_to_dtype(weights, "uint8")))
@@ -46,18 +44,14 @@ def run(graph: Graph, target: Target) -> PassResult:
             signed += 1
     rewriter = Rewriter(graph)
     recurrent = _recurrent(rewriter, target.kernels.max_pair_sum) if target.kernels.max_pair_sum else set()
-    notes = []
-    if recurrent:
-        notes.append(
-            f"{len(recurrent)} weights of recurrent operators are stored as uint8 with zero point + 128, because sums of two "
-            "products could saturate"
-        )
-    if guarded:
-        notes.append(f"{guarded} weights are stored as uint8 with zero point + 128, because sums of two products could saturate")
-    if signed:
-        notes.append(f"{signed} uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster")
     graph = rewriter.finish()
-    return (replace_weights(graph, changed, "stored")[0] if changed else graph), tuple(notes)
+    saturated = "are stored as uint8 with zero point + 128, because sums of two products could saturate"
+    notes = (
+        (len(recurrent), f"weights of recurrent operators {saturated}"),
+        (guarded, f"weights {saturated}"),
+        (signed, "uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster"),
+    )
+    return replace_weights(graph, changed, "stored")[0], tuple(f"{count} {text}" for count, text in notes if count)
 
 
 def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
@@ -75,12 +69,8 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
     return found
 
 
-def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
-    """Return the 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
+def _multiplies_bytes(graph: Graph, op: Op, target: Target) -> bool:
+    """Whether an operator has an integer kernel, data that are stored as the target's activations are, and weights of 8 bits."""
     stored = target.storage.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
-    if not kind_of(op).sums_products or not target.kernels.rows_of_kind(op.kind) or stored != target.storage.activations:
-        return None
-    weights = graph[op.inputs[1]]
-    if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
-        return None
-    return weights
+    is_alike = stored == target.storage.activations and graph[op.inputs[1]].dtype in ("int8", "uint8")
+    return is_alike and bool(target.kernels.rows_of_kind(op.kind))

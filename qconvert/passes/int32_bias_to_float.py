@@ -10,9 +10,9 @@ import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.passes.linear import quantized_bias
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import quantized_bias
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -43,6 +43,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:
     """Return how many float32 values lie nearer to another integer's."""
-    assert bias.data is not None and bias.quantization is not None and real.data is not None
-    scale, _ = scale_and_zero_point(bias.quantization, bias.data.shape)
+    assert bias.data is not None and real.data is not None
+    scale, _ = scale_and_zero_point(bias.require_quantization(), bias.data.shape)
     return int((np.rint(real.data.astype(np.float64) / scale.astype(np.float64)) != bias.data).sum())

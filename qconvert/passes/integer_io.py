@@ -23,9 +23,9 @@ def run(graph: Graph, target: Target | None, *, io: str = "") -> PassResult:
     rewriter, renamed = Rewriter(graph), dict[str, str]()
     kept = {*graph.inputs, *graph.public}
     for name in graph.inputs:
-        op = rewriter.readers[name][0] if rewriter.is_read_once(name) else None
-        if op is not None and kind_of(op).quantizes and op.outputs[0] not in graph.public:
-            renamed[op.outputs[0]] = name
+        op = rewriter.only_reader(name)
+        if op is not None and kind_of(op).quantizes and op.name not in graph.public:
+            renamed[op.name] = name
             rewriter.remove(op)
     for name in graph.outputs:
         stored = dequantized_source(rewriter.producers, name)

@@ -59,7 +59,7 @@ def _require_fit(graph: Graph, item: Carried) -> None:
 
 def _read(rewriter: Rewriter, item: Carried) -> None:
     """Emit a ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
-    readers, name, source = rewriter.readers.get(item.input, ()), item.input, ""
+    readers, name, source = rewriter.readers[item.input], item.input, ""
     if len(readers) == 1 and kind_of(readers[0]).copies:
         name, source = readers[0].outputs[0], readers[0].source
         rewriter.remove(readers[0])

@@ -14,12 +14,13 @@ operator and the conversions around it, which takes no longer; its Softmax of fl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.arithmetic import affine_range
+from qconvert.arithmetic.storage import fits_dtype
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
@@ -68,21 +69,24 @@ def isolate_operators(graph: Graph, reason: Callable[[Op], str], target: Target 
 
 def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
     """Raise UnsupportedError where operators would run in float: those that were isolated, and those that did so before."""
-    reasons, first = Counter(isolating.reasons), isolating.first
+    reasons = list(isolating.reasons)
     for op, verdict in target.verdicts(graph, final=False):
         if verdict.isolated_for or kind_of(op).rule in ("convert", "move"):  # which compute nothing
             continue
         results = [graph[name] for name in op.outputs if name]
         if any("float" in result.dtype and not result.is_quantized for result in results):
-            reasons[op.kind, "its results are float in the source"] += 1
-            first = first or op.location
+            reasons.append((op, "its results are float in the source"))
     if reasons:
-        listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
         raise UnsupportedError(
-            f"operators would run in float: {listed} (the first is {first})",
+            f"operators would run in float: {'; '.join(_count_reasons(reasons))} (the first is {reasons[0][0].location})",
             remedy="Allow floats (leave out --no-float), or quantize the tensors named.",
             rule="float-operators",
         )
+
+
+def _count_reasons(reasons: Iterable[tuple[Op, str]]) -> list[str]:
+    counts = Counter((op.kind, reason) for op, reason in reasons)
+    return [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(counts.items())]
 
 
 def _read_as_weights(graph: Graph) -> set[str]:
@@ -99,12 +103,8 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
 
     Where float is slower, a second rounding of up to one step is left to the kernel.
     """
-    result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-    fixed = None if result is None else target.kernels.fixed_qparams(op.kind, result.dtype)
-    if result is None or fixed is None or result.quantization is None:
-        return ""
-    wanted = Quantization.per_tensor(*fixed)
-    if result.shares_quantization(replace(result, quantization=wanted)):
+    result, wanted = target.kernels.fixed_result(graph, op) or (None, None)
+    if result is None or wanted is None or result.quantization == wanted:
         return ""
     if any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
         return "their kernel fixes another scale and would require a second rounding"
@@ -114,9 +114,9 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
 def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool:
     """Whether a kernel that fixes a quantization gives results more than a step away: half of its steps is a whole step, or its range is
     smaller."""
-    assert result.quantization is not None
-    step = float(result.quantization.scale.min())
-    own, others = affine_range(result.quantization, result.dtype), affine_range(fixed, result.dtype)
+    quantization = result.require_quantization()
+    step = float(quantization.scale.min())
+    own, others = affine_range(quantization, result.dtype), affine_range(fixed, result.dtype)
     low, high = kind_of(op).interval(graph, op)
     lost = max(float(others[0].max()) - max(float(own[0].min()), low), min(float(own[1].max()), high) - float(others[1].min()))
     return fixed.step >= 2 * step or lost > step
@@ -140,8 +140,7 @@ class _Isolating(Rewriter):
         self._keeps_packed = target is None or (source is not None and target.format in source[0].formats)
         self._real: dict[str, str] = {}
         self._stored: dict[str, str] = {}  # constant -> the same in another type
-        self.reasons: Counter[tuple[str, str]] = Counter()
-        self.first = ""
+        self.reasons: list[tuple[Op, str]] = []
         self._constant_count = self._packed_count = 0
         self._weights = _read_as_weights(graph)
         for op in self:
@@ -151,28 +150,26 @@ class _Isolating(Rewriter):
         """Return the rewritten graph, and what was done in words."""
         if not self.is_changed:
             return self.graph, ()
-        listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
-        notes = [f"in float32, between Dequantize and Quantize: {line}" for line in listed]
+        notes = [f"in float32, between Dequantize and Quantize: {line}" for line in _count_reasons(self.reasons)]
         counts = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
                 (self._constant_count, "quantized constants of float operators are float32"))  # fmt: skip
         return self.finish(), (*notes, *(f"{count} {text}" for count, text in counts if count))
 
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
-        if kind_of(op).dequantizes and not self._keeps_packed and op.outputs[0] not in self.graph.public:
-            if packed := self._pack_constant(*op.inputs, *op.outputs):
+        if kind_of(op).dequantizes and not self._keeps_packed and op.name not in self.graph.public:
+            if packed := self._pack_constant(*op.names):
                 if packed != op.inputs[0]:
                     self.replace(op, replace(op, inputs=(packed,)))
                 return
             if (data := self.graph[op.inputs[0]]).is_constant and data.is_quantized:
-                self._define_real(data, op.outputs[0])
+                self._define_real(data, op.name)
                 self.remove(op)
                 return
         if not (reason := self._reason(op)):
             return
-        self.reasons[op.kind, reason] += 1
-        self.first = self.first or op.location
-        if any(map(self.graph.is_quantized, (*op.inputs, *op.outputs))):
+        self.reasons.append((op, reason))
+        if any(map(self.graph.is_quantized, op.names)):
             inputs = [self._emit_dequantize(name) if self.graph.is_quantized(name) else name for name in op.inputs]
             self.run_in_float(op, inputs, "real")
 
@@ -198,9 +195,8 @@ class _Isolating(Rewriter):
             self.emit(Op("Dequantize", (name,), (real,)))
             return
         whole = self.dequantize(name, f"{name}/unlimited")
-        limits = (np.finfo(np.float32).min, np.finfo(np.float32).max)
-        names = [self.constant(f"{name}/{hint}", float(end)) for hint, end in zip(("least", "most"), limits, strict=True)]
-        self.emit(Op("Clip", (whole, *names), (real,)))
+        limits = (("least", np.finfo(np.float32).min), ("most", np.finfo(np.float32).max))
+        self.emit(Op("Clip", (whole, *(self.constant(f"{name}/{hint}", float(end)) for hint, end in limits)), (real,)))
 
     def _pack_constant(self, name: str, read: str) -> str:
         """Return a constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
@@ -240,15 +236,10 @@ class _Isolating(Rewriter):
             return ""
         steps = tensor.steps()
         for dtype in self._unpacked_blocks:
-            low, high = integer_range(dtype)
-            if low <= steps.min() and steps.max() <= high:
-                quantization = replace(q, zero_point=np.zeros_like(q.zero_point))
-                kept = dtype == tensor.dtype and q.is_symmetric
-                self._stored[name] = (
-                    name
-                    if kept
-                    else self.add(f"{name}/{dtype}", tensor, dtype=dtype, data=steps.astype(numpy_dtype(dtype)), quantization=quantization)
-                )
+            if fits_dtype(steps, dtype):
+                stored = {"dtype": dtype, "data": steps.astype(numpy_dtype(dtype)), "quantization": replace(q, zero_point=q.zero_point * 0)}
+                is_kept = dtype == tensor.dtype and q.is_symmetric
+                self._stored[name] = name if is_kept else self.add(f"{name}/{dtype}", tensor, **stored)
                 return self._stored[name]
         return ""
 

@@ -27,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     """
     if not graph.states or not graph.functions:
         return graph, ()
-    lifting = _Lifting(graph)
+    lifting = StateThreading(graph)
     if not (states := lifting.find_function_states()):
         return graph, ()
     if conditions := lifting.writing_conditions():
@@ -49,7 +49,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     )
 
 
-class _Lifting:
+class StateThreading:
     """States as values that functions take and give: what reads a state takes its value, what writes one gives the next.
 
     An operator whose functions name states takes them as further inputs and gives those that they write; a loop carries them.
@@ -98,7 +98,7 @@ class _Lifting:
                 rewriter.remove(op)
                 current[state] = op.inputs[0]
             elif state in current:
-                rewriter.replace(op, Op("Identity", (current[state],), op.outputs, {}, op.source))
+                rewriter.replace(op, op.derive("Identity", (current[state],), op.outputs))
             else:
                 self._pass_states(rewriter, op, current)
         return current

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale, saturate, scale_and_zero_point
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.arithmetic.storage import fits_dtype
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels.products import bias_quantization
 from qconvert.operators import kind_of, output_axis
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import quantized_bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +81,7 @@ def _relate_copy(rewriter: Rewriter, name: str, copy: str) -> None:
 def separate_weights(graph: Graph) -> Graph:
     """Copy weights that something else reads too for each way of reading; their data are shared until a pass changes them."""
     shared = [(use, graph[use.name]) for use in weight_uses(graph) if not use.alone]
-    return replace_weights(graph, shared, "weights")[0] if shared else graph
-
-
-def is_quantized(graph: Graph, op: Op) -> bool:
-    """Whether data and weights of a linear operator are quantized, so that products have a scale."""
-    return graph[op.inputs[0]].is_quantized and graph[op.inputs[1]].is_quantized
-
-
-def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
-    """Return the constant bias of a quantized linear operator."""
-    if not kind_of(op).sums_products or not op.has(2) or not is_quantized(graph, op):
-        return None
-    bias = graph[op.inputs[2]]
-    return bias if bias.is_constant else None
+    return replace_weights(graph, shared, "weights")[0]
 
 
 class BiasQuantizations(Rewriter):
@@ -137,8 +126,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         if bias is None or bias.quantization is None or bias.data is None or names.isdisjoint(op.inputs[:2]):
             continue
         data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
-        assert data.quantization is not None and weights.quantization is not None
-        quantization = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+        quantization = bias_quantization(data.require_quantization(), weights.require_quantization(), bias.data.shape)
         dtypes = tuple(dict.fromkeys((bias.dtype, *(["int64"] if wide else [])))) if data.dtype == "int16" else ("int32",)
         if bias.dtype in dtypes and quantization is not None and is_accumulator_scale(quantization.scale, bias.quantization.scale):
             continue
@@ -148,13 +136,11 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
 
 def _requantize_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
     """Return a bias with another quantization in the first type that holds it, else of float values."""
-    assert bias.data is not None and bias.quantization is not None
     real = bias.float_values()
     if quantization is not None:
-        old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, quantization))
-        steps = np.where(np.isclose(old, new, rtol=1e-6, atol=0), bias.data, np.rint(real / new))
+        old, new = (scale_and_zero_point(q, real.shape)[0] for q in (bias.require_quantization(), quantization))
+        steps = np.where(np.isclose(old, new, rtol=1e-6, atol=0), np.asarray(bias.data), np.rint(real / new))
         for dtype in dtypes:
-            low, high = integer_range(dtype)
-            if not steps.size or (low <= steps.min() and steps.max() <= high):
+            if fits_dtype(steps, dtype):
                 return replace(bias, dtype=dtype, data=saturate(steps, dtype), quantization=quantization)
     return replace(bias, dtype="float32", data=real.astype(np.float32), quantization=None)

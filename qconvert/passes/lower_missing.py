@@ -14,7 +14,7 @@ from qconvert.errors import format_count, format_counts
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.schema import count_kinds
 from qconvert.operators import kind_of
-from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.formulas import formulas_of
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.passes.compute_constants import fold_float_constants
 from qconvert.plugins import PassResult, Target, operators
@@ -31,22 +31,22 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _lower_operators(graph: Graph, target: Target) -> PassResult:
-    if not any(op.kind in FORMULAS for op in all_ops(graph)):
+    if not any(map(formulas_of, all_ops(graph))):
         return graph, ()
-    known, writers, missing = {id(op) for op in all_ops(graph)}, operators(target.format, "write"), target.kernels.missing
+    known, writers = {id(op) for op in all_ops(graph)}, operators(target.format, "write")
     takes = legality(writers) if writers else None  # a format of a plugin may have one function that writes all kinds
     lacking = {
         id(op)
         for _, inner in all_graphs(graph)
         for op in inner.ops
-        if op.kind in FORMULAS and (op.kind in missing or target.has_no_kernel(inner.tensors, op))
+        if formulas_of(op) and (target.kernels.lacks(op) or target.has_no_kernel(inner.tensors, op))
     }
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
-        if id(op) in lacking or (id(op) not in known and op.kind in missing):
-            return "no kernel"
         if id(op) in known:
-            return ""
+            return "no kernel" if id(op) in lacking else ""
+        if target.kernels.lacks(op):
+            return "no kernel"
         return (takes(tensors, op) if takes is not None else "") or next(
             (broken.rule for broken in target.violations_alone(tensors, op)), ""
         )
@@ -58,7 +58,7 @@ def _lower_operators(graph: Graph, target: Target) -> PassResult:
 
 def _unpack_constants(graph: Graph, target: Target) -> PassResult:
     unpacked = [
-        op.outputs[0]
+        op.name
         for op in graph.ops
         if kind_of(op).dequantizes and graph[op.inputs[0]].is_constant and target.violations_alone(graph.tensors, op)
     ]

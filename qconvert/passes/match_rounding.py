@@ -19,7 +19,7 @@ one of float values on such scales.
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,7 @@ import numpy as np
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
-from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range
+from qconvert.graph import Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import channel_axis
@@ -101,7 +101,7 @@ class TorchRounding(TorchForms):
 
     def _run_layer_on_steps(self, op: Op) -> bool:
         """Let a layer with a float bias compute on steps of its data, in float; return whether its sums are exact so."""
-        data, weights, bias, result = (self[name] for name in (*op.inputs, *op.outputs)) if op.has(2) else (None,) * 4
+        data, weights, bias, result = (self[name] for name in op.names) if op.has(2) else (None,) * 4
         if data is None or weights is None or bias is None or result is None or weights.data is None or bias.data is None:
             return False
         first, second, last = data.quantization, weights.quantization, result.quantization
@@ -126,7 +126,7 @@ class TorchRounding(TorchForms):
         scaled = self.compute("Mul", (scale, total), f"{name}/scaled", self[total], op.source, activation=str(op["activation"]))
         whole = replace(result, quantization=Quantization.per_tensor(1.0, last.point))
         found = self.compute("Quantize", (scaled,), f"{name}/result_steps", whole, op.source)
-        self.replace(op, Op("Reinterpret", (found,), op.outputs, {}, op.source))
+        self.replace(op, op.derive("Reinterpret", (found,), op.outputs))
         return True
 
     def _add_as(self, op: Op) -> None:
@@ -136,7 +136,7 @@ class TorchRounding(TorchForms):
             if not in_onnx:
                 self.replace(op, _drop_arithmetic(op))
             if quantizations is not None and self._runtime == "tflite":
-                self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
+                self.stated[op.name] = {"arithmetic": str(op["arithmetic"])}
             return
         nudged = nudge_input_scales(self.graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
@@ -198,7 +198,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
 
 def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> PassResult:
     rewriter, own = Tables(graph), target.kernels
-    done: dict[str, Counter[str]] = defaultdict(Counter)
+    done: dict[str, list[Op]] = defaultdict(list)
     for op in rewriter:
         added = kind_of(op).rule == "convert" and not op.source  # by a pass, which no kernel of the source computes
         kernel = None if added or rounds_as_torch(op) else rows.of(graph, op)
@@ -213,16 +213,16 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool)
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
-            done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")][op.kind] += 1
+            done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
-            done["as lookup tables, to round as the source's kernels do"][op.kind] += 1
-    return rewriter.finish(), tuple(f"{text}: {format_counts(counts)}" for text, counts in done.items())
+            done["as lookup tables, to round as the source's kernels do"].append(op)
+    return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 
 
 def _rounds_again(graph: Graph, op: Op) -> bool:
     """Whether an operator brings integers to another scale, and does nothing else."""
-    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    given, result = (graph[name].quantization for name in (op.inputs[0], op.name))
     return kind_of(op).rule == "convert" and given is not None and result is not None and not np.array_equal(given.scale, result.scale)
 
 

@@ -24,6 +24,8 @@ from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import requantize_tensor
+from qconvert.rewriting.torch_forms import add_windows
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -69,14 +71,13 @@ class _Matching(Rewriter):
 
     def match_scales(self, op: Op) -> tuple[Op, ...]:
         """Return the operator with what it needs after it; emit what it needs in front."""
-        result = self.graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+        result = self.graph[op.name] if op.outputs and op.name else None
         if result is None or result.quantization is None:
             return (op,)
         op = self._scaled_zeros(op)
-        fixed = self._target.kernels.fixed_qparams(op.kind, result.dtype)
+        fixed = self._target.kernels.fixed_result(self.graph, op)
         if fixed is not None:
-            wanted = Quantization.per_tensor(*fixed)
-            return self._requantize_result(op, result, replace(result, quantization=wanted))
+            return self._requantize_result(op, result, replace(result, quantization=fixed[1]))
         sides = self._target.kernels.one_quantization(op.kind, result.dtype)
         if sides != "all":
             return (self._unify_scales(op, None) if sides == "data" else op,)
@@ -97,17 +98,10 @@ class _Matching(Rewriter):
         names = list(op.inputs)
         for index, name in enumerate(op.inputs):
             tensor, other = self.graph[name], self.graph[op.inputs[1 - index]]
-            q, quantization = tensor.quantization, other.quantization
-            if (
-                tensor.data is None
-                or q is None
-                or quantization is None
-                or not quantization.is_per_tensor
-                or other.is_constant
-                or tensor.dtype != other.dtype
-            ):
+            q, quantization = tensor.per_tensor, other.per_tensor
+            if tensor.data is None or q is None or quantization is None or other.is_constant or tensor.dtype != other.dtype:
                 continue
-            if q.is_per_tensor and not tensor.shares_quantization(other) and (tensor.data == q.zero_point).all():
+            if not tensor.shares_quantization(other) and (tensor.data == q.zero_point).all():
                 zeros = np.full_like(tensor.data, quantization.point)
                 quantization = replace(quantization, quant_min=None, quant_max=None)
                 names[index] = self.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
@@ -123,7 +117,7 @@ class _Matching(Rewriter):
         self.rounded += 1
         if result.quantization is not None:
             self._add_cost("rounded", activation_cost(result.name, _limit_to_kernel(result, wanted), result.dtype, wanted))
-        return replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)
+        return replace(op, outputs=(name, *op.outputs[1:])), op.derive("Requantize", (name,), (result.name,))
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
         """Whether an average is one of the same count of elements everywhere, with another quantization than its data."""
@@ -141,10 +135,9 @@ class _Matching(Rewriter):
     def _convolve(self, op: Op, result: Tensor) -> Op:
         channels, window = int(self._channels(op)), tuple(op["kernel_shape"])
         ones = np.ones((channels, 1, *window), "uint8" if result.dtype == "uint8" else "int8")
-        weights = self.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(1 / int(np.prod(window))))
         kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
         self.averages[bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()] += 1
-        return Op("Conv", (op.inputs[0], weights), op.outputs, {**kept, "dilations": (1, 1), "group": channels}, op.source)
+        return add_windows(self, op.inputs[0], ones, 1 / int(np.prod(window)), result.name, op.source).with_attributes(**kept)
 
     def _join(self, op: Op, result: Tensor) -> Op:
         """Return the operator with every operand with the quantization of the result."""
@@ -153,14 +146,12 @@ class _Matching(Rewriter):
             tensor = self.graph.tensors.get(name)
             if tensor is None or tensor.quantization is None or tensor.shares_quantization(result):
                 continue
-            data = None
-            if tensor.data is not None and result.quantization is not None:
-                data = quantize(tensor.float_values(), result.quantization, result.dtype)
+            joined = requantize_tensor(tensor, result.require_quantization(), result.dtype)
+            names[index] = self.add(f"{name}/{result.name}_scale", joined, data=joined.data)
+            if tensor.is_constant:
                 self.stored += 1
-            wanted = f"{name}/{result.name}_scale"
-            names[index] = self.add(wanted, tensor, dtype=result.dtype, data=data, quantization=result.quantization)
-            if data is None:
-                self.emit(Op("Requantize", (name,), (names[index],), {}, op.source))
+            else:
+                self.emit(op.derive("Requantize", (name,), (names[index],)))
                 self.exact += 1
         return replace(op, inputs=tuple(names))
 
@@ -172,13 +163,14 @@ class _Matching(Rewriter):
         for tensor in data:
             if quantization is None or tensor.quantization is None or tensor.quantization == quantization or tensor.name in moved:
                 continue
-            stored = None if tensor.data is None else quantize(tensor.float_values(), quantization, tensor.dtype)
-            moved[tensor.name] = self.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=quantization)
-            if stored is None:
-                self.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
+            met = requantize_tensor(tensor, quantization)
+            moved[tensor.name] = self.add(f"{tensor.name}/common_scale", met, data=met.data)
             self.met += 1
-            self._add_cost("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
-                      tensor_cost(tensor, self[moved[tensor.name]]))  # fmt: skip
+            if tensor.is_constant:
+                self._add_cost("met", tensor_cost(tensor, met))
+            else:
+                self.emit(op.derive("Requantize", (tensor.name,), (moved[tensor.name],)))
+                self._add_cost("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization))
         return op.with_names(moved) if moved else op
 
     def _data(self, op: Op) -> list[Tensor]:
@@ -190,8 +182,7 @@ class _Matching(Rewriter):
 
 def _limit_to_kernel(result: Tensor, kernel: Quantization) -> Quantization:
     """Return the result's quantization, without the values that a kernel whose results have another quantization never gives."""
-    q = result.quantization
-    assert q is not None
+    q = result.require_quantization()
     if not q.is_per_tensor:
         return q
     ends = [float(limits[0]) for limits in affine_range(kernel, result.dtype)]

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, dequantized_source, find_matches
 
@@ -45,19 +46,19 @@ class _Rewriting(Rewriter):
         addition, bias = self._bias(op)
         last = addition or op
         weights = self._weights_of(op)
-        data, result = self.graph[op.inputs[0]], self.graph[last.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[last.name]
         self.real |= addition is not None or not (data.is_quantized and result.is_quantized)
         rows, (depth, count) = _rows(data), self._sizes(op)
         inputs = (self._as_rows(data, rows, depth), weights, *([bias] if bias else []))
         given = {"activation": str(last["activation"]), "arithmetic": str(op["arithmetic"])}
         attributes = {key: value for key, value in given.items() if value}
         if data.rank == 2:
-            self.replace(op, Op("Gemm", inputs, last.outputs, attributes, op.source))
+            self.replace(op, op.derive("Gemm", inputs, last.outputs, **attributes))
             return
         flat = self.add(f"{result.name}/rows", result, shape=(rows, count))
-        shape = self.constant(f"{result.name}/shape", [-1 if isinstance(size, str) else size for size in result.shape or ()])
-        reshape = Op("Reshape", (flat, shape), (result.name,), {}, op.source)
-        self.replace(op, Op("Gemm", inputs, (flat,), attributes, op.source), reshape)
+        shape = self.constant(f"{result.name}/shape", reshape_sizes(result.shape or ()))
+        reshape = op.derive("Reshape", (flat, shape), (result.name,))
+        self.replace(op, op.derive("Gemm", inputs, (flat,), **attributes), reshape)
 
     def is_linear(self, op: Op) -> bool:
         """Return whether a Gemm can compute a MatMul."""
@@ -65,13 +66,12 @@ class _Rewriting(Rewriter):
             return False
         data, weights = self.graph[op.inputs[0]], self.graph[self._constant(op.inputs[1])]
         q = weights.quantization
-        per_tensor = data.quantization is None or data.quantization.is_per_tensor
-        along = per_tensor and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
+        along = data.per_tensor is data.quantization and (q is None or q.axis in (None, 0 if op["trans_b"] else 1))
         summed = all(tensor.is_quantized or "float" in tensor.dtype for tensor in (data, weights))  # a Gemm takes no plain integers
         is_matrix = weights.data is not None and weights.data.ndim == 2
         has_elements = 0 not in (data.shape or ())  # to a Reshape, 0 is the size that there was
         fits = summed and is_matrix and has_elements and data.rank is not None and data.rank >= 2
-        symbols = [size for size in (self.graph[op.outputs[0]].shape or ("?", "?")) if isinstance(size, str)]
+        symbols = [size for size in (self.graph[op.name].shape or ("?", "?")) if isinstance(size, str)]
         return fits and along and (q is None or not q.block_size) and (data.rank == 2 or len(symbols) <= 1)
 
     def _constant(self, name: str) -> str:

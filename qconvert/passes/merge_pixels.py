@@ -17,11 +17,12 @@ from itertools import product
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.sizes import stated_pads
-from qconvert.passes.linear import is_quantized
 from qconvert.passes.stored_types import as_signed
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import is_quantized
 
 #: Of the names of tensors and constants that have several pixels in place of one.
 SUFFIX = "/pixels"
@@ -41,8 +42,8 @@ def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) ->
     if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
         return graph, ()
     rewriter = Rewriter(graph)
-    for op in rewriter.of_kind("Conv"):
-        if _has_few_channels(graph, op) and (block := _find_block(graph, op)):
+    for op in rewriter:
+        if kind_of(op).convolves and _has_few_channels(graph, op) and (block := _find_block(graph, op)):
             rewriter.replace(op, *_merge_pixels(rewriter, op, block))
     noun = "convolution of few channels has" if rewriter.replaced == 1 else "convolutions of few channels have"
     return rewriter.finish_with(lambda count: f"{count} {noun} neighbouring pixels as channels, for which kernels are faster")
@@ -50,7 +51,7 @@ def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) ->
 
 def _has_few_channels(graph: Graph, op: Op) -> bool:
     """Whether a convolution of bytes with signed weights over two dimensions has fewer channels than the kernels take."""
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
     if op["data_format"] != "channels_last" or op["arithmetic"] or not is_quantized(graph, op) or not result.is_quantized:
         return False
     sizes = [size for tensor in (data, result) for size in (tensor.shape or ())[1:]]
@@ -70,7 +71,7 @@ def _has_few_channels(graph: Graph, op: Op) -> bool:
 
 def _find_block(graph: Graph, op: Op) -> int:
     """Return the number of pixels in a block of the data; 0 if no number fits."""
-    sizes = ([int(size) for size in (graph[name].shape or ())[1:]] for name in (op.inputs[0], op.outputs[0]))
+    sizes = ([int(size) for size in (graph[name].shape or ())[1:]] for name in (op.inputs[0], op.name))
     (height, width, channels), (lines, positions, results) = sizes
     stride, fitting = int(op["strides"][1]), []
     for block in _BLOCKS:
@@ -85,7 +86,7 @@ def _find_block(graph: Graph, op: Op) -> int:
 
 def _window(graph: Graph, op: Op, block: int) -> tuple[int, int, int]:
     """Return the width of the window, the padding before and the padding after each row, in blocks."""
-    data, result, taps = (graph[name].shape or () for name in (op.inputs[0], op.outputs[0], op.inputs[1]))
+    data, result, taps = (graph[name].shape or () for name in (op.inputs[0], op.name, op.inputs[1]))
     sizes, kernel = [[int(size) for size in shape] for shape in (data[1:3], taps[2:])]
     before, stride, pixels = stated_pads(op, sizes, kernel, op["dilations"])[1], int(op["strides"][1]), block // int(op["strides"][1])
     first, last = -before // block, ((pixels - 1) * stride - before + kernel[1] - 1) // block
@@ -95,7 +96,7 @@ def _window(graph: Graph, op: Op, block: int) -> tuple[int, int, int]:
 def _merge_pixels(rewriter: Rewriter, op: Op, block: int) -> tuple[Op, Op, Op]:
     """Return the convolution of blocks between two Reshapes."""
     graph = rewriter.graph
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
     assert data.shape is not None and result.shape is not None and weights.data is not None
     taps, before, after = _window(graph, op, block)
     stride, (_, _, height, width) = int(op["strides"][1]), weights.data.shape
@@ -134,7 +135,7 @@ def _spread(rewriter: Rewriter, tensor: Tensor, count: int) -> str:
 
 def _reshape(rewriter: Rewriter, data: str, result: str, op: Op) -> Op:
     sizes = rewriter.constant(f"{result}/sizes", [-1, *(int(size) for size in (rewriter[result].shape or ())[1:])])
-    return Op("Reshape", (data, sizes), (result,), {}, op.source)
+    return op.derive("Reshape", (data, sizes), (result,))
 
 
 def _repeat(tensor: Tensor, count: int) -> Tensor:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op, Shape
+from qconvert.graph import Graph, Shape
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
@@ -22,19 +23,18 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         if not kind_of(op).keeps_order:
             continue
         data = rewriter.resolve(op.inputs[0])
-        first = starts[op.outputs[0]] = starts.get(data, data)
-        result, source = graph[op.outputs[0]], graph[first]
+        first = starts[op.name] = starts.get(data, data)
+        result, source = graph[op.name], graph[first]
         if source.shape is not None and source.shape == result.shape and result.name not in graph.public and not source.is_constant:
             rewriter.forward(result.name, first)
             rewriter.remove(op)
             count += 1
         elif first != data and (sizes := _sizes(result.shape)) is not None and len(rewriter.readers[data]) == 1:
             shape = rewriter.constant(f"{result.name}/merged_shape", sizes)
-            rewriter.replace(op, Op("Reshape", (first, shape), op.outputs, {}, op.source))
+            rewriter.replace(op, op.derive("Reshape", (first, shape), op.outputs))
             count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(prune=True), (f"{count} Reshape, Squeeze, Unsqueeze and Identity are merged with others or removed",)
+    note = "{} Reshape, Squeeze, Unsqueeze and Identity are merged with others or removed".format
+    return rewriter.finish_with(note, count, prune=True)
 
 
 def _remove_identities(graph: Graph) -> tuple[Graph, int]:
@@ -42,7 +42,7 @@ def _remove_identities(graph: Graph) -> tuple[Graph, int]:
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter.of_kind("Identity"):
-        source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+        source, result = graph[op.inputs[0]], graph[op.name]
         if result.name not in graph.outputs or source.name in graph.outputs:
             continue
         same = source.shares_quantization(result) and source.shape == result.shape
@@ -61,4 +61,4 @@ def _sizes(shape: Shape | None) -> list[int] | None:
     """Return a shape for a Reshape; None if more than one size is known only at run time."""
     if shape is None or sum(isinstance(size, str) for size in shape) > 1:
         return None
-    return [-1 if isinstance(size, str) else size for size in shape]
+    return reshape_sizes(shape)

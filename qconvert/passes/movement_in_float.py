@@ -14,8 +14,6 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 _FEW = ("int2", "uint2", "int4", "uint4")
-#: What write functions would have on the integers, besides data movement and limits; others round float values in any case.
-_ON_INTEGERS = ("Resize",)
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -40,7 +38,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             reals.update(pairs)
             moved += [name for name, _ in pairs]
     for name in moved:
-        if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers.get(name, ()))):
+        if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers[name])):
             rewriter.relate(name, reals[name])
     what = "data" if every else "data of 2 or 4 bits"
     return rewriter.finish_with(lambda count: f"{count} operators move, select or compare {what} in float", prune=True)
@@ -48,6 +46,6 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
     kind = kind_of(op)
-    if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
+    if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or kind.layout.sized):
         return False
-    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW) for name in (*op.inputs, *op.outputs))
+    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW) for name in op.names)

@@ -25,12 +25,12 @@ def run(graph: Graph, target: Target | None) -> PassResult:
             if name and output_type(kind_of(op), place) == "index" and graph[name].dtype == "int64" and _takes_either(rewriter, name):
                 rewriter.define(replace(graph[name], dtype="int32"))
                 count += 1
-    return rewriter.finish(), (f"{format_count(count, 'tensor')} of indices: int32 in place of int64",) if count else ()
+    return rewriter.finish_with(lambda number: f"{format_count(number, 'tensor')} of indices: int32 in place of int64", count)
 
 
 def _takes_either(rewriter: Rewriter, name: str) -> bool:
     """Whether all operators that read a tensor take integers of 32 bits as well."""
-    for reader in rewriter.readers.get(name, ()):
+    for reader in rewriter.readers[name]:
         places = [place for place, given in enumerate(reader.inputs) if given == name]
         if not kind_of(reader).casts and not all(kind_of(reader).role(place) == "index" for place in places):
             return False

@@ -12,23 +12,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize, saturate
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.arithmetic import dequantize, saturate
+from qconvert.arithmetic.storage import fits_dtype
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels.products import bias_quantization
-from qconvert.passes.linear import BiasQuantizations, quantized_bias, separate_weights, weight_uses
+from qconvert.passes.linear import BiasQuantizations, separate_weights, weight_uses
 from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, middle, tensor_cost
 from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
 from qconvert.plugins import Change, PassResult, Target
+from qconvert.rewriting.requantize import quantized_bias, requantize_tensor
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Requantize the weights of Conv, ConvTranspose, Gemm and MatMul, and biases with them."""
     source, graph = graph, separate_weights(graph)
     weights = {use.name for use in weight_uses(graph) if use.alone}
-    per_axis = [t for t in graph.constants() if t.name in weights and t.quantization is not None and t.quantization.axis is not None]
     changed: dict[str, Tensor] = {}
     notes: list[Change | str] = []
-    for tensor in per_axis:
+    for tensor in graph.constants():
+        if tensor.name not in weights or tensor.require_quantization().axis is None:
+            continue
         found = _requantize_weights(tensor)
         if found is None:
             notes.append(f"{tensor.name!r} stays as it is: its weights are not integers with a scale for each channel")
@@ -55,8 +58,7 @@ def _requantize_weights(tensor: Tensor) -> Tensor | None:
         return replace(tensor, quantization=replace(q, scale=q.scale[:1].copy(), zero_point=q.zero_point[:1].copy(), axis=None))
     real = dequantize(data, q)
     scale = np.float32(least_loss_scale(real, symmetric_limits(tensor.dtype)) if real.any() else q.scale.max())
-    chosen = Quantization.per_tensor(float(scale), middle(tensor.dtype))
-    return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
+    return requantize_tensor(tensor, Quantization.per_tensor(float(scale), middle(tensor.dtype)))
 
 
 def _requantize_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> list[tuple[Op, Tensor, Tensor]]:
@@ -77,28 +79,25 @@ def _requantize_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Cha
 
 def _requantize_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:
     """Return the bias at input scale * new weight scale; None if a value leaves its type."""
-    old, data = bias.quantization, graph[op.inputs[0]].quantization
-    assert old is not None and bias.data is not None and data is not None and weights.quantization is not None
-    new = bias_quantization(data, weights.quantization, bias.data.shape)
+    old, (data, factor) = bias.require_quantization(), (tensor.require_quantization() for tensor in (graph[op.inputs[0]], weights))
+    assert bias.data is not None
+    new = bias_quantization(data, factor, bias.data.shape)
     if new is None:
         return None
     if (old.scale == new.scale[0]).all():
         return replace(bias, quantization=new)
     steps = np.rint(dequantize(bias.data, old) / np.float64(new.scale[0]))
-    low, high = integer_range(bias.dtype)
-    if steps.size and not (low <= steps.min() and steps.max() <= high):
-        return None
-    return replace(bias, data=saturate(steps, bias.dtype), quantization=new)
+    return replace(bias, data=saturate(steps, bias.dtype), quantization=new) if fits_dtype(steps, bias.dtype) else None
 
 
 def _report(old: Tensor, new: Tensor) -> Change:
     """Return what the requantization of one tensor costs."""
-    assert old.quantization is not None
+    quantization = old.require_quantization()
     if old.data is new.data:
         return Change(f"{old.name!r}: all scales are equal", exact=True)
     error = np.abs(old.float_values() - new.float_values())
-    axis = old.quantization.axis or 0
-    steps = error.max(axis=tuple(i for i in range(error.ndim) if i != axis), initial=0) / old.quantization.scale
+    axis = quantization.axis or 0
+    steps = error.max(axis=tuple(i for i in range(error.ndim) if i != axis), initial=0) / quantization.scale
     cost = tensor_cost(old, new)
     if cost is None:
         return Change(f"{old.name!r}: one scale, no weight changed", exact=True)

@@ -11,9 +11,10 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes.linear import quantized_bias, weight_uses
+from qconvert.passes.linear import weight_uses
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import quantized_bias
 
 
 def run(graph: Graph, target: Target | None) -> PassResult:
@@ -48,9 +49,7 @@ def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
 
 def _repeat_scale(tensor: Tensor, axis: int) -> Tensor | None:
     """Return the tensor with its one scale for each index along `axis`; None if it has others already."""
-    q = tensor.quantization
-    assert q is not None and tensor.data is not None
-    size = tensor.data.shape[axis]
+    q, size = tensor.require_quantization(), (tensor.static_shape or ())[axis]
     if q.axis is not None or size == 0:
         return None
     return replace(tensor, quantization=Quantization(np.repeat(q.scale, size), np.repeat(q.zero_point, size), axis))

@@ -18,8 +18,8 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("AveragePool", "GlobalAveragePool"):
         if _is_whole(graph, op):
-            axes = rewriter.constant(f"{op.outputs[0]}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
-            rewriter.replace(op, Op("ReduceMean", (op.inputs[0], axes), op.outputs, {"keepdims": 1}, op.source))
+            axes = rewriter.constant(f"{op.name}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
+            rewriter.replace(op, op.derive("ReduceMean", (op.inputs[0], axes), op.outputs, keepdims=1))
     return rewriter.finish_with("{} averages over all positions are means along two axes".format)
 
 
@@ -31,6 +31,6 @@ def _is_whole(graph: Graph, op: Op) -> bool:
     if not kind_of(op).has_windows:
         return True
     plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:3]
-    result = graph[op.outputs[0]].shape or ()
+    result = graph[op.name].shape or ()
     single = result[2:] if op["data_format"] == "channels_first" else result[1:3]
     return tuple(op["kernel_shape"]) == tuple(plane) and tuple(single) == (1, 1) and not any(op["pads"]) and not op["activation"]

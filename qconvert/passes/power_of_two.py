@@ -22,7 +22,6 @@ from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
     Scaling,
-    is_scalable,
     requantize_network,
     rescale_symmetric,
 )
@@ -84,8 +83,6 @@ def _activation(dtype: str, q: Quantization, rounding: str) -> tuple[str, Quanti
 
 
 def _weights(use: WeightUse, weights: Tensor, rounding: str, granularity: str) -> Rescaled | None:
-    if not is_scalable(use, weights):
-        return None
     low, high = integer_range(weights.dtype)
     limits = (low - middle(weights.dtype), high - middle(weights.dtype))
     return rescale_symmetric(use, weights, limits, _scaling(limits, rounding), granularity)

@@ -58,7 +58,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _divides(op: Op) -> bool:
     """Whether an operator becomes a multiplication by reciprocals."""
-    return op.kind == "Div"
+    return kind_of(op).product_sign < 0
 
 
 def _multiplied(op: Op) -> Op:
@@ -69,7 +69,7 @@ def _runs_on_integers(op: Op, dtype: str, target: Target | None) -> bool:
     """Whether there is an integer kernel to gain, for data of as many bits."""
     if target is None:
         return True
-    types = target.kernels.types(_multiplied(op).kind)
+    types = target.kernels.types(_multiplied(op))
     return types is not None and (not types or not {dtype, f"u{dtype}", dtype.removeprefix("u")}.isdisjoint(types))
 
 
@@ -77,7 +77,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     kind = kind_of(op)
     if kind.rule != "real" or kind.sums_products:
         return []
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     if not result.is_quantized or not _runs_on_integers(op, result.dtype, target):
         return []
     operands = [graph[name] for name in kind.data(op)]
@@ -92,25 +92,19 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
 def _narrow_constants(graph: Graph, op: Op) -> list[str]:
     """Return the quantized constants of 8 bits that an operator on int16 reads as data."""
     kind = kind_of(op)
-    if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.outputs[0]].dtype != "int16":
+    if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.name].dtype != "int16":
         return []
     operands = [graph[name] for name in dict.fromkeys(kind.data(op))]
     if all(tensor.is_constant for tensor in operands):
         return []
     return [
-        tensor.name
-        for tensor in operands
-        if tensor.is_constant
-        and tensor.dtype in ("int8", "uint8")
-        and tensor.quantization is not None
-        and tensor.quantization.is_per_tensor
+        tensor.name for tensor in operands if tensor.is_constant and tensor.dtype in ("int8", "uint8") and tensor.per_tensor is not None
     ]
 
 
 def _widen_to_int16(rewriter: Rewriter, tensor: Tensor) -> str:
     """Add a constant as int16, less its zero point."""
-    assert tensor.quantization is not None
-    quantization = Quantization.per_tensor(tensor.quantization.step)
+    quantization = Quantization.per_tensor(tensor.require_quantization().step)
     return rewriter.constant(f"{tensor.name}/int16", tensor.steps().astype(np.int16), quantization=quantization)
 
 
@@ -118,7 +112,7 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
     """Return the operator with quantized constants in the place of those of these names, and what they cost."""
     renamed: dict[str, str] = {}
     costs: list[Cost] = []
-    result = rewriter[op.outputs[0]]
+    result = rewriter[op.name]
     dtype = "int16" if result.dtype in ("int16", "uint16") else "int8"
     for name in names:
         data = rewriter[name].data
@@ -126,8 +120,8 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
         values = 1 / data.astype(np.float64) if _divides(op) else data.astype(np.float64)
         if not np.isfinite(values).all():
             return op, []
-        if kind_of(op).chooses and result.quantization is not None and result.quantization.is_per_tensor:
-            stored = quantize(values, result.quantization, result.dtype)
+        if kind_of(op).chooses and result.per_tensor is not None:
+            stored = quantize(values, result.per_tensor, result.dtype)
             renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, result.dtype, result.quantization)
             continue
         quantization, stored = _quantization(values, dtype, _SLOPE if op.kind == "PRelu" else 1)

@@ -98,7 +98,7 @@ class _Layer:
             self._add(replace(outputs[2], shape=state), "last"),
         ]
         inputs = (given, self._join_gates("weights"), self._join_gates("recurrent"), self._bias(), "", *firsts)
-        self._rewriter.emit(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
+        self._rewriter.emit(op.derive("LSTM", inputs, (whole, *last), hidden_size=cells))
         shown = self._emit_reshape(whole, Tensor("", "int8", (steps, rows, cells), None, quantization), "steps")
         if not major:
             shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, quantization), "rows", perm=(1, 0, 2))
@@ -107,13 +107,13 @@ class _Layer:
         self._deliver(self._emit_reshape(last[1], outputs[2], "cell"), outputs[2])
 
     def _add(self, tensor: Tensor, hint: str) -> str:
-        return self._rewriter.add(f"{self._op.outputs[0]}/{hint}", tensor)
+        return self._rewriter.add(f"{self._op.name}/{hint}", tensor)
 
     def _constant(self, hint: str, data: Array, quantization: Quantization | None = None) -> str:
-        return self._rewriter.constant(f"{self._op.outputs[0]}/{hint}", data, quantization=quantization)
+        return self._rewriter.constant(f"{self._op.name}/{hint}", data, quantization=quantization)
 
     def _emit(self, kind: str, inputs: list[str], result: Tensor, hint: str, **attributes: tuple[int, ...]) -> str:
-        return self._rewriter.compute(kind, inputs, f"{self._op.outputs[0]}/{hint}", result, self._op.source, **attributes)
+        return self._rewriter.compute(kind, inputs, f"{self._op.name}/{hint}", result, self._op.source, **attributes)
 
     def _emit_reshape(self, name: str, result: Tensor, hint: str) -> str:
         return self._emit("Reshape", [name, self._constant("shape", np.array(result.static_shape, np.int64))], result, hint)
@@ -123,13 +123,13 @@ class _Layer:
         if self._rewriter[name].quantization == result.quantization:
             self._rewriter.rename(name, result.name)
         else:
-            self._rewriter.emit(Op("Reinterpret", (name,), (result.name,), {}, self._op.source))
+            self._rewriter.emit(self._op.derive("Reinterpret", (name,), (result.name,)))
 
     def _join_gates(self, what: str) -> str:
         """Join the weights of all gates one above the other, with a scale for each row."""
-        listed = [self._tensors[f"{gate}_{what}"] for gate in _ROWS]
-        data = np.concatenate([tensor.data for tensor in listed if tensor.data is not None])
-        scales = np.concatenate([np.repeat(self._scale(tensor), len(data) // len(listed)) for tensor in listed])
+        roles = [f"{gate}_{what}" for gate in _ROWS]
+        data = np.concatenate([stored for role in roles if (stored := self._tensors[role].data) is not None])
+        scales = np.concatenate([np.repeat(self._scale(role), len(data) // len(roles)) for role in roles])
         return self._constant(what, data[None], Quantization(scales, np.zeros(len(scales), np.int64), 1))
 
     def _bias(self) -> str:
@@ -138,11 +138,9 @@ class _Layer:
         found = []
         for gate in _ROWS:
             bias = self._tensors.get(f"{gate}_bias")
-            step = self._scale(self._tensors["data"]) * self._scale(self._tensors[f"{gate}_weights"])
+            step = self._scale("data") * self._scale(f"{gate}_weights")
             found.append(np.zeros(cells, np.float32) if bias is None or bias.data is None else (bias.data * step.astype(float)))
         return self._constant("biases", np.concatenate([*found, np.zeros(4 * cells)])[None].astype(np.float32))
 
-    @staticmethod
-    def _scale(tensor: Tensor) -> np.ndarray:
-        assert tensor.quantization is not None
-        return tensor.quantization.scale
+    def _scale(self, role: str) -> Array:
+        return self._tensors[role].require_quantization().scale

@@ -23,7 +23,6 @@ from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    is_scalable,
     requantize_weights,
     rescale_symmetric,
 )
@@ -56,9 +55,7 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
         fits = channel.zero_point == 0 and channel.steps.min() >= _LIMITS[0] and channel.steps.max() <= _LIMITS[1]
         return None if fits else least_loss_ratio(channel.steps, _LIMITS)
 
-    if weights.dtype not in _EIGHT_BITS or not is_scalable(use, weights):
-        return None
-    return rescale_symmetric(use, weights, _LIMITS, scaling, granularity)
+    return rescale_symmetric(use, weights, _LIMITS, scaling, granularity) if weights.dtype in _EIGHT_BITS else None
 
 
 def _chooser(graph: Graph) -> Choice:
@@ -67,8 +64,7 @@ def _chooser(graph: Graph) -> Choice:
     clipped = _find_clipped_tensors(graph, intervals)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
-        q = tensor.quantization
-        if q is None or not q.is_per_tensor or tensor.name in clipped or _fits(intervals[tensor.name], tensor):
+        if tensor.per_tensor is None or tensor.name in clipped or _fits(intervals[tensor.name], tensor):
             return None
         return tensor.dtype, _reduce_range(tensor)
 
@@ -85,7 +81,7 @@ def _find_clipped_tensors(graph: Graph, intervals: Mapping[str, Interval]) -> se
 
 
 def _is_limit(graph: Graph, op: Op, intervals: Mapping[str, Interval]) -> bool:
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     return result.is_quantized and result.shares_quantization(graph[op.inputs[0]]) and _fits(intervals[result.name], result)
 
 
@@ -96,23 +92,21 @@ def _lowest(dtype: str) -> int:
 
 def _fits(interval: Interval, tensor: Tensor) -> bool:
     """Whether the values of an interval have integers of 7 bits on a tensor's quantization."""
-    assert tensor.quantization is not None
     if tensor.dtype not in _EIGHT_BITS:
         return False
-    ends, low = quantize(np.array(interval), tensor.quantization, tensor.dtype), _lowest(tensor.dtype)
+    ends, low = quantize(np.array(interval), tensor.require_quantization(), tensor.dtype), _lowest(tensor.dtype)
     return bool(ends[0] >= low and ends[1] <= low + 127)
 
 
 def _reduce_range(tensor: Tensor) -> Quantization:
     """Return a quantization that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
-    old = tensor.quantization
-    assert old is not None
+    old = tensor.require_quantization()
     low, (lowest, highest) = _lowest(tensor.dtype), (float(ends[0]) for ends in affine_range(old, tensor.dtype))
     is_symmetric = old.point == 0 and tensor.dtype == "int8"
     scale = max(highest / 63, lowest / -64) if is_symmetric else (max(highest, 0.0) - min(lowest, 0.0)) / 127
     while True:
         point = 0 if is_symmetric else int(np.clip(np.rint(low - min(lowest, 0.0) / scale), low, low + 127))
-        found = replace(tensor, quantization=Quantization.per_tensor(float(np.float32(scale)), point))
-        if _fits((lowest, highest), found) and found.quantization is not None:
-            return found.quantization
+        found = Quantization.per_tensor(float(np.float32(scale)), point)
+        if _fits((lowest, highest), replace(tensor, quantization=found)):
+            return found
         scale *= 1 + 1 / 254

@@ -32,7 +32,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         shortener.rename(name, output)
     if not shortener.is_changed:
         return graph, ()
-    changed = shortener.finish(prune=lambda op: kind_of(op).rule == "convert" and op.outputs[0] in shortener.readers)
+    changed = shortener.finish(prune=lambda op: kind_of(op).rule == "convert" and op.name in shortener.readers)
     before, after = count_kinds(graph), count_kinds(changed)
     conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
     listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
@@ -58,10 +58,10 @@ class _Shortener(Rewriter):
             op = shorter
         if kind_of(op).requantizes and self._is_dropped(op):
             self.remove(old)
-            del self._producers[op.outputs[0]]
+            del self._producers[op.name]
         elif op != old:
             self.replace(old, op)
-            self._producers[op.outputs[0]] = op
+            self._producers[op.name] = op
 
     def _merge_conversions(self, op: Op) -> Op | None:
         """Return the conversion without the one before it; None if that one is needed."""
@@ -71,7 +71,7 @@ class _Shortener(Rewriter):
         kind = kind_of(op)
         if kind_of(before).dequantizes:
             is_pair = kind.quantizes and self.graph[op.inputs[0]].dtype == "float32"
-            return replace(op, kind="Requantize", inputs=before.inputs, attributes={}) if is_pair else None
+            return op.derive("Requantize", before.inputs, op.outputs) if is_pair else None
         if kind_of(before).requantizes and not kind.quantizes and self._is_shift(before):
             return replace(op, inputs=before.inputs)
         if kind.requantizes and self.is_read_once(op.inputs[0]) and self._is_shift(op):
@@ -80,7 +80,7 @@ class _Shortener(Rewriter):
 
     def _is_shift(self, op: Op) -> bool:
         """Whether a Requantize shifts integers and zero points by half the range and does nothing else."""
-        source, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        source, result = self.graph[op.inputs[0]], self.graph[op.name]
         if result.dtype != {**UNSIGNED, **SIGNED}.get(source.dtype):
             return False
         return shift_to_dtype(replace(source, data=None), result.dtype).quantization == result.quantization

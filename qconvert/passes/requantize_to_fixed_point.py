@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
-from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import kind_of
 from qconvert.operators.call import activated_limits
@@ -72,7 +72,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
         UnfitError: it has another kernel's arithmetic, or its scales are too far apart.
     """
     sign = kind_of(op).sum_sign
-    sides = [graph[name] for name in (*op.inputs, *op.outputs)] if sign else []
+    sides = [graph[name] for name in op.names] if sign else []
     quantizations = [found for tensor in sides if (found := tensor.per_tensor) is not None]
     if len(quantizations) != 3 or any(tensor.dtype not in _BYTES for tensor in sides):
         return None
@@ -97,7 +97,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
 
 def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tuple[int, int]]:
     """Return how a sum in fixed point compares with the exact one, for all 65,536 pairs; and the lowest and highest step of its result."""
-    (a, b), result = (graph[name] for name in op.inputs), graph[op.outputs[0]]
+    (a, b), result = (graph[name] for name in op.inputs), graph[op.name]
     codes = [np.arange(low, high + 1) for low, high in (integer_range(tensor.dtype) for tensor in (a, b))]
     first, second = np.meshgrid(*codes, indexing="ij")
     quantizations = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
@@ -143,7 +143,6 @@ class _Decomposition(Rewriter):
     def __init__(self, graph: Graph, rounding: str) -> None:
         super().__init__(graph)
         self._rounding = rounding
-        self._constants: dict[tuple[str, Shape, bytes], str] = {}
         self._plain: dict[str, str] = {}
         self.differences: dict[str, Difference] = {}
         self._ends: dict[str, tuple[int, int]] = {}
@@ -173,9 +172,8 @@ class _Decomposition(Rewriter):
         Raises:
             UnfitError: its multipliers have no fixed point.
         """
-        result = self.graph[op.outputs[0]]
-        quantization = result.quantization
-        assert quantization is not None
+        result = self.graph[op.name]
+        quantization = result.require_quantization()
         output, zero_point = quantization.step, quantization.point
         ratio = found.multiplier(output, self._rounding == "double")
         if not ((ratio > 0) & (ratio < 2.0**30)).all():
@@ -191,60 +189,63 @@ class _Decomposition(Rewriter):
         lowest, highest = (limit - zero_point for limit in found.limits)
         reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
         self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
-        acc = self._op("Cast", (self._sum(op, found, result),), result, "int64", op, to="int64")
+        acc = self.compute_plain("Cast", (self._sum(op, found, result),), result, "int64", op.source, to="int64")
         self._store(op, self._emit_fixed_point(op, acc, decomposed, found.along, result), found.limits, result)
 
     def decompose_pair(self, op: Op, found: PairSum) -> None:
         """Put integers in fixed point in the place of a sum or a difference."""
-        result = self.graph[op.outputs[0]]
+        result = self.graph[op.name]
         self.differences[result.name], self._ends[result.name] = compare_pairs(self.graph, op, found)
         terms = []
         for index, name in enumerate(op.inputs):
-            quantization, tensor = self.graph[name].quantization, self.graph[name]
-            assert quantization is not None
-            term = self._op("Cast", (self._difference(name, op, quantization.zero_point.reshape(())),), tensor, "int64", op, to="int64")
+            tensor = self.graph[name]
+            point = tensor.require_quantization().zero_point.reshape(())
+            term = self.compute_plain("Cast", (self._difference(name, op, point),), tensor, "int64", op.source, to="int64")
             term = self._emit_with_constant("Mul", term, np.array(found.multipliers[index]), tensor, op)
             terms.append(term if found.rescaled is None else self._emit_fixed_point(op, term, found.rescaled[index], np.asarray, tensor))
-        total = self._op(op.kind, tuple(terms), result, "int64", op)
+        total = self.compute_plain(op.kind, tuple(terms), result, "int64", op.source)
         self._store(op, self._emit_fixed_point(op, total, found.last, np.asarray, result), found.limits, result)
 
     def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
         """Store steps with the zero point, limited, as the result in the place of the operator."""
-        assert result.quantization is not None
-        zero_point = result.quantization.point
+        zero_point = result.require_quantization().point
         if zero_point:
             steps = self._emit_with_constant("Add", steps, np.array(zero_point), result, op)
-        ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)
-        steps = self._op("Clip", (steps, *ends), result, "int64", op)
-        stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
-        self.replace(op, Op("Reinterpret", (stored,), (result.name,), {}, op.source))
+        ends = (self.shared_constant(f"{result.name}/limit", np.array(limit, np.int64)) for limit in limits)
+        steps = self.compute_plain("Clip", (steps, *ends), result, "int64", op.source)
+        stored = self.compute_plain("Cast", (steps,), result, result.dtype, op.source, to=result.dtype)
+        self.replace(op, op.derive("Reinterpret", (stored,), (result.name,)))
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """Return the accumulators, int32."""
         if found.sums_products:
             data = self._reinterpret(op.inputs[0], op)
-            points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
+            points = (self.shared_constant(f"{result.name}/zero", np.array(point, dtype)) for point, dtype in found.zero_points)
             factor = (
-                self._reinterpret(op.inputs[1], op) if found.weights is None else self._const(found.weights, f"{op.inputs[1]}/integers")
+                self._reinterpret(op.inputs[1], op)
+                if found.weights is None
+                else self.shared_constant(f"{op.inputs[1]}/integers", found.weights)
             )
-            acc = self._op(found.kind, (data, factor, *points), result, "int32", op, **found.attributes)
+            acc = self.compute_plain(found.kind, (data, factor, *points), result, "int32", op.source, **found.attributes)
         else:
             operands = [self._difference(name, op, point) for name, (point, _) in zip(op.inputs, found.zero_points, strict=True)]
-            acc = operands[0] if len(operands) == 1 else self._op("Mul", tuple(operands), result, "int32", op)
+            acc = operands[0] if len(operands) == 1 else self.compute_plain("Mul", tuple(operands), result, "int32", op.source)
         if found.bias is not None and found.bias.any():
-            bias = self._const(found.along(found.bias.astype(np.int32)), f"{result.name}/bias")
-            acc = self._op("Add", (acc, bias), result, "int32", op)
+            bias = self.shared_constant(f"{result.name}/bias", found.along(found.bias.astype(np.int32)))
+            acc = self.compute_plain("Add", (acc, bias), result, "int32", op.source)
         return acc
 
     def _difference(self, name: str, op: Op, zero_point: Array) -> str:
         """Return an operand less its zero points, int32."""
         tensor = self.graph[name]
         if tensor.data is not None:
-            return self._const(tensor.data.astype(np.int32) - zero_point.astype(np.int32), f"{name}/steps")
-        wide = self._op("Cast", (self._reinterpret(name, op),), tensor, "int32", op, to="int32")
+            return self.shared_constant(f"{name}/steps", tensor.data.astype(np.int32) - zero_point.astype(np.int32))
+        wide = self.compute_plain("Cast", (self._reinterpret(name, op),), tensor, "int32", op.source, to="int32")
         if not zero_point.any():
             return wide
-        return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
+        return self.compute_plain(
+            "Sub", (wide, self.shared_constant(f"{name}/zero", zero_point.astype(np.int32))), tensor, "int32", op.source
+        )
 
     def _emit_fixed_point(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
         """Return the fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
@@ -267,7 +268,7 @@ class _Decomposition(Rewriter):
         sign = self._shift_right(value, np.array(63), result, op)
         if where is not None:
             sign = self._emit_with_constant("BitwiseAnd", sign, -where.astype(np.int64), result, op)
-        return self._op("Add", (value, sign), result, "int64", op)
+        return self.compute_plain("Add", (value, sign), result, "int64", op.source)
 
     def _shift_right(self, value: str, by: Array, result: Tensor, op: Op) -> str:
         return self._emit_with_constant("BitShift", value, by, result, op, direction="RIGHT")
@@ -275,22 +276,12 @@ class _Decomposition(Rewriter):
     def _emit_with_constant(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
         """Return a value and a constant of int64; a constant of equal elements is one."""
         constant = constant.reshape(-1)[0] if constant.size and (constant == constant.reshape(-1)[0]).all() else constant
-        other = self._const(np.asarray(constant, np.int64), f"{result.name}/{kind.lower()}")
-        return self._op(kind, (value, other), result, "int64", op, **attributes)
+        other = self.shared_constant(f"{result.name}/{kind.lower()}", np.asarray(constant, np.int64))
+        return self.compute_plain(kind, (value, other), result, "int64", op.source, **attributes)
 
     def _reinterpret(self, name: str, op: Op) -> str:
         """Return the stored integers of a tensor as plain ones."""
         if name not in self._plain:
             tensor = self.graph[name]
-            self._plain[name] = self._op("Reinterpret", (name,), tensor, tensor.dtype, op)
+            self._plain[name] = self.compute_plain("Reinterpret", (name,), tensor, tensor.dtype, op.source)
         return self._plain[name]
-
-    def _op(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, op: Op, **attributes: Attribute) -> str:
-        plain = Tensor("", dtype, like.shape)
-        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, op.source, **attributes)
-
-    def _const(self, data: Array, hint: str) -> str:
-        key = (data.dtype.name, data.shape, data.tobytes())
-        if key not in self._constants:
-            self._constants[key] = self.constant(hint, np.asarray(data))
-        return self._constants[key]

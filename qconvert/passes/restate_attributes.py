@@ -38,14 +38,14 @@ def _restore_padding(graph: Graph) -> PassResult:
     if FUSED_PADDING not in graph.metadata:
         return graph, ()
     noted = read_names(graph.metadata, FUSED_PADDING)
-    return fuse_pads(graph.evolve(metadata=drop_keys(graph.metadata, FUSED_PADDING)), lambda op: op.outputs[0] in noted)
+    return fuse_pads(graph.evolve(metadata=drop_keys(graph.metadata, FUSED_PADDING)), lambda op: op.name in noted)
 
 
 def _restore_attributes(graph: Graph) -> PassResult:
     graph, stated = _pop_metadata(graph, STATED_ATTRIBUTES)
     rewriter = Rewriter(graph)
     for op in rewriter:
-        new = _restore_op_attributes(graph, op, stated.get(op.outputs[0])) if op.outputs else op
+        new = _restore_op_attributes(graph, op, stated.get(op.name)) if op.outputs else op
         if new is not op:
             rewriter.replace(op, new)
     return rewriter.finish_with("{} attributes of operators are restored from the file's metadata".format)
@@ -64,7 +64,7 @@ def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
 def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     if not isinstance(stated, dict):
         return op
-    result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
+    result, activation, arithmetic = graph[op.name], stated.get("activation"), stated.get("arithmetic")
     kind = kind_of(op)
     if kind.averages and kind.has_windows and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
         op = op.with_attributes(arithmetic=arithmetic)
@@ -83,7 +83,7 @@ def _restore_limits(graph: Graph) -> PassResult:
     rewriter = Rewriter(graph)
     found = [_narrow_to_limits(graph[name], limits) for name, limits in stated.items() if name in graph]
     count = len([rewriter.define(tensor) for tensor in found if tensor is not None])
-    return rewriter.finish(), (f"{count} constants use a part of their type's range, as the file's metadata state",) if count else ()
+    return rewriter.finish_with("{} constants use a part of their type's range, as the file's metadata state".format, count)
 
 
 def _narrow_to_limits(tensor: Tensor, limits: Any) -> Tensor | None:

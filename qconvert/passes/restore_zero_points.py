@@ -55,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     if whole is restored and not points:
         return whole, ()
     absorbed, _ = absorb_quantization.run(whole, target)
-    changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
+    changed, _ = fuse_pads(absorbed, lambda op: op.name.startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
     said = (f"{len(points)} activations have the zero points again that they had before shift_to_symmetric",) if points else ()
     return redeclare_changes(graph, changed), said
 
@@ -65,10 +65,11 @@ def _read_zero_points(graph: Graph) -> dict[str, int]:
     found = {}
     for name, point in read_entries(graph.metadata, SHIFTED).items():
         tensor = graph.tensors.get(name)
-        if tensor is None or tensor.quantization is None or not isinstance(point, int) or isinstance(point, bool):
+        quantization = None if tensor is None else tensor.per_tensor
+        if tensor is None or quantization is None or type(point) is not int:
             continue
         low, high = integer_range(tensor.dtype) if "int" in tensor.dtype else (0, 0)
-        if tensor.quantization.is_per_tensor and tensor.quantization.is_symmetric and low <= point <= high and point:
+        if quantization.is_symmetric and low <= point <= high and point:
             found[name] = point
     return found
 
@@ -80,7 +81,7 @@ def _find_clip_zero_points(rewriter: Rewriter, points: Mapping[str, int]) -> dic
     """
     graph, found = rewriter.graph, {}
     for op in graph.of_kind("Clip"):
-        name, result = op.inputs[0], op.outputs[0]
+        name, result = op.inputs[0], op.name
         if result not in points or name in points or not rewriter.is_read_once(name):
             continue
         if (
@@ -119,8 +120,7 @@ class _Restoring(Rewriter):
         self._away: set[str] = set()  # averages times the factor that takes ties away from zero
         for name, point in self._points.items():
             tensor = self.graph[name]
-            assert tensor.quantization is not None
-            quantization = replace(tensor.quantization, zero_point=np.array([point], np.int64))
+            quantization = replace(tensor.require_quantization(), zero_point=np.array([point], np.int64))
             self.define(replace(tensor, quantization=quantization), shift=0)
         self._ends = self._twins()
 
@@ -131,11 +131,11 @@ class _Restoring(Rewriter):
         """
         known, found = set(self._points), dict[str, str]()
         for op in self.graph.of_kind("Reinterpret"):
-            for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
+            for name, end in ((op.inputs[0], op.name), (op.name, op.inputs[0])):
                 own, other = self[name], self.graph[end]
                 if name not in known or end in self._points or name in self.graph.public:
                     continue
-                is_plain_input = other.quantization is None and other.dtype == own.dtype and [*self.readers.get(end, ())] == [op]
+                is_plain_input = other.quantization is None and other.dtype == own.dtype and [*self.readers[end]] == [op]
                 if own.shares_quantization(other) or (is_plain_input and end in self.graph.inputs):
                     found[name] = end
                     known.add(self.define(replace(other, quantization=own.quantization), shift=0))
@@ -148,14 +148,14 @@ class _Restoring(Rewriter):
         kind = kind_of(op)
         if kind.rule == "relabel" and inputs == outputs:
             return
-        touched = any(name in self._points for name in (*op.inputs, *op.outputs))
+        touched = any(name in self._points for name in op.names)
         if kind.has_weights and kind.sums_all_weights and touched and self._linear(op, inputs, outputs):
             return
         if kind.dequantizes and op.inputs[0] in self._points:
             self._dequantize(op, inputs[0])
-        elif kind.quantizes and op.outputs[0] in self._points:
+        elif kind.quantizes and op.name in self._points:
             self._quantize(op, inputs[0], outputs[0])
-        elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
+        elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.name, 0):
             self.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
         elif touched and self._is_shift_invariant(op):
             self.emit(replace(op, inputs=self._restore_constants(op, inputs), outputs=outputs))
@@ -167,21 +167,20 @@ class _Restoring(Rewriter):
 
     def _shift(self, name: str) -> float:
         """Return by how much the file's float values of a tensor are larger."""
-        quantization = self.graph[name].quantization if name in self._points else None
-        return 0.0 if quantization is None else quantization.step * self._points[name]
+        return self.graph[name].require_quantization().step * self._points[name] if name in self._points else 0.0
 
     def _linear(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Take the shifts out of a bias; return whether that could be done."""
         data, weights = self.graph[op.inputs[0]], self.graph[op.inputs[1]]
         old = self.graph[op.inputs[2]] if op.has(2) else None
-        is_clipped = op.outputs[0] in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
+        is_clipped = op.name in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
         is_unsound = "pads" in op.attributes and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
         if not data.is_quantized or weights.data is None or weights.quantization is None or is_unsound or is_clipped:
             return False
-        if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.outputs[0] in self._points
-                                                                         and op.outputs[0] not in self._ends):  # fmt: skip
+        if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.name in self._points
+                                                                         and op.name not in self._ends):  # fmt: skip
             return False
-        added = shift_of_sums(op, weights, self._shift(op.inputs[0]), self._shift(op.outputs[0]))
+        added = shift_of_sums(op, weights, self._shift(op.inputs[0]), self._shift(op.name))
         bias = old.data.astype(np.float64) - added
         nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
         if nothing.all():
@@ -229,14 +228,14 @@ class _Restoring(Rewriter):
 
     def _dequantize(self, op: Op, value: str) -> None:
         """Emit the float values without the shift, of which readers know what is missing."""
-        result = self.graph[op.outputs[0]]
+        result = self.graph[op.name]
         real = self.compute("Dequantize", (value,), f"{result.name}/restored", result, op.source)
-        self._made_of[op.outputs[0]] = op.inputs[0]
-        self._settle(op.outputs[0], real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
+        self._made_of[op.name] = op.inputs[0]
+        self._settle(op.name, real, self._shift(op.inputs[0]), self._shift(op.inputs[0]))
 
     def _quantize(self, op: Op, value: str, output: str) -> None:
         base, missing = self._added.get(op.inputs[0], (value, 0.0))
-        rest, shift = missing - self._shift(op.outputs[0]), self._shift(op.outputs[0])
+        rest, shift = missing - self._shift(op.name), self._shift(op.name)
         if abs(rest) > max(abs(missing), abs(shift)) * _CANCELLED:
             base = self._add_constant(base, rest, self.graph[op.inputs[0]])
         self.emit(replace(op, inputs=(base,), outputs=(output,)))
@@ -270,9 +269,9 @@ class _Restoring(Rewriter):
         whole = replace(op.with_attributes(arithmetic="ties_away"), inputs=(self._made_of[op.inputs[0]],), outputs=last.outputs)
         if not is_ties_away_average(self, whole):
             return False
-        result = self.add(f"{op.outputs[0]}/restored", self.graph[op.outputs[0]])
+        result = self.add(f"{op.name}/restored", self.graph[op.name])
         self.emit(replace(whole, inputs=(known[0],), outputs=(result,)))
-        self._added[op.outputs[0]] = result, known[1]
+        self._added[op.name] = result, known[1]
         self._away.update(last.inputs)
         return True
 
@@ -281,20 +280,20 @@ class _Restoring(Rewriter):
         sign = kind_of(op).sum_sign
         if not sign or op.attributes.get("activation"):
             return False
-        readers = self.readers.get(op.outputs[0], ())
-        before_rounding = bool(readers) and all(kind_of(reader).quantizes and reader.outputs[0] in self._points for reader in readers)
+        readers = self.readers[op.name]
+        before_rounding = bool(readers) and all(kind_of(reader).quantizes and reader.name in self._points for reader in readers)
         if not any(name in self._added for name in op.inputs) and not before_rounding:
             return False
         parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         missing, sizes = parts[0][1] + sign * parts[1][1], max(abs(part[1]) for part in parts)
         if parts[0][0] and parts[1][0]:
-            result = self.add(f"{op.outputs[0]}/restored", self.graph[op.outputs[0]])
+            result = self.add(f"{op.name}/restored", self.graph[op.name])
             self.emit(replace(op, inputs=(parts[0][0], parts[1][0]), outputs=(result,)))
-            self._settle(op.outputs[0], result, missing, sizes)
+            self._settle(op.name, result, missing, sizes)
             return True
         if not parts[0][0]:  # a constant less a value
             return False
-        self._settle(op.outputs[0], parts[0][0], missing, sizes)
+        self._settle(op.name, parts[0][0], missing, sizes)
         return True
 
     def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
@@ -302,18 +301,18 @@ class _Restoring(Rewriter):
         one."""
         data, sign = [name for name in op.inputs if self.graph[name].is_quantized], kind_of(op).sum_sign
         is_sum = sign > 0 or (sign < 0 and data == [op.inputs[0]])
-        if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self.graph[op.outputs[0]].is_quantized:
+        if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self.graph[op.name].is_quantized:
             return False
         number = self.graph[op.inputs[1 - op.inputs.index(data[0])]]
         if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
             return False
         added = float(number.data.reshape(-1)[0]) * sign
-        before, following = self._shift(data[0]), self._shift(op.outputs[0])
+        before, following = self._shift(data[0]), self._shift(op.name)
         rest, value = before + added - following, inputs[op.inputs.index(data[0])]
         if abs(rest) <= max(abs(before), abs(added), abs(following)) * _CANCELLED:
-            self.emit(Op("Requantize", (value,), outputs, {}, op.source))
+            self.emit(op.derive("Requantize", (value,), outputs))
         else:
-            constant = self.constant(f"{op.outputs[0]}/constant", rest)
+            constant = self.constant(f"{op.name}/constant", rest)
             self.emit(replace(op, kind="Add", inputs=(value, constant), outputs=outputs))
         return True
 

@@ -39,6 +39,6 @@ def _separate(rewriter: Rewriter, op: Op) -> None:
         return
     widths = np.zeros((2, len(data.shape)), np.int64)
     widths[:, block_axes(op, len(data.shape), blocks.size)] = np.split(pads.reshape(-1), 2)
-    padded = rewriter.pad(data, widths.reshape(-1).tolist(), op.outputs[0], op.source)
-    unpadded = rewriter.constant(f"{op.outputs[0]}/unpadded", [0] * pads.size)
+    padded = rewriter.pad(data, widths.reshape(-1).tolist(), op.name, op.source)
+    unpadded = rewriter.constant(f"{op.name}/unpadded", [0] * pads.size)
     rewriter.replace(op, replace(op, inputs=(padded, op.inputs[1], unpadded)))

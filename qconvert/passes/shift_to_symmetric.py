@@ -63,6 +63,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult
         shifting.settle(name)
     for op in rewriter:
         rewriter.remove(op)
+        shifting.source = op.source
         _emit(shifting, op, target)
     changed = rewriter.finish()
     if changed.ops == whole.ops and not notes:
@@ -93,15 +94,15 @@ def _drop_roundings(graph: Graph) -> Graph:
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
     """Return the zero points to take away, by tensor: of activations, and of constants that are data."""
     weights = find_weights(graph)
-    return {tensor.name: tensor.quantization.point for tensor in graph.tensors.values()
-            if tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in dtypes
-            and tensor.quantization.zero_point[0] and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
+    return {tensor.name: q.point for tensor in graph.tensors.values()
+            if (q := tensor.per_tensor) is not None and tensor.dtype in dtypes and q.point
+            and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
 
 
 def _find_fixed_tensors(graph: Graph) -> set[str]:
     """Return tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
     literal = [op for op in graph.ops if kind_of(op).takes_stored]
-    return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
+    return {*graph.inputs, *graph.public}.union(*(op.names for op in literal))
 
 
 def _emit(s: Shifting, op: Op, target: Target | None) -> None:
@@ -117,9 +118,9 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
         shift_linear(s, op)
     elif kind.requantizes and runs_in_float(s.graph[op.inputs[0]], target):
         from_unsigned(s, op)
-    elif kind.requantizes and runs_in_float(s.graph[op.outputs[0]], target):
+    elif kind.requantizes and runs_in_float(s.graph[op.name], target):
         to_unsigned(s, op)
-    elif kind.rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
+    elif kind.rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.name)):
         _convert(s, op)
     elif is_ties_away_average(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)
@@ -131,12 +132,12 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
 
 def _convert(s: Shifting, op: Op) -> None:
     """Emit Quantize, Dequantize and Requantize with the difference of the shifts added in float."""
-    name, result = op.inputs[0], op.outputs[0]
-    value = name if kind_of(op).quantizes else s.dequantize(name, op.source)
+    name, result = op.inputs[0], op.name
+    value = name if kind_of(op).quantizes else s.dequantize(name)
     if kind_of(op).dequantizes:
-        s.plus(value, -s.shift(name), op.source, result)
+        s.plus(value, -s.shift(name), result)
     else:
-        s.quantize(s.plus(value, s.shift(result) - s.shift(name), op.source), result, op.source)
+        s.quantize(s.plus(value, s.shift(result) - s.shift(name)), result)
 
 
 def _describe_changes(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:

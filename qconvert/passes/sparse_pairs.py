@@ -45,7 +45,7 @@ def _find_removable(rewriter: Rewriter) -> set[str]:
         if _is_plain_quantization(graph[name]) and name not in graph.public and (_gives_floats(op) or kind_of(op).rule == "move")
     }
     while True:
-        kept = {name for name in found if not (_is_unneeded(readers.get(name, ()), found) and _is_real(producers[name], found))}
+        kept = {name for name in found if not (_is_unneeded(readers[name], found) and _is_real(producers[name], found))}
         if not kept:
             return found
         found -= kept
@@ -79,7 +79,7 @@ class _Removal(Rewriter):
         """Let an operator compute in float in place of the integers that go."""
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
         if kind_of(op).dequantizes and op.inputs[0] in self.gone:
-            self.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
+            self.replace(op, op.derive("Identity", inputs, op.outputs))
         elif self.gone.isdisjoint(op.outputs):
             if inputs != op.inputs:
                 self.replace(op, replace(op, inputs=inputs))
@@ -88,7 +88,7 @@ class _Removal(Rewriter):
         elif kind_of(op).quantizes:
             self.replace(op, self._clip(op, inputs[0]))
         else:
-            real = self.add_float(f"{op.outputs[0]}/sums", self.graph[op.outputs[0]])
+            real = self.add_float(f"{op.name}/sums", self.graph[op.name])
             self.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
 
     def _define_float(self, name: str, suffix: str) -> str:
@@ -98,8 +98,7 @@ class _Removal(Rewriter):
 
     def _clip(self, op: Op, value: str) -> Op:
         """Return a Clip of the float value to the ends of the quantization that it was rounded to."""
-        result = self.graph[op.outputs[0]]
-        assert result.quantization is not None
-        scale, point = result.quantization.step, result.quantization.point
-        ends = [(stored - point) * scale for stored in result.quantization.limits(result.dtype)]
+        result = self.graph[op.name]
+        q = result.require_quantization()
+        ends = [(stored - q.point) * q.step for stored in q.limits(result.dtype)]
         return replace(self.clip(value, ends, result.name, op.source), outputs=(self._define_float(result.name, "clipped"),))

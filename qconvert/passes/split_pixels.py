@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.properties import permutation
 from qconvert.passes.merge_pixels import SUFFIX
 from qconvert.plugins import PassResult, Target
@@ -19,8 +20,8 @@ from qconvert.rewriting import Rewriter
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Split the pixels of every convolution between two Reshapes, with or without Transposes, that is of this form."""
     rewriter = Rewriter(graph)
-    for op in rewriter.of_kind("Conv"):
-        chain = _find_chain(rewriter, op)
+    for op in rewriter:
+        chain = _find_chain(rewriter, op) if kind_of(op).convolves else None
         window = None if chain is None else _find_window(graph, op, *chain)
         if chain is not None and window is not None:
             _split_pixels(rewriter, op, chain, *window)
@@ -29,7 +30,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
     """Return the tensors before and after the Reshapes around a convolution; None if it has none, or others read its result."""
-    data, result = op.inputs[0], op.outputs[0]
+    data, result = op.inputs[0], op.name
     if op["data_format"] == "channels_first":
         before, after = rewriter.producers.find(data, "Transpose"), _find_reader(rewriter, result, "Transpose")
         turns = [() if item is None else tuple(item["perm"]) for item in (before, after)]
@@ -42,7 +43,8 @@ def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
 
 def _find_reader(rewriter: Rewriter, name: str, kind: str) -> Op | None:
     """Return the operator of a kind that alone reads a tensor; None where it is another, or there are several."""
-    return next((op for op in rewriter.readers[name] if op.kind == kind), None) if rewriter.is_read_once(name) else None
+    op = rewriter.only_reader(name)
+    return op if op is not None and op.kind == kind else None
 
 
 def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array, int, tuple[int, ...]] | None:
@@ -66,7 +68,7 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     if (block * channels, pixels * results) != (depth, rows) or block < 2 or block % pixels or width % block or positions % pixels:
         return None
     in_blocks = [(data[0], width // block, depth), (found[0], positions // pixels, rows)]
-    if [_find_sizes(graph[name], op["data_format"]) for name in (op.inputs[0], op.outputs[0])] != in_blocks:  # rows may be joined
+    if [_find_sizes(graph[name], op["data_format"]) for name in (op.inputs[0], op.name)] != in_blocks:  # rows may be joined
         return None
     stride = block // pixels
     spread = weights.data.reshape(pixels, results, block, channels, height, taps).transpose(0, 1, 3, 4, 5, 2)
@@ -141,9 +143,9 @@ def _split_pixels(rewriter: Rewriter, op: Op, chain: tuple[str, str], window: Ar
     ]
     rewriter.replace(
         last,
-        Op("Transpose", (data.name,), (turned[0],), {"perm": perm}, op.source),
+        op.derive("Transpose", (data.name,), (turned[0],), perm=perm),
         replace(conv, inputs=(turned[0], *operands), outputs=(turned[1],)),
-        Op("Transpose", (turned[1],), (result.name,), {"perm": permutation("channels_last", 4)}, op.source),
+        op.derive("Transpose", (turned[1],), (result.name,), perm=permutation("channels_last", 4)),
     )
 
 

@@ -21,14 +21,14 @@ def run(graph: Graph, target: Target | None) -> PassResult:
         number = addend(graph, op, rewriter.producers)
         values = None if number is None else _spread_addend(graph, op, number)
         if number is not None and values is not None:
-            vector = rewriter.constant(f"{op.outputs[0]}/addend", values, number.dtype)
+            vector = rewriter.constant(f"{op.name}/addend", values, number.dtype)
             rewriter.replace(op, op.with_names({number.name: vector}))
     return rewriter.finish_with("{} numbers added after convolutions are vectors with one value per channel".format)
 
 
 def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:
     """Return the value for each channel, or for each position if there is one channel; None where both are one, or not known."""
-    shape = graph[op.outputs[0]].shape
+    shape = graph[op.name].shape
     assert number.data is not None
     sizes = () if shape is None or len(shape) != 3 else ((shape[1], 1), (1, shape[2]))
     for size in sizes:

@@ -12,6 +12,7 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.carried_states import Carried, carried_text
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
+from qconvert.passes.lift_states import StateThreading
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
@@ -27,13 +28,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     _require_main(graph)
     rewriter = Rewriter(graph)
     found = [Carried(rewriter.add(name, state), rewriter.add(f"{name}_next", state), state) for name, state in graph.states.items()]
-    current = {item.state.name: item.input for item in found}  # state -> the tensor that holds it
-    for op in rewriter:
-        if kind_of(op).has_effect:
-            rewriter.remove(op)
-            current[str(op["state"])] = op.inputs[0]
-        elif kind_of(op).rule == "state":
-            rewriter.replace(op, Op("Identity", (current[str(op["state"])],), op.outputs, {}, op.source))
+    current = StateThreading(graph).thread(rewriter, {item.state.name: item.input for item in found})
     for item in found:
         rewriter.emit(Op("Identity", (current[item.state.name],), (item.output,)))
     changed = rewriter.finish(

@@ -143,12 +143,13 @@ def _weights_of_bytes(graph: Graph) -> list[Tensor]:
 def _is_exact_signed(weights: Tensor) -> bool:
     """Whether weights keep their values and scales where they are signed and have the zero point 0."""
     signed = as_signed(weights)
-    assert signed.quantization is not None and signed.data is not None
-    if signed.quantization.is_symmetric:
+    quantization = signed.require_quantization()
+    if quantization.is_symmetric:
         return True
-    if signed.quantization.block_size or not signed.data.size:
+    steps = signed.steps()
+    if quantization.block_size or not steps.size:
         return False
-    steps, (low, high) = signed.steps(), integer_range(signed.dtype)
+    low, high = integer_range(signed.dtype)
     return bool(low < steps.min() and steps.max() <= high)
 
 
@@ -163,12 +164,11 @@ def _source_type(graph: Graph, target: Target) -> str:
         return "int8"  # in which runtimes compute products faster
     symmetric = True
     for item in weights:
-        assert item.quantization is not None
-        if item.dtype not in _EIGHT_BITS or not item.quantization.is_per_tensor:
+        if item.dtype not in _EIGHT_BITS or item.per_tensor is None:
             return "int8"
-        symmetric &= as_signed(item).quantization.is_symmetric  # type: ignore[union-attr]
+        symmetric &= as_signed(item).require_quantization().is_symmetric
     if noted in _EIGHT_BITS:
         return str(noted)
     quantized = (op for op in graph.ops if any(graph.is_quantized(name) for name in op.outputs))
-    kernels = [target.kernels.types(op.kind) or () for op in quantized]
+    kernels = [target.kernels.types(op) or () for op in quantized]
     return "int8" if symmetric and any("int8" in types and "uint8" not in types for types in kernels) else "uint8"

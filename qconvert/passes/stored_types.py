@@ -21,11 +21,10 @@ SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}
 
 def shift_to_dtype(tensor: Tensor, dtype: str) -> Tensor:
     """Return the tensor with its stored integers in `dtype`, of the same width."""
-    assert tensor.quantization is not None
     offset, stored = integer_range(dtype)[0] - integer_range(tensor.dtype)[0], numpy_dtype(dtype)
     wider = np.int16 if stored.itemsize == 1 else np.int32
     data = None if tensor.data is None else (tensor.data.astype(wider) + offset).astype(stored)
-    return replace(tensor, dtype=dtype, data=data, quantization=tensor.quantization.shift_zero_point(offset))
+    return replace(tensor, dtype=dtype, data=data, quantization=tensor.require_quantization().shift_zero_point(offset))
 
 
 def as_signed(tensor: Tensor) -> Tensor:
@@ -45,7 +44,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     if kind_of(op).takes_stored or op.attributes.get("reduction") == "mul":
         return True
     if kind_of(op).rule == "relabel":  # next to plain integers, which stay what they are
-        return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
+        return not all(graph[name].is_quantized for name in op.names)
     if op.attributes.get("arithmetic") == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
     return op.has(2) and kind_of(op).has_weights and graph[op.inputs[2]].dtype == "int64"
@@ -54,9 +53,9 @@ def needs_storage(graph: Graph, op: Op) -> bool:
 def _find_stored_states(graph: Graph) -> frozenset[str]:
     """Return the states that operators on stored integers read or write."""
     stored = [op for op in graph.ops if kind_of(op).rule == "stored"]
-    names = {name for op in stored for name in (*op.inputs, *op.outputs)}
+    names = {name for op in stored for name in op.names}
     passing = (op for op in graph.ops if kind_of(op).rule == "state")
-    return frozenset(str(op["state"]) for op in passing if names.intersection((*op.inputs, *op.outputs)))
+    return frozenset(str(op["state"]) for op in passing if names.intersection(op.names))
 
 
 def change_storage(graph: Graph, moved: Iterable[Tensor], dtypes: Mapping[str, str], *, keep_io: bool) -> tuple[Graph, int]:
@@ -101,7 +100,7 @@ def replace_quantizations(
     """
     rewriter = Rewriter(graph)
     kept = {id(op) for op in graph.ops if keeps(graph, op)}
-    held = {name for op in graph.ops if id(op) in kept for name in (*op.inputs, *op.outputs)}
+    held = {name for op in graph.ops if id(op) in kept for name in op.names}
     held |= {*graph.inputs, *graph.outputs} if keep_io else set()
     twins: dict[str, str] = {}  # tensor that has to stay -> the same values with the new quantization
     for name, tensor in changed.items():

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
-from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Shape, integer_range
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter
@@ -35,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 class _Decomposition(Rewriter):
     def decompose(self, op: Op) -> None:
         """Put sums of real products in the place of an operator; it stays if it has no such form."""
-        left, right, result = self.graph[op.inputs[0]], self.graph[op.inputs[1]], self.graph[op.outputs[0]]
+        left, right, result = self.graph[op.inputs[0]], self.graph[op.inputs[1]], self.graph[op.name]
         if left.is_quantized or right.is_quantized or not {left.dtype, right.dtype} <= {"int8", "uint8"}:
             return
         depth = _depth(op, left.shape, right.shape)
@@ -46,15 +46,15 @@ class _Decomposition(Rewriter):
         total = ""
         for part in parts:
             pieces = operands if len(parts) == 1 else self._slice_depth(op, operands, *part)
-            real = self._emit(kind_of(op).float_kind, pieces, result, "float32", **op.attributes)
+            real = self.compute_plain(kind_of(op).float_kind, pieces, result, "float32", "", **op.attributes)
             if len(parts) == 1:
-                self.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
+                self.replace(op, op.derive("Cast", (real,), op.outputs, to="int32"))
                 return
-            whole = self._emit("Cast", (real,), result, "int32", to="int32")
+            whole = self.compute_plain("Cast", (real,), result, "int32", to="int32")
             if part == parts[-1]:
-                self.replace(op, Op("Add", (total, whole), op.outputs, {}, op.source))
+                self.replace(op, op.derive("Add", (total, whole), op.outputs))
                 return
-            total = self._emit("Add", (total, whole), result, "int32") if total else whole
+            total = self.compute_plain("Add", (total, whole), result, "int32") if total else whole
 
     def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
         """Return ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
@@ -77,7 +77,7 @@ class _Decomposition(Rewriter):
     def _steps(self, op: Op) -> Array | None:
         """Constant weights less their zero points."""
         data, point = self.graph.constant(op.inputs[1]), self._point(op, 1)
-        if data is None or (point is None and _zero_point(op, 1)):
+        if data is None or (point is None and op.input(3)):
             return None
         return data.astype(np.int64) - (0 if point is None else point)
 
@@ -88,18 +88,15 @@ class _Decomposition(Rewriter):
         if tensor.data is not None and tensor.data.size:
             low, high = int(tensor.data.min()), int(tensor.data.max())
         if point is None:
-            return max(abs(low), abs(high)) if not _zero_point(op, index) else 255
+            return max(abs(low), abs(high)) if not op.input(2 + index) else 255
         return max(abs(high - int(point.min())), abs(low - int(point.max())))
 
     def _point(self, op: Op, index: int) -> Array | None:
         """Return known zero points of an operand, of a shape that fits it."""
-        name = _zero_point(op, index)
-        data = self.graph.constant(name) if name else None
-        return (
-            None
-            if data is None or not data.size
-            else data.astype(np.int64).reshape(_broadcast_shape(op, index, data.shape, self._rank(op)))
-        )
+        data = self.graph.constant(op.input(2 + index))
+        if data is None or not data.size:
+            return None
+        return data.astype(np.int64).reshape(_broadcast_shape(op, index, data.shape, self._rank(op)))
 
     def _rank(self, op: Op) -> int:
         return self.graph[op.inputs[1]].rank or 0
@@ -107,20 +104,20 @@ class _Decomposition(Rewriter):
     def _emit_float_operand(self, op: Op, index: int) -> str:
         """Return an operand's integers less their zero points, as float32."""
         tensor = self.graph[op.inputs[index]]
-        value = self._emit("Cast", (tensor.name,), tensor, "float32", to="float32")
-        name, point = _zero_point(op, index), self._point(op, index)
+        value = self.compute_plain("Cast", (tensor.name,), tensor, "float32", to="float32")
+        name, point = op.input(2 + index), self._point(op, index)
         if not name or (point is not None and not point.any()):
             return value
         if point is not None:
             other = self.constant(f"{name}/real", point.astype(np.float32))
         else:
             given = self.graph[name]
-            other = self._emit("Cast", (name,), given, "float32", to="float32")
+            other = self.compute_plain("Cast", (name,), given, "float32", to="float32")
             shape = _broadcast_shape(op, index, given.shape or (), self._rank(op))
             if shape != given.shape:
                 sizes = self.constant(f"{name}/sizes", shape)
-                other = self._emit("Reshape", (other, sizes), replace(given, shape=None), "float32")
-        return self._emit("Sub", (value, other), tensor, "float32")
+                other = self.compute_plain("Reshape", (other, sizes), replace(given, shape=None), "float32")
+        return self.compute_plain("Sub", (value, other), tensor, "float32")
 
     def _slice_depth(self, op: Op, operands: tuple[str, str], start: int, end: int) -> tuple[str, str]:
         """Return both operands from `start` to `end` of the depth."""
@@ -130,22 +127,13 @@ class _Decomposition(Rewriter):
             axis = _depth_axis(op, index, tensor.rank or 0)
             shape = tuple(end - start if i == axis else size for i, size in enumerate(tensor.shape or ()))
             places = (self.constant(f"{tensor.name}/sizes", [number]) for number in (start, end, axis))
-            found.append(self._emit("Slice", (name, *places), replace(tensor, shape=shape), "float32"))
+            found.append(self.compute_plain("Slice", (name, *places), replace(tensor, shape=shape), "float32"))
         return found[0], found[1]
-
-    def _emit(self, kind: str, inputs: tuple[str, ...], like: Tensor, dtype: str, **attributes: Attribute) -> str:
-        """Emit an operator whose result has the shape of `like`; return the name of the result."""
-        plain = Tensor("", dtype, like.shape)
-        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", plain, "", **attributes)
 
 
 def _is_convolution(op: Op) -> bool:
     """Whether the second operand are weights, not a matrix of inputs x outputs."""
     return kind_of(op).role(1) == "weights"
-
-
-def _zero_point(op: Op, index: int) -> str:
-    return op.inputs[2 + index] if len(op.inputs) > 2 + index else ""
 
 
 def _depth(op: Op, left: Shape | None, right: Shape | None) -> int | None:

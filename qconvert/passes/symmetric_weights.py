@@ -28,7 +28,7 @@ from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
-from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, Scaling, rescale_weights
+from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, Scaling, rescale_weights, sum_costs
 from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
 from qconvert.plugins import Change, PassResult, Target, describe_worst
 
@@ -44,9 +44,8 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult
     lossy: list[Rescaled] = []
     for use in weight_uses(graph):
         weights, wanted = graph[use.name], "int8" if scope == "all" else _wanted_type(graph, use, target)
-        assert weights.quantization is not None
         if wanted == "uint8":
-            if weights.dtype == "int8" and weights.quantization.is_per_tensor:
+            if weights.dtype == "int8" and weights.per_tensor is not None:
                 new.append((use, shift_to_dtype(weights, UNSIGNED[weights.dtype])))
                 counts["unsigned"] += 1
             continue
@@ -60,7 +59,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult
                 new.append((use, signed))
                 counts["wide" if wide else "stored"] += 1
             continue
-        if weights.quantization.block_size:
+        if weights.require_quantization().block_size:
             notes.append(Change(f"the weights {use.name!r} are unchanged: their zero points are per-block"))
             continue
         ranges = target.storage.quant_ranges if target is not None else {}
@@ -89,8 +88,7 @@ _TEXTS = {
 
 def _describe_change(lossy: Sequence[Rescaled]) -> Change:
     """Return what weights cost of which some channels got another scale."""
-    kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
-    costs = tuple(item.cost for item in lossy if item.cost is not None)
+    kept, channels, costs = sum_costs(lossy)
     text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
     return Change(f"{text}, {channels - kept} change, {describe_worst(costs)}", costs=costs)
 
@@ -129,9 +127,9 @@ def _is_used_in_float(graph: Graph, use: WeightUse, target: Target | None) -> bo
     ops = [graph.ops[index] for index in use.readers]
     if target is None or not target.knows_kernels:
         return False
-    if target.floats and all(target.kernels.types(op.kind) is None for op in ops):
+    if target.floats and all(target.kernels.types(op) is None for op in ops):
         return True
-    if any(graph[op.outputs[0]].is_quantized for op in ops):
+    if any(graph[op.name].is_quantized for op in ops):
         return False
     return all(graph[op.inputs[0]].is_quantized and target.judge(graph, op, final=False).isolated_for for op in ops)
 
@@ -144,12 +142,13 @@ def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:
 
 def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bool:
     """Whether signed weights are symmetric, and within the range that a target states."""
-    assert weights.quantization is not None and weights.data is not None
-    if not weights.quantization.is_symmetric:
+    quantization = weights.require_quantization()
+    if not quantization.is_symmetric:
         return False
-    if target is None or weights.dtype not in target.storage.quant_ranges or weights.quantization.block_size or not weights.data.size:
+    if target is None or weights.dtype not in target.storage.quant_ranges or quantization.block_size:
         return True
-    return bool(limits[0] <= weights.data.min() and weights.data.max() <= limits[1])
+    data = np.asarray(weights.data)
+    return not data.size or bool(limits[0] <= data.min() and data.max() <= limits[1])
 
 
 def _is_per_tensor_only(graph: Graph, use: WeightUse, target: Target | None) -> bool:

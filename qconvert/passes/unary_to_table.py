@@ -28,9 +28,9 @@ import numpy as np
 
 from qconvert.arithmetic.storage import bit_width
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.formulas import FORMULAS, formulas_of
 from qconvert.plugins import Change, PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
@@ -49,7 +49,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> Pass
     wanted = set(graph.public)
     sizes: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
     for op in reversed(graph.ops):
-        name = op.outputs[0] if op.outputs else ""
+        name = op.name if op.outputs else ""
         root = chains.get(name) or missing.get(name, "")
         if root and name in wanted and has_codes(graph[name]):
             values = curve_values(graph, rewriter.producers, name, root)
@@ -86,10 +86,10 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
     def lacks(op: Op) -> bool:
         if op.kind not in known:
             return True
-        return op.kind in FORMULAS and _is_of_bytes(graph, op) and target.has_no_kernel(graph.tensors, op)
+        return bool(formulas_of(op)) and _is_of_bytes(graph, op) and target.has_no_kernel(graph.tensors, op)
 
     for op in graph.ops:
-        name = op.outputs[0] if op.outputs else ""
+        name = op.name if op.outputs else ""
         if (op.kind in has_writer_alone and missing.keys().isdisjoint(op.inputs)) or name not in roots():
             continue
         if (is_lacked := lacks(op)) or not missing.keys().isdisjoint(op.inputs):
@@ -103,7 +103,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
 
 def _is_of_bytes(graph: Graph, op: Op) -> bool:
     """Whether what it computes, of one operand, and what it gives are codes of 8 bits, for which a table is small."""
-    data = [graph[name] for name in (*op.inputs, *op.outputs) if name and not graph[name].is_constant]
+    data = [graph[name] for name in op.names if name and not graph[name].is_constant]
     return len(data) == 1 + len(op.outputs) and all(has_codes(tensor) and bit_width(tensor.dtype) <= _BYTE for tensor in data)
 
 
@@ -127,7 +127,7 @@ def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
     found: dict[str, str] = {}
     inside: set[str] = set()
     for op in reversed(graph.ops):
-        name = op.outputs[0] if op.outputs else ""
+        name = op.name if op.outputs else ""
         if name not in roots() or name in inside or not has_codes(graph[name]):
             continue
         for root in reversed(roots()[name]):
@@ -152,25 +152,15 @@ def _computes(op: Op) -> bool:
 class Tables(Rewriter):
     """A graph that gets tables, each once, and the operators that read them."""
 
-    def __init__(self, graph: Graph) -> None:
-        super().__init__(graph)
-        self._known: dict[tuple[object, ...], str] = {}
-
     def lookup(self, op: Op, name: str, values: Array) -> list[Op]:
         """Return the operators that give the result of `op` by a table of stored values, one for each code of the tensor `name`."""
-        root, result = self.graph[name], self.graph[op.outputs[0]]
-        table = self._constant(f"{result.name}/table", values, result.dtype, result.quantization)
+        root, result = self.graph[name], self.graph[op.name]
+        table = self.shared_constant(f"{result.name}/table", values, result.dtype, result.quantization)
         index = self.add(f"{result.name}/codes", root, dtype="int32", quantization=None)
-        found = [Op("Cast", (root.name,), (index,), {"to": "int32"}, op.source)]
+        found = [op.derive("Cast", (root.name,), (index,), to="int32")]
         low = integer_range(root.dtype)[0]
         if low:
-            offset = self._constant(f"{result.name}/first", np.array(-low, np.int32), "int32")
+            offset = self.shared_constant(f"{result.name}/first", np.array(-low, np.int32), "int32")
             codes, index = index, self.add(f"{result.name}/index", root, dtype="int32", quantization=None)
-            found.append(Op("Add", (codes, offset), (index,), {}, op.source))
-        return [*found, Op("Gather", (table, index), (result.name,), {"axis": 0}, op.source)]
-
-    def _constant(self, wanted: str, data: Array, dtype: str, quantization: Quantization | None = None) -> str:
-        key = (dtype, data.tobytes(), quantization and quantization.key)
-        if key not in self._known:
-            self._known[key] = self.constant(wanted, data, dtype, quantization)
-        return self._known[key]
+            found.append(op.derive("Add", (codes, offset), (index,)))
+        return [*found, op.derive("Gather", (table, index), (result.name,), axis=0)]

@@ -82,7 +82,7 @@ def _time_axis(op: Op) -> int:
 
 
 def _unroll_lstm(rewriter: Rewriter, op: Op, count: int) -> None:
-    axis, result = _time_axis(op), rewriter[op.outputs[0]]
+    axis, result = _time_axis(op), rewriter[op.name]
     states, given = op.inputs[1:3], []
     for turn, part in enumerate(_split_steps(rewriter, op, op.inputs[0], axis, count)):
         shown = rewriter.add(f"{result.name}/step_{turn}", result, shape=_step_shape(result, axis))
@@ -90,13 +90,13 @@ def _unroll_lstm(rewriter: Rewriter, op: Op, count: int) -> None:
         rewriter.emit(replace(op, inputs=(part, *states, *op.inputs[3:]), outputs=(shown, *after)))
         states = after
         given.append(shown)
-    rewriter.emit(Op("Concat", tuple(given), op.outputs[:1], {"axis": axis}, op.source))
+    rewriter.emit(op.derive("Concat", tuple(given), op.outputs[:1], axis=axis))
 
 
 def _new_states(rewriter: Rewriter, op: Op, turn: int) -> tuple[str, ...]:
     """Add tensors for the states of an IntegerLSTM after one of its steps."""
     states = zip(op.outputs[1:], op.inputs[1:3], ("hidden", "cell"), strict=True)
-    return tuple(rewriter.add(f"{op.outputs[0]}/{what}/step_{turn}", rewriter[after or before]) for after, before, what in states)
+    return tuple(rewriter.add(f"{op.name}/{what}/step_{turn}", rewriter[after or before]) for after, before, what in states)
 
 
 def _unroll_scan(rewriter: Rewriter, op: Op, count: int) -> None:
@@ -148,7 +148,7 @@ def _stack(rewriter: Rewriter, op: Op, port: Port, values: list[str]) -> None:
     whole = rewriter[port.tensor]
     axis = port.axis % len(_shape(op, whole))
     parts = [_emit_reshape(rewriter, op, value, replace(whole, shape=_step_shape(whole, axis))) for value in values]
-    rewriter.emit(Op("Concat", tuple(parts), (port.tensor,), {"axis": axis}, op.source))
+    rewriter.emit(op.derive("Concat", tuple(parts), (port.tensor,), axis=axis))
 
 
 def _split_steps(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -> list[str]:
@@ -156,7 +156,7 @@ def _split_steps(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -
     whole = rewriter[name]
     sizes = rewriter.constant(f"{prefix_of(op)}/sizes", [1] * count)
     parts = [rewriter.add(f"{name}/step_{turn}", whole, shape=_step_shape(whole, axis)) for turn in range(count)]
-    rewriter.emit(Op("Split", (name, sizes), tuple(parts), {"axis": axis % len(_shape(op, whole))}, op.source))
+    rewriter.emit(op.derive("Split", (name, sizes), tuple(parts), axis=axis % len(_shape(op, whole))))
     return parts
 
 

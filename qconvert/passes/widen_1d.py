@@ -12,10 +12,10 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Shape
 from qconvert.operators import kind_of
+from qconvert.operators.properties import Suits
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
-_KINDS = ("Conv", "ConvTranspose", "AveragePool", "MaxPool", "GlobalAveragePool", "GlobalMaxPool")
 _RANK = 3
 
 
@@ -29,7 +29,10 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
-    return op.kind in _KINDS and graph[op.inputs[0]].rank == _RANK
+    """Whether it is a convolution or a pool, which takes the largest or the mean of each channel, over one dimension."""
+    kind = kind_of(op)
+    is_spatial = kind.layout.suits is Suits.DECIDES and (kind.has_weights or kind.scales_channels)
+    return is_spatial and graph[op.inputs[0]].rank == _RANK
 
 
 class _Widening(Rewriter):
@@ -41,13 +44,13 @@ class _Widening(Rewriter):
     def widen(self, op: Op) -> None:
         """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
         axis = 1 if op["data_format"] == "channels_last" else 2
-        result = self.graph[op.outputs[0]]
+        result = self.graph[op.name]
         wide = self.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
         if kind_of(op).has_weights:
             inputs[1] = self._kernel(op.inputs[1])
         widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
-        self.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))
+        self.replace(op, widened, op.derive("Squeeze", (wide, self._axes(result.name, axis)), (result.name,)))
         self._wide[result.name, axis] = wide
 
     def _data(self, name: str, axis: int) -> str:

@@ -30,8 +30,8 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     name, or next to zero points."""
     if target is None or any(kind_of(op).rule == "opaque" for op in graph.ops):
         return graph, ()
-    found = {graph[op.outputs[0]].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
-    converted = {graph[name].dtype for op in graph.ops if kind_of(op).rule == "convert" for name in (op.inputs[0], op.outputs[0])}
+    found = {graph[op.name].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
+    converted = {graph[name].dtype for op in graph.ops if kind_of(op).rule == "convert" for name in (op.inputs[0], op.name)}
     narrow = (found | converted).intersection(_NARROW)
     lacking = bool(target.kernels.product_types) and not narrow.issubset(target.kernels.product_types)
     symmetric = target.storage.symmetric_activations
@@ -53,7 +53,7 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
     count = kept = 0
     wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
     weights = {op.inputs[1] for op in graph.ops if kind_of(op).sums_products and len(op.inputs) > 1}
-    rounded = {op.outputs[0] for op in graph.of_kind("Cast") if op["to"] == "float16" and graph[op.inputs[0]].dtype not in _NARROW}
+    rounded = {op.name for op in graph.of_kind("Cast") if op["to"] == "float16" and graph[op.inputs[0]].dtype not in _NARROW}
     borders = {*graph.inputs, *graph.public, *rounded}
     for name, tensor in graph.tensors.items():
         if tensor.dtype not in _NARROW or tensor.is_quantized:
@@ -68,15 +68,15 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
         kept += keeps
     for op in rewriter:
         new = replace(op, inputs=tuple(wide.get(name, name) for name in op.inputs))
-        if op.outputs[0] not in rounded:
-            new = new.with_attributes(to="float32") if kind_of(op).casts and op.outputs[0] in wide else new
+        if op.name not in rounded:
+            new = new.with_attributes(to="float32") if kind_of(op).casts and op.name in wide else new
             new = replace(new, outputs=tuple(wide.get(name, name) for name in op.outputs))
         casts = []
         for name in op.outputs:
             if name in rounded:
-                casts.append(Op("Cast", (name,), (wide[name],), {"to": "float32"}, op.source))
+                casts.append(op.derive("Cast", (name,), (wide[name],), to="float32"))
             elif name in graph.public and name in wide:
-                casts.append(Op("Cast", (wide[name],), (name,), {"to": graph[name].dtype}, op.source))
+                casts.append(op.derive("Cast", (wide[name],), (name,), to=graph[name].dtype))
         rewriter.replace(op, new, *casts)
     return count, kept
 
@@ -84,6 +84,6 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
 def _is_affine(graph: Graph, op: Op) -> bool:
     """Whether an operator makes narrow float values of stored ones that have a zero point, off the middle of unsigned types."""
     data = graph[op.inputs[0]] if kind_of(op).dequantizes else None
-    if data is None or data.is_constant or data.quantization is None or graph[op.outputs[0]].dtype not in _NARROW:
+    if data is None or data.is_constant or data.quantization is None or graph[op.name].dtype not in _NARROW:
         return False
     return bool((data.quantization.zero_point != (middle(data.dtype) if "int" in data.dtype else 0)).any())

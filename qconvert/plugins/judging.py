@@ -57,7 +57,7 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     rule = kind.rule
     if is_dynamic(op) and target.kernels.dynamic_range:
         return Verdict("integers", _DYNAMIC)
-    if kind.name in target.kernels.missing:
+    if target.kernels.lacks(op):
         words = f"{target.name} has no {kind.name}"
         return _judge_on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
@@ -98,7 +98,7 @@ def _judge_on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> 
     """On float values, or refused where the target has no floats."""
     if target.floats:
         return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
-    rule = f"{target.name} has no {op.kind}" if op.kind in target.kernels.missing else f"{target.name} runs operators on integers alone"
+    rule = f"{target.name} has no {op.kind}" if target.kernels.lacks(op) else f"{target.name} runs operators on integers alone"
     remedy = "quantize all of its data, or leave it to the program that runs the model"
     broken = Violation(f"{op.location}: {brief or words}", rule, remedy)
     return Verdict("refused", rule, remedy, violations=(broken,))

@@ -68,7 +68,7 @@ def whiles_to_loops(graph: Graph) -> Graph:
         name = names.fresh(str(op["body"]))
         functions[name] = _loop_body(body, condition)
         attributes: dict[str, Attribute] = {"body": name, "carried": len(op.outputs)}
-        rewriter.replace(op, *asked, Op("Loop", ("", first, *op.inputs), op.outputs, attributes, op.source))
+        rewriter.replace(op, *asked, op.derive("Loop", ("", first, *op.inputs), op.outputs, **attributes))
 
     return replace_kind(graph, "While", write_loop)
 

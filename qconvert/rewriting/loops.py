@@ -110,7 +110,7 @@ class _While:
         stack = outer.add(f"{result}/stack", outer[result], shape=(f"{result}/rows", *sizes[1:]))
         self.carry(first, whole, longer, stack)
         bounds = [outer.constant(f"{result}/{word}", [bound]) for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
-        return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
+        return self.op.derive("Slice", (stack, *bounds), (result,))
 
     def _emit_zeros(self, like: Tensor, sizes: Sequence[Size], dims: str) -> str:
         zero = self.outer.add(f"{self.prefix}/nothing", like, shape=(), data=np.zeros((), numpy_dtype(like.dtype)))
@@ -159,7 +159,7 @@ class _While:
             attributes[word] = names.fresh(f"{self.op['body']}/{word}")
             functions[attributes[word]] = graph
         self.outer.remove(self.op)
-        self.outer.emit(Op("While", given, results, attributes, self.op.source))
+        self.outer.emit(self.op.derive("While", given, results, **attributes))
 
     def _condition(self, limit: str, go: str, inside: tuple[str, ...]) -> Graph:
         tensors = {name: self.body[name] for name in inside}
@@ -304,14 +304,14 @@ def _orient_stack(new: Rewriter, op: Op, stack: str, result: str, axis: int, way
 def _emit_transpose(new: Rewriter, op: Op, name: str, order: tuple[int, ...], result: str) -> str:
     shape = new[name].shape or ()
     result = result or new.add(f"{name}/turned", new[name], shape=tuple(shape[axis] for axis in order))
-    new.emit(Op("Transpose", (name,), (result,), {"perm": order}, op.source))
+    new.emit(op.derive("Transpose", (name,), (result,), perm=order))
     return result
 
 
 def _emit_reverse(new: Rewriter, op: Op, name: str, result: str) -> str:
     result = result or new.add(f"{name}/reversed", new[name])
     bounds = [new.constant(f"{name}/{word}", [value]) for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))]
-    new.emit(Op("Slice", (name, *bounds), (result,), {}, op.source))
+    new.emit(op.derive("Slice", (name, *bounds), (result,)))
     return result
 
 

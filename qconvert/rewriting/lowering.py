@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import Array, canonical_dtype, fits_dtype, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS, Kind, kind_of
-from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.formulas import Formula, formulas_of
 from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, needed_ops, output_shapes
 from qconvert.operators.typing import stated_output_type
 from qconvert.operators.values import Values, apply
@@ -89,9 +89,10 @@ def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str
     """
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
-        kind, write = op.kind, writers.get(op.kind)
+        kind = op.kind
+        write = writers.get(kind)
         if write is None:
-            unheld = ", and no formula of it holds for these operands and attributes" if kind in FORMULAS else ""
+            unheld = ", and no formula of it holds for these operands and attributes" if formulas_of(op) else ""
             return "" if kind in also else f"has no {kind}{unheld}"
         return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
 
@@ -108,8 +109,7 @@ def require_legal(graph: Graph, legal: Legal, format: str) -> None:
 
 def legality_error(op: Op, reason: str, format: str) -> UnsupportedError:
     """Return the error for one operator."""
-    where = op.location
-    return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=where, rule="variant-not-writable")
+    return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=op.location, rule="variant-not-writable")
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +194,7 @@ class Emission:
             return item.name
         data = np.asarray(item)
         if role != "index" and data.dtype.kind in "iuf":
-            if "int" in dtype and not _is_whole(data, dtype):
+            if "int" in dtype and not fits_dtype(data, dtype):
                 raise UnsupportedError(f"has {item} next to {dtype}", rule="operand-types")
             data = data.astype(numpy_dtype(dtype))
         for tensor in self.tensors.values():
@@ -235,7 +235,7 @@ class Emission:
     def _drop_unread(self, op: Op) -> None:
         """Remove what only absent outputs need."""
         self.ops = needed_ops(self.ops, op.outputs)
-        named = {*op.outputs, *(name for item in self.ops for name in (*item.inputs, *item.outputs))}
+        named = {*op.outputs, *(name for item in self.ops for name in item.names)}
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
 
     def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
@@ -251,7 +251,7 @@ class Emission:
         """What is moved into a quantized result is quantized like it; a value that others compute with is so after a Quantize."""
         for place in reversed(range(len(self.ops))):
             item = self.ops[place]
-            like = self.tensor(item.outputs[0])
+            like = self.tensor(item.name)
             if kind_of(item).rule != "move" or not like.is_quantized:
                 continue
             stored: dict[str, str] = {}
@@ -268,7 +268,7 @@ class Emission:
 
     def _is_computed_with(self, name: str) -> bool:
         """Whether an operator of the formula reads float values of a tensor."""
-        return any(name in item.inputs and not self.tensor(item.outputs[0]).is_quantized for item in self.ops)
+        return any(name in item.inputs and not self.tensor(item.name).is_quantized for item in self.ops)
 
 
 def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | None:
@@ -278,12 +278,6 @@ def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | No
     chosen = [tensors[name] for name in kind.data(op) if tensors[name].dtype != "bool"] if kind.chooses else []
     is_shared = bool(chosen) and chosen[0].is_quantized and all(chosen[0].shares_quantization(other) for other in chosen[1:])
     return chosen[0] if is_shared else None
-
-
-def _is_whole(data: Array, dtype: str) -> bool:
-    """Whether numbers are integers of a type."""
-    low, high = integer_range(dtype)
-    return bool(np.isfinite(data).all() and (data == np.round(data)).all() and (data >= low).all() and (data <= high).all())
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,11 +340,11 @@ def lower_op(
     within: tuple[Formula, ...] = (),
 ) -> Emission | None:
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
-    kind = op.kind
-    if any(item.kind == kind for item in within[:-1]):  # a way around, such as Erf by a Gelu that is computed by an Erf, loses digits
+    formulas = formulas_of(op, prefers)
+    if not set(formulas).isdisjoint(within[:-1]):  # a way around, such as Erf by a Gelu that is computed by an Erf, loses digits
         return None
-    for formula in dict.fromkeys((*prefers, *FORMULAS.get(kind, ()))):
-        if formula.kind != kind or not formula.is_emitted or formula in within:
+    for formula in formulas:
+        if not formula.is_emitted or formula in within:
             continue
         found = emit_formula(tensors, op, formula, real)
         if found is None:
@@ -376,7 +370,7 @@ def emit_formula(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: 
     attributes = formula.attributes(op)
     if attributes is None:
         return None
-    emission = Emission(tensors, real, op.source, op.outputs[0] if op.outputs else op.kind)
+    emission = Emission(tensors, real, op.source, op.name)
     try:
         operands = [Symbol(emission, name) if name else None for name in op.inputs]
         if formula.in_float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from qconvert.graph import Array, Op, Tensor, drop_keys
 from qconvert.graph.activations import activation_bounds
-from qconvert.operators import kind_of
+from qconvert.operators import Kind, kind_of
 from qconvert.operators.properties import REDUCES
 
 #: A polynomial: {((atom, power), ...): coefficient}; () is the key of the constant term.
@@ -26,9 +26,6 @@ Form = dict[tuple[tuple[int, float], ...], float]
 
 _MOST_TERMS = 16
 _TOLERANCE = 1e-6
-#: Kinds that pass float values on.
-_SAME = ("Identity", "Dequantize")
-_POWERS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0}
 
 
 class TooLargeError(Exception):
@@ -132,41 +129,41 @@ class Forms:
 
     def _operator_form(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
         """Return the form of an operator without its activation."""
-        kind, items = op.kind, [item for item in op.inputs if item]
+        kind, items = kind_of(op), [item for item in op.inputs if item]
         if not items:
             return self.atom("tensor", name)
-        if kind in _SAME or (kind == "Cast" and all("float" in tensors[item].dtype for item in (items[0], name))):
-            return visit(items[0])
-        if kind in _POWERS:
-            return self._power(visit(items[0]), _POWERS[kind])
-        if kind == "Neg":
-            return _scale(visit(items[0]), -1.0)
-        if sign := kind_of(op).sum_sign:
-            return _sum(visit(items[0]), visit(items[1]), float(sign))
-        if kind in ("Mul", "Div"):
-            second = visit(items[1])
-            return _product(visit(items[0]), second if kind == "Mul" else self._power(second, -1.0))
-        if kind == "SquaredDifference":
-            return self._power(_sum(visit(items[0]), visit(items[1]), -1.0), 2.0)
-        if kind == "Pow" and set(visit(items[1])) <= {()}:
-            return self._power(visit(items[0]), visit(items[1]).get((), 0.0))
-        if kind == "HardSigmoid":
-            return self._clip(_sum(_scale(visit(items[0]), float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
-        if kind in ("Relu", "Clip", "Max", "Min") and (limits := _numbers(op, visit)) is not None:
-            return self._clip(visit(items[0]), *limits)
-        if kind_of(op).layout is REDUCES:
-            return self._reduction(op, tensors, visit)
+        if kind.layout is REDUCES:
+            return self._reduction(kind, op, tensors, visit)
+        data, *others = (visit(item) for item in items)
+        if kind.copies or kind.dequantizes or (kind.casts and all("float" in tensors[item].dtype for item in (items[0], name))):
+            return data
+        if kind.power:
+            return self._power(data, kind.power)
+        if kind.sum_sign:
+            return _sum(data, others[0], float(kind.sum_sign))
+        if kind.product_sign:
+            return _product(data, others[0] if kind.product_sign > 0 else self._power(others[0], -1.0))
+        if kind.name == "Neg":
+            return _scale(data, -1.0)
+        if kind.name == "SquaredDifference":
+            return self._power(_sum(data, others[0], -1.0), 2.0)
+        if kind.name == "Pow" and set(others[0]) <= {()}:
+            return self._power(data, others[0].get((), 0.0))
+        if kind.name == "HardSigmoid":
+            return self._clip(_sum(_scale(data, float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
+        if (limits := _numbers(kind, op, visit)) is not None:
+            return self._clip(data, *limits)
         attributes = tuple(sorted(drop_keys(op.attributes, "activation").items()))
-        return self.atom(kind, attributes, op.outputs.index(name), *(visit(item) for item in items))
+        return self.atom(kind.name, attributes, op.outputs.index(name), data, *others)
 
-    def _reduction(self, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
+    def _reduction(self, kind: Kind, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
         rank, axes = tensors[op.inputs[0]].rank, tensors[op.inputs[1]].data if op.has(1) else None
         if rank is None or axes is None or not axes.size:
-            return self.atom("tensor", op.outputs[0])
+            return self.atom("tensor", op.name)
         along = tuple(sorted(int(axis) % rank for axis in axes.reshape(-1)))
-        if op.kind == "ReduceL2":
+        if kind.name == "ReduceL2":
             return self._power(self.atom("ReduceSum", along, int(op["keepdims"]), self._power(visit(op.inputs[0]), 2.0)), 0.5)
-        return self.atom(op.kind, along, int(op["keepdims"]), visit(op.inputs[0]))
+        return self.atom(kind.name, along, int(op["keepdims"]), visit(op.inputs[0]))
 
     def _power(self, form: Form, power: float) -> Form:
         """Return a power of a form: of one term a term, of others an atom as the base, so that 1 / sqrt(p) and rsqrt(p) are alike."""
@@ -208,28 +205,29 @@ class Forms:
 
 def words_of(op: Op) -> set[str]:
     """Return the functions that the normal form of an operator may have: itself, and a limit of values, which has a form of its own."""
-    is_limit = kind_of(op).clips or op.kind in ("Max", "Min", "HardSigmoid") or op.attributes.get("activation")
-    return {op.kind, "clip"} if is_limit else {op.kind}
+    kind = kind_of(op)
+    is_limit = kind.clips or kind.picks or kind.name == "HardSigmoid" or op.attributes.get("activation")
+    return {kind.name, "clip"} if is_limit else {kind.name}
 
 
 def _limits(low: float | None, high: float | None) -> tuple[float, float]:
     return (-math.inf if low is None else low), (math.inf if high is None else high)
 
 
-def _numbers(op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
-    """Return the limits of an operator that clips; None if they are not single numbers."""
+def _numbers(kind: Kind, op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
+    """Return the limits of an operator that clips; None if it does not, or if they are not single numbers."""
 
     def number(name: str) -> Array | None:
         form = visit(name)
         return np.array(form.get((), 0.0)) if set(form) <= {()} else None
 
-    if kind_of(op).clips:
-        limits = kind_of(op).limits(op, number)
+    if kind.clips:
+        limits = kind.limits(op, number)
         return None if limits is None else _limits(*limits)
-    bound = number(op.inputs[1]) if len(op.inputs) == 2 else None
+    bound = number(op.inputs[1]) if kind.picks and len(op.inputs) == 2 else None
     if bound is None:
         return None
-    return (float(bound), math.inf) if op.kind == "Max" else (-math.inf, float(bound))
+    return (float(bound), math.inf) if kind.picks > 0 else (-math.inf, float(bound))
 
 
 def _sum(a: Form, b: Form, sign: float = 1.0) -> Form:

@@ -85,7 +85,7 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
         if taken.intersection(found.ops):
             continue
         inside = [name for item in found.ops.values() if item is not op for name in item.outputs]
-        if closed and any(name in graph.public or any(id(one) not in found.ops for one in consumers.get(name, ())) for name in inside):
+        if closed and any(name in graph.public or any(id(one) not in found.ops for one in consumers[name]) for name in inside):
             continue
         taken.update(found.ops)
         yield Match(tuple(sorted(found.ops.values(), key=lambda item: places[id(item)])), found.named, found.tensors)
@@ -164,7 +164,7 @@ class _Finder:
     def _match_operands(self, wanted: Sequence[Operand], op: Op, found: _Found) -> _Found | None:
         found = found.copy()
         for place, part in enumerate(wanted):
-            given = op.inputs[place] if place < len(op.inputs) else ""
+            given = op.input(place)
             if isinstance(part, str):
                 if part and (not given or found.tensors.setdefault(part, given) != given):
                     return None

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.arithmetic.rounding import quantize
-from qconvert.arithmetic.storage import Quantization, numpy_dtype
+from qconvert.arithmetic.storage import Quantization
 from qconvert.errors import OptionError
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of
@@ -34,39 +34,50 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
         raise OptionError("is not a tensor of the graph", where=repr(name), rule="unknown-tensor")
     if tensor.quantization is None:
         raise OptionError("is not quantized", where=repr(name), rule="not-quantized")
-    changed = {name: _on(tensor, quantization)}
+    changed = {name: _requantize_exactly(tensor, quantization)}
     for op in graph.ops:
-        bias = _integer_bias(graph, op)
-        if bias is None or name not in op.inputs[:2]:
+        bias = quantized_bias(graph, op)
+        if bias is None or not bias.is_quantized or name not in op.inputs[:2]:
             continue
-        data, weights = (changed.get(given, graph[given]).quantization for given in op.inputs[:2])
-        if data is not None and weights is not None:
-            found = _on(bias, accumulator_quantization(data, weights, (bias.rank or 1) - 1))
-            if bias.name in changed and changed[bias.name] != found:
-                raise OptionError(
-                    "is the bias of operators whose accumulators would have different scales",
-                    where=repr(bias.name),
-                    rule="bias-scales-differ",
-                )
-            changed[bias.name] = found
+        data, weights = (changed.get(given, graph[given]).require_quantization() for given in op.inputs[:2])
+        found = _requantize_exactly(bias, accumulator_quantization(data, weights, (bias.rank or 1) - 1))
+        if bias.name in changed and changed[bias.name] != found:
+            raise OptionError(
+                "is the bias of operators whose accumulators would have different scales",
+                where=repr(bias.name),
+                rule="bias-scales-differ",
+            )
+        changed[bias.name] = found
     return graph.evolve(tensors=changed.values())
 
 
-def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
-    if not kind_of(op).sums_products or not op.has(2):
+def is_quantized(graph: Graph, op: Op) -> bool:
+    """Whether data and weights of a linear operator are quantized, so that products have a scale."""
+    return graph[op.inputs[0]].is_quantized and graph[op.inputs[1]].is_quantized
+
+
+def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
+    """Return the constant bias of a quantized linear operator."""
+    if not kind_of(op).sums_products or not op.has(2) or not is_quantized(graph, op):
         return None
     bias = graph[op.inputs[2]]
-    return bias if bias.is_constant and bias.is_quantized else None
+    return bias if bias.is_constant else None
 
 
-def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
-    """Return the tensor with another quantization; of a constant the float values, rounded."""
-    if tensor.data is None:
-        return replace(tensor, quantization=quantization)
+def requantize_tensor(tensor: Tensor, quantization: Quantization, dtype: str = "") -> Tensor:
+    """Return a quantized tensor with another quantization, by default of its type; of a constant the float values, rounded."""
+    dtype = dtype or tensor.dtype
+    data = None if tensor.data is None else quantize(tensor.float_values(), quantization, dtype)
+    return replace(tensor, dtype=dtype, data=data, quantization=quantization)
+
+
+def _requantize_exactly(tensor: Tensor, quantization: Quantization) -> Tensor:
+    """Return a quantized tensor with another quantization, which holds the values of a bias."""
+    back = requantize_tensor(tensor, quantization)
+    if tensor.dtype != "int32" or tensor.data is None:
+        return back
     real = tensor.float_values()
-    stored = quantize(real, quantization, tensor.dtype)
-    back = replace(tensor, data=stored.astype(numpy_dtype(tensor.dtype)), quantization=quantization)
-    if tensor.dtype == "int32" and (np.abs(back.float_values() - real) > _half_step(quantization, real.shape)).any():
+    if (np.abs(back.float_values() - real) > _half_step(quantization, real.shape)).any():
         raise OptionError(
             f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
         )

@@ -52,6 +52,7 @@ class Rewriter:
         self._forwarded: dict[str, str] = {}
         self._renamed: dict[str, str] = {}
         self._relations: dict[str, Relation] = {}
+        self._shared: dict[tuple[object, ...], str] = {}
 
     @cached_property
     def producers(self) -> Producers:
@@ -90,9 +91,14 @@ class Rewriter:
         not."""
         return match_producer(self.graph, self.producers, pattern, name)
 
+    def only_reader(self, name: str) -> Op | None:
+        """Return the one operator that reads the tensor, once, if no user sees it; else None."""
+        readers = self.readers[name]
+        return readers[0] if len(readers) == 1 and name not in self.graph.public else None
+
     def is_read_once(self, name: str) -> bool:
         """Whether one operator reads the tensor, once, and no user sees it."""
-        return name not in self.graph.public and len(self.readers.get(name, ())) == 1
+        return self.only_reader(name) is not None
 
     # operators
 
@@ -129,7 +135,7 @@ class Rewriter:
             name if not self.graph.is_quantized(name) else self.add_float(f"{name}/{suffix}", self.graph[name]) for name in op.outputs
         ]
         pairs = zip(results, op.outputs, strict=True)
-        quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
+        quantizes = (op.derive("Quantize", (real,), (name,)) for real, name in pairs if real != name)
         self.replace(op, replace(op.with_attributes(**attributes), inputs=tuple(inputs), outputs=tuple(results)), *quantizes)
         return tuple(results)
 
@@ -192,6 +198,16 @@ class Rewriter:
         self.emit(Op(kind, tuple(inputs), (name,), attributes, source))
         return name
 
+    def compute_plain(self, kind: str, inputs: Sequence[str], like: Tensor, dtype: str, source: str = "", **attributes: Attribute) -> str:
+        """Put an operator of plain numbers before the one that is visited, and return the name of its result; see compute().
+
+        Args:
+            kind, inputs, source, attributes: of the operator.
+            like: a tensor whose shape the result has, with whose name that of the result begins.
+            dtype: of the result.
+        """
+        return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", Tensor("", dtype, like.shape), source, **attributes)
+
     def add_float(self, wanted: str, like: Tensor) -> str:
         """Add a tensor of float32 with the shape of another under a new name and return the name; see add()."""
         return self.add(wanted, like, dtype="float32", quantization=None)
@@ -210,6 +226,13 @@ class Rewriter:
         name = self._names.fresh(wanted)
         self._tensors[name] = Tensor(name, dtype or canonical_dtype(data.dtype), data.shape, data, quantization)
         return name
+
+    def shared_constant(self, wanted: str, data: Array, dtype: str = "", quantization: Quantization | None = None) -> str:
+        """Return the name of a constant that this has added before with the same content, or else what constant() gives."""
+        key = (dtype or data.dtype.name, data.shape, data.tobytes(), quantization and quantization.key)
+        if key not in self._shared:
+            self._shared[key] = self.constant(wanted, np.asarray(data), dtype, quantization)
+        return self._shared[key]
 
     def clip(self, data: str, bounds: Sequence[float | None], result: str, source: str = "") -> Op:
         """Return a Clip, whose bounds are added as constants; where a bound is None it has none.
@@ -331,21 +354,25 @@ class Rewriter:
         if self._forwarded or self._renamed:
             ops = [self._with_names(op) for op in ops]
         graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
-        converted = {op.outputs[0]: op.inputs[0] for op in ops if kind_of(op).dequantizes or kind_of(op).copies} if prune else {}
+        converted = {op.name: op.inputs[0] for op in ops if kind_of(op).dequantizes or kind_of(op).copies} if prune else {}
         if prune:
             graph = graph.evolve(ops=needed_ops(graph.ops, graph.public, None if prune is True else prune))
         if not (self.is_changed or changes) and (len(graph.ops), len(graph.tensors)) == (len(self.graph.ops), len(self.graph.tensors)):
             return self.graph
         return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph, converted)))
 
-    def finish_with(self, note: Callable[[int], str], *, prune: bool | Callable[[Op], bool] = False) -> tuple[Graph, tuple[str, ...]]:
-        """Return the rewritten graph and a note, or the graph itself and none if no operator was replaced.
+    def finish_with(
+        self, note: Callable[[int], str], count: int | None = None, *, prune: bool | Callable[[Op], bool] = False
+    ) -> tuple[Graph, tuple[str, ...]]:
+        """Return the rewritten graph and a note, or the graph itself and none if nothing was done.
 
         Args:
-            note: gives, for the number of operators that were replaced, what was done.
+            note: gives, for the number of changes, what was done.
+            count: that number; by default how many operators were replaced.
             prune: see finish().
         """
-        return (self.finish(prune=prune), (note(self.replaced),)) if self.replaced else (self.graph, ())
+        count = self.replaced if count is None else count
+        return (self.finish(prune=prune), (note(count),)) if count else (self.graph, ())
 
     def _with_names(self, op: Op) -> Op:
         inputs = tuple(self.resolve(name) for name in op.inputs)

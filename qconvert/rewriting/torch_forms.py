@@ -26,14 +26,14 @@ from qconvert.arithmetic import (
     has_xnnpack_add,
     is_same_addition,
     is_same_average,
-    saturate,
     split_product,
     xnnpack_add,
 )
 from qconvert.arithmetic.additions import Quantizations
-from qconvert.arithmetic.storage import Quantization, integer_range
-from qconvert.graph.schema import Attribute, Graph, Op, Shape, Tensor
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.rewriting.rewriter import Rewriter
 
 #: Adds a tensor to the graph; gives its name, which is after that of the result.
@@ -52,9 +52,9 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
     Returns:
         None where there is no such form.
     """
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantization = result.quantization
-    if quantization is None or not quantization.is_per_tensor or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
+    data, result = graph[op.inputs[0]], graph[op.name]
+    quantization = result.per_tensor
+    if quantization is None or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
         return None
     low = integer_range(result.dtype)[0]
     point, scale = quantization.point - low, np.float32(quantization.scale[0])
@@ -69,8 +69,8 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
     else:
         steps, missed = made.emit_split_sum(form, point), form.missed
     integers = add(replace(result, quantization=Quantization.per_tensor(1.0, low)), "integers")
-    made.ops.append(Op("Quantize", (steps,), (integers,), {}, op.source))
-    made.ops.append(Op("Reinterpret", (integers,), op.outputs, {}, op.source))
+    made.ops.append(op.derive("Quantize", (steps,), (integers,)))
+    made.ops.append(op.derive("Reinterpret", (integers,), op.outputs))
     return made.ops, missed
 
 
@@ -89,7 +89,7 @@ class _Made:
 
     def op(self, kind: str, inputs: tuple[str, ...], hint: str, dtype: str, **attributes: str) -> str:
         name = self._add(Tensor("", dtype, self._data.shape), hint)
-        self.ops.append(Op(kind, inputs, (name,), attributes, self._op.source))
+        self.ops.append(self._op.derive(kind, inputs, (name,), **attributes))
         return name
 
     def emit_wide_sum(self, reciprocal: float, point: int) -> str:
@@ -111,6 +111,22 @@ class _Made:
         return self.binary("Add", large, self.binary("Add", small, other, "sum_low"), "steps")
 
 
+def add_windows(rewriter: Rewriter, data: str, ones: Array, scale: float, result: str, source: str) -> Op:
+    """Return the convolution that adds up windows of each channel, whose weights of ones are added as a constant; strides, pads and layout
+    are left to the caller.
+
+    Args:
+        rewriter: of the graph.
+        data: the tensor whose windows are added up.
+        ones: the weights, channels, 1, window.
+        scale: of the weights, which the sums are multiplied by.
+        result: the tensor that it gives.
+        source: where it comes from.
+    """
+    weights = rewriter.constant(f"{result}/window", ones, quantization=Quantization.per_tensor(scale))
+    return Op("Conv", (data, weights), (result,), {"dilations": (1, 1), "group": len(ones)}, source)
+
+
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
     arithmetic = op.attributes.get("arithmetic")
@@ -119,7 +135,7 @@ def has_torch_form(op: Op) -> bool:
 
 def addition_quantizations(graph: Graph, op: Op, arithmetic: str) -> tuple[Quantizations, Quantization] | None:
     """Return the quantizations of the inputs and of the result of an addition of 8-bit data; None where that kernel has none."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    tensors = [graph[name] for name in op.names]
     found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
     if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
         return None
@@ -130,13 +146,13 @@ def addition_quantizations(graph: Graph, op: Op, arithmetic: str) -> tuple[Quant
 def adds_as_litert(graph: Graph, op: Op, arithmetic: str) -> bool:
     """Whether LiteRT's default kernel gives the sums of the kernel `arithmetic` for all pairs of inputs."""
     found = addition_quantizations(graph, op, arithmetic)
-    dtype = graph[op.outputs[0]].dtype
+    dtype = graph[op.name].dtype
     return found is not None and has_xnnpack_add(*found) and is_same_addition(arithmetic, xnnpack_add, *found, dtype)
 
 
 def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     """Whether an addition or an average gives the integers of another of ADDITIONS or TORCH_AVERAGES for all data."""
-    own, tensors = str(op["arithmetic"]), [graph[name] for name in (*op.inputs, *op.outputs) if not graph[name].is_constant]
+    own, tensors = str(op["arithmetic"]), [graph[name] for name in op.names if not graph[name].is_constant]
     quantizations = [found for tensor in tensors if (found := tensor.per_tensor) is not None]
     if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(quantizations) != len(tensors):
         return False
@@ -176,7 +192,7 @@ class TorchForms(Rewriter):
 
     def _quantize_as(self, op: Op) -> None:
         def add(tensor: Tensor, hint: str) -> str:
-            return self.add(f"{op.outputs[0]}/{hint}", tensor, data=tensor.data)
+            return self.add(f"{op.name}/{hint}", tensor, data=tensor.data)
 
         found = fused_quantize(self.graph, op, self._runtime, add)
         if found is None:
@@ -188,7 +204,7 @@ class TorchForms(Rewriter):
 
     def _resize_as(self, op: Op) -> None:
         """Interpolate stored integers as plain numbers, whose sums are exact where weights are: with a quantization of steps of 1."""
-        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[op.name]
         if data.dtype not in ("int8", "uint8") or not data.shares_quantization(result):
             self._drop_arithmetic(op)
             return
@@ -198,17 +214,17 @@ class TorchForms(Rewriter):
         found = self.add(f"{result.name}/steps", result, quantization=steps)
         if self._runtime == "tflite":
             real, total = self.dequantize(given, f"{data.name}/real", op.source), self.add_float(f"{result.name}/real", result)
-            self.emit(replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)), Op("Quantize", (total,), (found,), {}, op.source))
+            self.emit(replace(plain.with_input(0, real), outputs=(total,)), op.derive("Quantize", (total,), (found,)))
         else:
-            self.emit(replace(plain, inputs=(given, *op.inputs[1:]), outputs=(found,)))
-        self.replace(op, Op("Reinterpret", (found,), op.outputs, {}, op.source))
+            self.emit(replace(plain.with_input(0, given), outputs=(found,)))
+        self.replace(op, op.derive("Reinterpret", (found,), op.outputs))
 
     def _average_as(self, op: Op) -> None:
         """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
-        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[op.name]
         window = _window(self.graph, op)
-        quantization = data.quantization
-        if window is None or quantization is None or not data.shares_quantization(result) or not quantization.is_per_tensor:
+        quantization = data.per_tensor
+        if window is None or quantization is None or not data.shares_quantization(result):
             self._drop_arithmetic(op)
             return
         low = integer_range(data.dtype)[0]
@@ -222,22 +238,19 @@ class TorchForms(Rewriter):
         own = Quantization.per_tensor(quantization.step, found[0] + low)
         name, pads = self._pad_data(op, data, window, own)
         name, back = self._on_quantization(op, name, own), own != quantization
-        ones = saturate(np.ones((window.channels, 1, *window.kernel)), "int8")
-        weights = self.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
         kept = not op.attributes.get("keepdims", 1)  # by the convolution, not by the average
         target = result.name
         if back or kept:
             target = self.add(f"{target}/average", result, shape=_convolved_shape(self.graph, op), quantization=own)
-        attributes: dict[str, Attribute] = {"strides": window.strides, "pads": pads, "dilations": (1, 1), "group": window.channels}
-        attributes["data_format"] = window.layout
-        self.emit(Op("Conv", (name, weights), (target,), attributes, op.source))
+        ones = np.ones((window.channels, 1, *window.kernel), np.int8)
+        conv = add_windows(self, name, ones, found[1], result.name, op.source)
+        self.emit(replace(conv, outputs=(target,)).with_attributes(strides=window.strides, pads=pads, data_format=window.layout))
         if kept:
-            sizes = [size if isinstance(size, int) else -1 for size in result.shape or ()]
-            given = target, self.constant(f"{result.name}/shape", sizes)
+            given = target, self.constant(f"{result.name}/shape", reshape_sizes(result.shape or ()))
             target = result.name if not back else self.add(f"{result.name}/flat", result, quantization=own)
-            self.emit(Op("Reshape", given, (target,), {}, op.source))
+            self.emit(op.derive("Reshape", given, (target,)))
         if back:
-            self.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
+            self.emit(op.derive("Reinterpret", (target,), op.outputs))
         self.remove(op)
 
     def _pad_data(self, op: Op, data: Tensor, window: _Window, quantization: Quantization) -> tuple[str, tuple[int, ...]]:
@@ -247,14 +260,14 @@ class TorchForms(Rewriter):
             return data.name, pads
         last = window.layout == "channels_last"
         wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
-        return self.pad(data, wide, op.outputs[0], op.source), (0, 0, 0, 0)
+        return self.pad(data, wide, op.name, op.source), (0, 0, 0, 0)
 
     def _on_quantization(self, op: Op, name: str, quantization: Quantization) -> str:
         tensor = self[name]
         if tensor.quantization == quantization:
             return name
         moved = replace(tensor, quantization=quantization)
-        return self.compute("Reinterpret", (name,), f"{op.outputs[0]}/from_0", moved, op.source)
+        return self.compute("Reinterpret", (name,), f"{op.name}/from_0", moved, op.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +291,7 @@ class _Window:
 
 def _window(graph: Graph, op: Op) -> _Window | None:
     """Return the window of an average; None where it has none."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     shape = data.shape
     if shape is None or len(shape) != 4 or data.dtype not in ("int8", "uint8") or result.shape is None:
         return None
@@ -302,7 +315,7 @@ def _layout(graph: Graph, op: Op) -> str:
     """Return where the channels of an average are; "" for a mean over other axes than those of space."""
     if "data_format" in op.attributes:
         return str(op["data_format"])
-    axes = graph.constant(op.inputs[1]) if op.has(1) else None
+    axes = graph.constant(op.input(1))
     over = sorted(int(axis) % 4 for axis in axes.reshape(-1)) if axes is not None else []
     return "channels_first" if over == [2, 3] else "channels_last" if over == [1, 2] else ""
 
@@ -310,6 +323,6 @@ def _layout(graph: Graph, op: Op) -> str:
 def _convolved_shape(graph: Graph, op: Op) -> Shape:
     """Return the shape of the convolution's result: what is averaged keeps its axes."""
     if op.attributes.get("keepdims", 1):
-        return graph[op.outputs[0]].shape or ()
+        return graph[op.name].shape or ()
     given = graph[op.inputs[0]].shape or ()
     return (given[0], 1, 1, given[3]) if _layout(graph, op) == "channels_last" else (given[0], given[1], 1, 1)

@@ -17,7 +17,7 @@ from qconvert import Target, convert, load
 from qconvert.conversion import ConversionReport, normalize
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op
 from qconvert.kernels import KERNELS
 from qconvert.plugins import registry, target_named, temporary_plugin
 from qconvert.targets.audit import violations
@@ -144,10 +144,10 @@ def test_the_judge_before_and_after_the_passes() -> None:
 
 
 def test_a_target_derived_by_name_is_the_other_with_changes() -> None:
-    arm, mine = target_named("ort-arm"), target_named("my-arm")
+    arm, mine, conv = target_named("ort-arm"), target_named("my-arm"), Op("Conv", (), ())
     assert (mine.passes, mine.storage.activations) == (arm.passes, "int8")
     assert mine.kernels.missing == ("Sigmoid",) and arm.kernels.missing == ()
-    assert mine.kernels.types("Conv") == arm.kernels.types("Conv") == ("uint8", "int8")
+    assert mine.kernels.types(conv) == arm.kernels.types(conv) == ("uint8", "int8")
 
 
 @pytest.mark.formats

@@ -158,7 +158,7 @@ def _is_fused(graph: Graph, op: Op) -> bool:
 
 def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> Layer | str:
     """The layer of a convolution, or why it stays float."""
-    if op.kind in MNN_KERNELS.missing:
+    if MNN_KERNELS.lacks(op):
         return f"MNN quantizes no {op.kind}"
     if taken := _find_folded_operator(graph, op.outputs[0], readers):
         return f"MNN would take {taken} into it, before it rounds"

@@ -10,9 +10,9 @@ from qconvert.operators.formulas import (
     places,
     recurrent,
 )
-from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, register
+from qconvert.operators.formulas.formula import FORMULAS, Formula, formulas_of, lowers, register
 
-__all__ = ["FORMULAS", "Formula", "lowers", "register"]
+__all__ = ["FORMULAS", "Formula", "formulas_of", "lowers", "register"]
 
 for _family in (elementwise, compositions, places, matrices, along_axes, recurrent):
     register(item for item in vars(_family).values() if isinstance(item, Formula))

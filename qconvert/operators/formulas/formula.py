@@ -66,6 +66,11 @@ _known: dict[str, tuple[Formula, ...]] = {}
 FORMULAS: Mapping[str, tuple[Formula, ...]] = MappingProxyType(_known)
 
 
+def formulas_of(op: Op, further: Iterable[Formula] = ()) -> list[Formula]:
+    """Return the formulas of an operator's kind: those among `further`, then the others, the preferred one first."""
+    return list(dict.fromkeys(item for item in (*further, *FORMULAS.get(op.kind, ())) if item.kind == op.kind))
+
+
 def lowers(
     kind: str, *, is_emitted: bool = True, is_near: bool = False, in_float: bool = False, is_sought: bool = False
 ) -> Callable[[Callable[..., Any]], Formula]:

@@ -22,47 +22,6 @@ from qconvert.rules.validation.quantization import is_axis_kept
 _FARTHEST = 64
 
 
-class Lookahead:
-    """What reads each value of the graph as it was."""
-
-    def __init__(self, rewriter: Rewriter, known: KnownValues) -> None:
-        self._graph, self._readers, self._known = rewriter.graph, rewriter.readers, known
-
-    def bounds(self, op: Op) -> Bounds | None:
-        """Return the bounds of a Relu or of a Clip with known ones, else None."""
-        return kind_of(op).limits(op, self._known.get)
-
-    def quantization(self, name: str) -> Tensor | None:
-        """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
-        one."""
-        pending, found, clips, seen = [name], None, list[Bounds](), 0
-        while pending:
-            current = pending.pop()
-            readers = self._readers.get(current, ())
-            if not readers or current in self._graph.public or seen > _FARTHEST:
-                return None
-            seen += 1
-            for reader in readers:
-                if not reader.outputs:  # a state keeps the float value
-                    return None
-                result = self._graph[reader.outputs[0]]
-                if kind_of(reader).quantizes:
-                    if result.quantization is None or not result.quantization.is_per_tensor:
-                        return None
-                    if found is not None and not found.shares_quantization(result):
-                        return None
-                    found = result
-                elif _is_single_movement(reader):
-                    pending.append(result.name)
-                elif (bounds := self.bounds(reader)) is not None:
-                    pending.append(result.name)
-                    clips.append(bounds)
-                else:
-                    return None
-        # Clipping integers has to give what clipping the float values before rounding gives.
-        return found if found is not None and all(is_exact(bounds, found) for bounds in clips) else None
-
-
 def _is_single_movement(op: Op) -> bool:
     """Whether an operator is data movement of one tensor alone, so that rounding before or after it is the same."""
     spec = kind_of(op)
@@ -75,7 +34,6 @@ class Absorber(Rewriter):
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph)
         self._known = KnownValues(self.graph.tensors, self.producers)
-        self._ahead = Lookahead(self, self._known)
         self._stored: dict[str, str] = {}  # float values -> the tensor of stored integers that they come from
         self.count = 0
 
@@ -83,8 +41,8 @@ class Absorber(Rewriter):
         """Put the new form of the next operator in its place, if it has one."""
         inputs = tuple(map(self.resolve, op.inputs))
         read = op if inputs == op.inputs else replace(op, inputs=inputs)
-        if kind_of(op).dequantizes and self.graph[op.outputs[0]].dtype == "float32":
-            self._stored[op.outputs[0]] = read.inputs[0]
+        if kind_of(op).dequantizes and self.graph[op.name].dtype == "float32":
+            self._stored[op.name] = read.inputs[0]
         elif self._replace_quantize(read) or self._move_integers(read) or self._quantize_operator(read) or self._quantize_clip(read):
             self.remove(op)
 
@@ -97,13 +55,13 @@ class Absorber(Rewriter):
         source = self._stored_of(op.inputs[0]) if kind_of(op).quantizes else ""
         if not source:
             return False
-        result = self[op.outputs[0]]
+        result = self[op.name]
         if source == result.name:
             return True
         if not self[source].shares_quantization(result):
-            self.emit(replace(op, kind="Requantize", inputs=(source,), attributes={}))
+            self.emit(op.derive("Requantize", (source,), op.outputs))
         elif result.name in self.graph.public:
-            self.emit(replace(op, kind="Identity", inputs=(source,), attributes={}))
+            self.emit(op.derive("Identity", (source,), op.outputs))
         else:
             self.forward(result.name, source)
         return True
@@ -123,8 +81,8 @@ class Absorber(Rewriter):
         fillers = spec.positions(op, "filler")
         filled = [self._stored_filler(op, index, first) for index in fillers]
         outputs = spec.results_of(op)
-        quantizations = [self._moved_quantization(op, first, name) for name in outputs]
-        if None in filled or None in quantizations:
+        quantizations = [found for name in outputs if (found := self._moved_quantization(op, first, name)) is not None]
+        if None in filled or len(quantizations) < len(outputs):
             return False
         inputs = list(op.inputs)
         for index, name in zip((*data, *fillers), (*names, *filled), strict=True):
@@ -133,17 +91,13 @@ class Absorber(Rewriter):
             inputs.pop()
         if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, quantizations[0], inputs):
             return True
-        written = [
-            self._integers(name, first.dtype, quantization)
-            for name, quantization in zip(outputs, quantizations, strict=True)
-            if quantization is not None
-        ]
+        written = [self._integers(name, first.dtype, quantization) for name, quantization in zip(outputs, quantizations, strict=True)]
         self.emit(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
         for real, stored in zip(outputs, written, strict=True):
             self._dequantize(stored, real, op)
         return True
 
-    def _move_constant(self, op: Op, source: Tensor, quantization: Quantization | None, inputs: Sequence[str]) -> bool:
+    def _move_constant(self, op: Op, source: Tensor, quantization: Quantization, inputs: Sequence[str]) -> bool:
         """Move the integers of a constant now. The result takes the constant's name if nobody else reads it."""
         moved = replace(op, inputs=tuple(inputs))
         values = [self._data(name) if name else None for name in inputs]
@@ -151,10 +105,10 @@ class Absorber(Rewriter):
         found = evaluate_constant(moved, plain, values)
         if found is None:
             return False
-        real = op.outputs[0]
-        is_alone = self.is_read_once(source.name) and len(self.readers.get(op.inputs[0], ())) == 1
+        real = op.name
+        is_alone = self.is_read_once(source.name) and len(self.readers[op.inputs[0]]) == 1
         is_turned = kind_of(op).transposes and source is self.graph.tensors.get(source.name)
-        name = source.name if is_alone else self._integers(real, source.dtype, _require_quantization(quantization))
+        name = source.name if is_alone else self._integers(real, source.dtype, quantization)
         self.forget((name,) if is_alone else ())
         constant = Tensor(name, source.dtype, found[0].shape, found[0], quantization)
         self.define(constant, permutation=op["perm"] if is_alone and is_turned else ())
@@ -167,8 +121,7 @@ class Absorber(Rewriter):
 
     def _moved_quantization(self, op: Op, source: Tensor, output: str) -> Quantization | None:
         """Return the quantization of moved integers; None if scales along an axis do not survive the movement."""
-        quantization, shape = source.quantization, self.graph[output].shape
-        assert quantization is not None
+        quantization, shape = source.require_quantization(), self.graph[output].shape
         if quantization.axis is None:
             return quantization
         if kind_of(op).transposes:
@@ -185,8 +138,8 @@ class Absorber(Rewriter):
         is not with the quantization or not known."""
         if op.attributes.get("mode", "constant") != "constant" or not op.inputs[index]:
             return ""
-        value, quantization = self._known.get(op.inputs[index]), data.quantization
-        if value is None or value.size != 1 or quantization is None or not quantization.is_per_tensor:
+        value, quantization = self._known.get(op.inputs[index]), data.per_tensor
+        if value is None or value.size != 1 or quantization is None:
             return None
         real = float(value.reshape(-1)[0])
         stored = quantize(np.array([real], np.float32), quantization, data.dtype)
@@ -196,9 +149,39 @@ class Absorber(Rewriter):
         if stored[0] == quantization.zero_point[0] and index >= kind_of(op).inputs[0]:
             return ""
         filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
-        return self.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
+        return self.constant(f"{op.name}/padding", filler, data.dtype, quantization)
 
     # operators in float
+
+    def _find_next_quantization(self, name: str) -> Tensor | None:
+        """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
+        one."""
+        pending, found, clips, seen = [name], None, list[Bounds](), 0
+        while pending:
+            current = pending.pop()
+            readers = self.readers[current]
+            if not readers or current in self.graph.public or seen > _FARTHEST:
+                return None
+            seen += 1
+            for reader in readers:
+                if not reader.outputs:  # a state keeps the float value
+                    return None
+                result = self.graph[reader.name]
+                if kind_of(reader).quantizes:
+                    if result.per_tensor is None:
+                        return None
+                    if found is not None and not found.shares_quantization(result):
+                        return None
+                    found = result
+                elif _is_single_movement(reader):
+                    pending.append(result.name)
+                elif (bounds := kind_of(reader).limits(reader, self._known.get)) is not None:
+                    pending.append(result.name)
+                    clips.append(bounds)
+                else:
+                    return None
+        # Clipping integers has to give what clipping the float values before rounding gives.
+        return found if found is not None and all(is_exact(bounds, found) for bounds in clips) else None
 
     def _quantize_operator(self, op: Op) -> bool:
         """Give an operator the integers after its real inputs, and its result a quantization, where both are there."""
@@ -206,7 +189,7 @@ class Absorber(Rewriter):
         taken = self._find_stored_inputs(op)
         if not any(taken):
             return False
-        quantization = self._ahead.quantization(op.outputs[0]) if spec.rule == "real" else None
+        quantization = self._find_next_quantization(op.name) if spec.rule == "real" else None
         if quantization is None and spec.rule == "real" and not spec.sums_products:
             return False
         op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
@@ -235,8 +218,8 @@ class Absorber(Rewriter):
     def _emit_on_quantization(self, op: Op, quantization: Tensor) -> None:
         """Emit the operator, which reads integers already, with integers on `quantization` as its result, and its float values after
         those."""
-        real = op.outputs[0]
-        name = self._integers(real, quantization.dtype, _require_quantization(quantization.quantization))
+        real = op.name
+        name = self._integers(real, quantization.dtype, quantization.require_quantization())
         op = replace(op, outputs=(name,))
         if not self._quantize_clip(op):
             self.emit(op)
@@ -248,12 +231,12 @@ class Absorber(Rewriter):
     def _quantize_clip(self, op: Op) -> bool:
         """Emit a Relu or Clip of integers with one quantization as a Clip whose bounds have the quantization, or nothing if the
         quantization is no wider."""
-        bounds = self._ahead.bounds(op)
+        bounds = kind_of(op).limits(op, self._known.get)
         if bounds is None:
             return False
-        source, result = self[op.inputs[0]], self[op.outputs[0]]
-        q = source.quantization
-        if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not is_exact(bounds, source):
+        source, result = self[op.inputs[0]], self[op.name]
+        q = source.per_tensor
+        if q is None or not source.shares_quantization(result) or not is_exact(bounds, source):
             return False
         limits = clip_range(source, bounds)
         if limits == integer_range(source.dtype) and result.name not in self.graph.public:
@@ -273,10 +256,9 @@ class Absorber(Rewriter):
         if not (stored[0] and stored[1]):
             return [""] * len(stored)
         data, weights = (self[name] for name in stored[:2])
-        assert data.quantization is not None and weights.quantization is not None
-        along = weights.quantization.axis
-        is_off_axis = kind_of(op).has_weights and along not in (None, 0) and not weights.quantization.block_size
-        if not data.quantization.is_per_tensor or is_off_axis:
+        factor = weights.require_quantization()
+        is_off_axis = kind_of(op).has_weights and factor.axis not in (None, 0) and not factor.block_size
+        if data.per_tensor is None or is_off_axis:
             return [""] * len(stored)
         if len(stored) > 2 and stored[2]:
             return [*stored[:2], stored[2] if self._is_accumulated(data, weights, self[stored[2]]) else ""]
@@ -285,11 +267,10 @@ class Absorber(Rewriter):
     @staticmethod
     def _is_accumulated(data: Tensor, weights: Tensor, bias: Tensor) -> bool:
         """Return whether a bias can be added to the sum of products: int32 with their scale, and zero point 0."""
-        assert data.quantization is not None and weights.quantization is not None and bias.quantization is not None
-        if bias.dtype != "int32" or not bias.quantization.is_symmetric or weights.quantization.block_size:
+        first, second, own = (tensor.require_quantization() for tensor in (data, weights, bias))
+        if bias.dtype != "int32" or not own.is_symmetric or second.block_size:
             return False
-        exact = accumulator_scale(data.quantization, weights.quantization)
-        stated = bias.quantization.scale
+        exact, stated = accumulator_scale(first, second), own.scale
         if stated.size not in (1, exact.size) and exact.size != 1:
             return False
         return is_accumulator_scale(stated, exact)
@@ -298,17 +279,12 @@ class Absorber(Rewriter):
         """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
         shape = self.graph[real].shape
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, quantization)
-        for reader in (op for op in self.readers.get(real, ()) if kind_of(op).quantizes):
-            result = self.graph[reader.outputs[0]]
+        for reader in (op for op in self.readers[real] if kind_of(op).quantizes):
+            result = self.graph[reader.name]
             if result.shares_quantization(wanted):
                 return self.define(replace(result, shape=shape if result.shape is None else result.shape))
         return self.add(wanted.name, wanted)
 
     def _dequantize(self, stored: str, real: str, op: Op) -> None:
-        self.emit(Op("Dequantize", (stored,), (real,), {}, op.source))
+        self.emit(op.derive("Dequantize", (stored,), (real,)))
         self._stored[real] = stored
-
-
-def _require_quantization(quantization: Quantization | None) -> Quantization:
-    assert quantization is not None
-    return quantization

@@ -16,6 +16,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of, output_axis
 from qconvert.passes import compute_constants, fold_batch_norm
+from qconvert.rewriting import Rewriter
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
@@ -50,7 +51,8 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
     Raises:
         InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
     """
-    producers, consumers, own = graph.producers(), graph.consumers(), _operators_by_name(graph.ops)
+    rewriter, own = Rewriter(graph), _operators_by_name(graph.ops)
+    producers = rewriter.producers
     found = Matched()
     lost: list[Place] = []
     results: list[tuple[str, Encoding, Place]] = []
@@ -68,7 +70,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
             _add_entry(found, where, encoding, place)
     named = {*found.tensors, *(name for name, _, _ in results)}
     for name, encoding, place in results:
-        _add_entry(found, (_skip_activations(name, graph, consumers, named), _WHOLE), encoding, place)
+        _add_entry(found, (_skip_activations(name, rewriter, named), _WHOLE), encoding, place)
     if lost:
         raise InvalidModelError(_describe_unmatched(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
     return found
@@ -97,7 +99,7 @@ def _locate_operand(op: Op, place: Place, producers: Mapping[str, Op]) -> tuple[
         return None
     if place.index >= len(op.inputs) or not op.inputs[place.index]:
         return None
-    return op.outputs[0], place.index
+    return op.name, place.index
 
 
 def _locate_graph_input(place: Place, graph: Graph) -> tuple[str, int] | None:
@@ -105,13 +107,10 @@ def _locate_graph_input(place: Place, graph: Graph) -> tuple[str, int] | None:
     return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
 
 
-def _skip_activations(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
+def _skip_activations(name: str, rewriter: Rewriter, named: Container[str]) -> str:
     """Return the result of an operator after the activation functions that a runtime fuses into it; those with an entry are not fused."""
-    while name not in graph.public:
-        readers = consumers.get(name, [])
-        if len(readers) != 1 or not kind_of(readers[0]).clips or readers[0].inputs[0] != name or readers[0].outputs[0] in named:
-            break
-        name = readers[0].outputs[0]
+    while (op := rewriter.only_reader(name)) is not None and kind_of(op).clips and op.inputs[0] == name and op.name not in named:
+        name = op.name
     return name
 
 
@@ -275,13 +274,13 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
     """
     if encodings.metadata.get(BATCH_NORM) != FUSED:
         return encodings, 0
-    readers, gone = graph.consumers(), set[Place]()
+    rewriter, gone = Rewriter(graph), set[Place]()
     for op in graph.ops:
         if not (kind_of(op).sums_products or kind_of(op).sum_sign > 0):
             continue
-        name, before = op.outputs[0], list[Place]()
-        while (following := _fused_after(name, graph, readers)) is not None:
-            before, name = [*before, Place(name)], following.outputs[0]
+        name, before = op.name, list[Place]()
+        while (following := _fused_after(name, rewriter)) is not None:
+            before, name = [*before, Place(name)], following.name
             if Place(name) in encodings.entries:
                 gone.update(before)
     gone &= encodings.entries.keys()
@@ -289,17 +288,11 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
     return (encodings.evolve(kept) if gone else encodings), len(gone)
 
 
-def _fused_after(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
+def _fused_after(name: str, rewriter: Rewriter) -> Op | None:
     """Return the one operator after a result that is computed together with it."""
-    found = readers.get(name, [])
-    if (
-        name in graph.public
-        or len(found) != 1
-        or not (found[0].kind == "BatchNormalization" or kind_of(found[0]).clips)
-        or found[0].inputs[0] != name
-    ):
-        return None
-    return found[0]
+    op = rewriter.only_reader(name)
+    is_fused = op is not None and (op.kind == "BatchNormalization" or kind_of(op).clips) and op.inputs[0] == name
+    return op if is_fused else None
 
 
 def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
@@ -315,7 +308,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
     graph = compute_constants.fold_float_constants(graph, _find_encoded_tensors(graph, encodings))
     producers = graph.producers()
     norms = graph.of_kind("BatchNormalization")
-    between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _has_weights(producers.get(norm.inputs[0]))}
+    between = {norm.inputs[0]: norm.name for norm in norms if _has_weights(producers.get(norm.inputs[0]))}
     named = {place.name for place in encodings.entries if place.role != "tensor"}
     if (
         not between

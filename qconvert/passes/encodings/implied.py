@@ -40,7 +40,7 @@ def add_implied_encodings(graph: Graph, encodings: Encodings) -> Encodings:
 def _implied_by(graph: Graph, op: Op, found: dict[str, QParams]) -> Iterator[tuple[str, QParams]]:
     """Yield tensors of an operator with the quantization that its other tensors imply: one scale, as channels may change place."""
     kind = kind_of(op)
-    result = found.get(op.outputs[0])
+    result = found.get(op.name)
     if result is not None and not result.quantization.is_per_tensor:
         result = None
     if kind.clips and result is not None:

@@ -76,7 +76,7 @@ def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
 
 def _broadcasts(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
     """Return whether every operand has the rank concerned, or is a constant that can be given it, or is a single element."""
-    return graph[op.outputs[0]].rank == len(perm) and all(_fits(graph[name], len(perm)) for name in op.inputs if name)
+    return graph[op.name].rank == len(perm) and all(_fits(graph[name], len(perm)) for name in op.inputs if name)
 
 
 def _fits(tensor: Tensor, rank: int) -> bool:
@@ -122,12 +122,13 @@ def permute_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant:
     kind = kind_of(op)
     if "data_format" in op.attributes:
         first = _operand(graph, op.inputs[0], perm, constant, single=True)
-        return replace(op.with_attributes(data_format=wanted), inputs=(first, *op.inputs[1:]))
+        return op.with_attributes(data_format=wanted).with_input(0, first)
     if "axis" in kind.attributes and not looks_up(graph, op):
         moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
     names, layout = list(op.inputs), kind.layout
     if layout.axes >= 0:
-        names[layout.axes] = constant(names[layout.axes], "axes", _permute_axes(graph, names[layout.axes], perm), None)
+        axes = np.array([list(perm).index(axis % rank) for axis in _values(graph, names[layout.axes])], np.int64)
+        names[layout.axes] = constant(names[layout.axes], "axes", axes, None)
     elif layout.per_axis >= 0:
         values = _values(graph, names[layout.per_axis]).reshape(-1, rank)[:, list(perm)].reshape(-1)
         names[layout.per_axis] = constant(names[layout.per_axis], layout.word, values, None)
@@ -165,7 +166,3 @@ def _values(graph: Graph, name: str) -> Array:
     data = graph.constant(name)
     assert data is not None  # operators.py calls such an operator fixed otherwise
     return np.asarray(data, np.int64).reshape(-1)
-
-
-def _permute_axes(graph: Graph, name: str, perm: Sequence[int]) -> Array:
-    return np.array([list(perm).index(int(axis) % len(perm)) for axis in _values(graph, name)], np.int64)

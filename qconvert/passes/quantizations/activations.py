@@ -24,6 +24,7 @@ from qconvert.passes.store_activations import changed_edges, find_weights, separ
 from qconvert.passes.stored_types import needs_storage, replace_quantizations
 from qconvert.plugins import Change, Cost, describe_worst
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.requantize import requantize_tensor
 
 #: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
@@ -59,7 +60,7 @@ class Requantized:
     @property
     def growth(self) -> tuple[float, float]:
         """By how much steps grow, on average and at most."""
-        found = [float((_scale(new) / _scale(old)).max()) for old, new in self.pairs]
+        found = [float((new.require_quantization().scale / old.require_quantization().scale).max()) for old, new in self.pairs]
         return float(np.mean(found)), max(found)
 
     def describe_change(self, words: str) -> Change:
@@ -72,7 +73,7 @@ class Requantized:
 
     def _used_quantization(self, old: Tensor) -> Quantization:
         """Return the quantization of a tensor, without the codes that it never takes."""
-        q = _quantization(old)
+        q = old.require_quantization()
         if old.name not in self.intervals or not q.is_per_tensor:
             return q
         low, high = quantize(np.array(self.intervals[old.name]), q, old.dtype)
@@ -83,7 +84,7 @@ class Requantized:
         found = (
             tensor_cost(old, new)
             if old.is_constant
-            else activation_cost(old.name, self._used_quantization(old), old.dtype, _quantization(new), new.dtype)
+            else activation_cost(old.name, self._used_quantization(old), old.dtype, new.require_quantization(), new.dtype)
             for old, new in self.pairs
         )
         return tuple(cost for cost in found if cost is not None)
@@ -94,7 +95,7 @@ def cache_by_quantization(choose: TypeChoice) -> Choice:
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
     def choose_once(tensor: Tensor) -> tuple[str, Quantization] | None:
-        quantization = _quantization(tensor)
+        quantization = tensor.require_quantization()
         key = (tensor.dtype, quantization.key)
         if key not in known:
             known[key] = choose(tensor.dtype, quantization)
@@ -137,7 +138,7 @@ def requantize_activations(
             continue
         chosen = None if tensor.is_constant and tensor.name in weights else choose(tensor)
         if chosen is not None and chosen != (tensor.dtype, tensor.quantization):
-            old[tensor.name], changed[tensor.name] = tensor, _requantize_tensor(tensor, *chosen)
+            old[tensor.name], changed[tensor.name] = tensor, requantize_tensor(tensor, *chosen[::-1])
     if not changed:
         return None
     states = _requantize_states(graph, changed)
@@ -163,14 +164,14 @@ def _requantize_states(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str,
     found: dict[str, list[Tensor | None]] = {}
     for op in graph.ops:
         if kind_of(op).rule == "state" and op["state"] in graph.states and not graph.functions:
-            found.setdefault(str(op["state"]), []).extend(changed.get(name) for name in (*op.inputs, *op.outputs))
+            found.setdefault(str(op["state"]), []).extend(changed.get(name) for name in op.names)
     quantizations = {
         name: tensors[0]
         for name, tensors in found.items()
         if all(t is not None and tensors[0] is not None and t.shares_quantization(tensors[0]) for t in tensors)
     }
     return {
-        name: _requantize_tensor(graph.states[name], new.dtype, _quantization(new))
+        name: requantize_tensor(graph.states[name], new.require_quantization(), new.dtype)
         for name, new in quantizations.items()
         if new is not None
     }
@@ -184,11 +185,6 @@ def keeps_integers(graph: Graph, op: Op) -> bool:
     """
     unbiased = replace(op, inputs=op.inputs[:2]) if kind_of(op).has_weights else op
     return kind_of(op).rule in ("relabel", "state") or (not kind_of(op).averages and needs_storage(graph, unbiased))
-
-
-def _requantize_tensor(tensor: Tensor, dtype: str, quantization: Quantization) -> Tensor:
-    data = None if tensor.data is None else quantize(dequantize(tensor.data, _quantization(tensor)), quantization, dtype)
-    return replace(tensor, dtype=dtype, data=data, quantization=quantization)
 
 
 def _find_only_converted(graph: Graph, keep_io: bool) -> set[str]:
@@ -207,8 +203,8 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
     found: dict[str, Tensor] = {}
     readers = graph.consumers()
     for op in graph.ops:
-        if kind_of(op).requantizes and op.inputs[0] not in old and op.outputs[0] in old and (always or len(readers[op.inputs[0]]) > 1):
-            found[op.inputs[0]] = old[op.outputs[0]]
+        if kind_of(op).requantizes and op.inputs[0] not in old and op.name in old and (always or len(readers[op.inputs[0]]) > 1):
+            found[op.inputs[0]] = old[op.name]
     return found
 
 
@@ -217,7 +213,7 @@ def _clip_to_old_ranges(graph: Graph, old: Mapping[str, Tensor], strictly: bool)
     rewriter, intervals = Rewriter(graph), infer_intervals(graph)
     clips = 0
     for op in rewriter:
-        name = op.outputs[0] if len(op.outputs) == 1 else ""
+        name = op.name if len(op.outputs) == 1 else ""
         bounds = _lost_bounds(old[name], graph[name], intervals[name], strictly) if name in old and kind_of(op).rounds else (None, None)
         if bounds == (None, None):
             continue
@@ -240,15 +236,6 @@ def _lost_bounds(old: Tensor, new: Tensor, interval: Interval, strictly: bool) -
     beyond = ends[0] - values[0] > step, values[1] - ends[1] > step
     low, high = (np.float32(int(end) - after.point) * after.scale[0] for end in ends)
     return low if beyond[0] else None, high if beyond[1] else None
-
-
-def _quantization(tensor: Tensor) -> Quantization:
-    assert tensor.quantization is not None
-    return tensor.quantization
-
-
-def _scale(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return _quantization(tensor).scale
 
 
 def infer_intervals(graph: Graph) -> dict[str, Interval]:

@@ -118,9 +118,8 @@ def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
 
 def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
     """Return what a quantized constant loses with a new quantization, by value; None if nothing."""
-    assert new.data is not None and new.quantization is not None
     real = old.float_values()
-    step, _ = scale_and_zero_point(new.quantization, new.data.shape)
+    step, _ = scale_and_zero_point(new.require_quantization(), real.shape)
     return cost(old.name, real, new.float_values() - real, step)
 
 

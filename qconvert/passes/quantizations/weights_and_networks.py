@@ -14,7 +14,7 @@ from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, nu
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.activations import TypeChoice, cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import middle, rounded_steps, tensor_cost
-from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, as_signed
 from qconvert.plugins import Change, Cost, PassResult, describe_worst
 
 
@@ -113,12 +113,11 @@ def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: fl
 def is_scalable(use: WeightUse, weights: Tensor) -> bool:
     """Whether weights are integers with one scale, or one for each of their output channels."""
     q = weights.quantization
-    whole = q is not None and "float" not in weights.dtype and weights.dtype in (*SIGNED, *UNSIGNED)
-    return whole and q is not None and not q.block_size and q.axis in (None, use.axis)
+    return q is not None and weights.dtype in (*SIGNED, *UNSIGNED) and not q.block_size and q.axis in (None, use.axis)
 
 
 def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
-    """Return scalable weights of the same width on symmetric quantizations; None where there are none.
+    """Return weights of the same width on symmetric quantizations; None where they have no elements, or are not scalable.
 
     Unsigned weights with several scales become signed, as kernels require.
 
@@ -129,9 +128,8 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
         scaling: the change of scale of each channel, or of all values in steps of the largest scale.
         granularity: axis or tensor.
     """
-    q, data = weights.quantization, weights.data
-    assert q is not None and data is not None
-    if not data.size:
+    q, data = weights.require_quantization(), weights.data
+    if data is None or not data.size or not is_scalable(use, weights):
         return None
     if granularity != "tensor" or q.axis is None:
         found = rescale_weights(weights, use.axis if granularity != "tensor" else None, weights.dtype, limits, scaling)
@@ -139,10 +137,7 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
         largest = float(q.scale.max())
         ratio = scaling(Channel(dequantize(data, q) / largest, largest, 0))
         found = merge_scales(weights, weights.dtype, limits, largest * (ratio or 1.0))
-    new = found.tensor
-    if new.quantization is not None and not new.quantization.is_per_tensor and new.dtype in SIGNED:
-        return replace(found, tensor=shift_to_dtype(new, SIGNED[new.dtype]))
-    return found
+    return found if found.tensor.per_tensor is not None else replace(found, tensor=as_signed(found.tensor))
 
 
 def requantize_weights(graph: Graph, choose: WeightChoice, suffix: str, words: str) -> tuple[Graph, list[Change | str]]:
@@ -162,13 +157,18 @@ def requantize_weights(graph: Graph, choose: WeightChoice, suffix: str, words: s
     return with_biases(changed, names, suffix), _describe_weights([new for _, new in found], words)
 
 
+def sum_costs(found: Sequence[Rescaled]) -> tuple[int, int, tuple[Cost, ...]]:
+    """Return how many channels of weights kept their scale and all values, of how many, and what the others cost."""
+    kept, channels = sum(item.kept for item in found), sum(item.channels for item in found)
+    return kept, channels, tuple(item.cost for item in found if item.cost is not None)
+
+
 def _describe_weights(found: Sequence[Rescaled], words: str) -> list[Change | str]:
     """Return what weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
     said: list[Change | str] = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
-        kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
-        costs = tuple(item.cost for item in lossy if item.cost is not None)
+        kept, channels, costs = sum_costs(lossy)
         text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {describe_worst(costs)}"
         said.append(Change(text, costs=costs))
     return said

@@ -13,10 +13,14 @@ import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Pattern, Rewriter
 from qconvert.rewriting.control_flow import counter_start, single_number, turns_while
+from qconvert.rewriting.parts import match_producer
 
 _PASSED = ("Identity", "Cast")
+_INSERTED = Pattern(
+    "Concat", Pattern("Slice", "list", name="front"), "value", Pattern("Slice", "list", name="back"), attributes={"axis": 0}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class _Loop:
     def elements(self, index: int, turns: int) -> list[Op]:
         """Return the Gathers that take an element of a carried sequence; none if it is read otherwise too."""
         name = self._body.inputs[index]
-        readers, shape = self._readers.get(name, []), self._body[name].static_shape
+        readers, shape = self._readers[name], self._body[name].static_shape
         fits = shape is not None and len(shape) > 0 and shape[0] == turns
         rows = [op for op in readers if op.kind == "Gather" and op.inputs[0] == name and op["axis"] == 0 and not op["batch_dims"]]
         single = all(self._body[op.inputs[1]].shape == () and self._is_turn(op.inputs[1]) for op in rows)
@@ -119,7 +123,7 @@ class _Loop:
             return ""
         if (maker := self._makers.find(result, "DynamicUpdateSlice")) is not None:
             return maker.inputs[1] if self._is_put(maker, name, shape) else ""
-        return self._match_concat(name, self._makers.find(result, "Concat"), shape)
+        return self._find_inserted_value(name, result, shape)
 
     def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
@@ -128,18 +132,16 @@ class _Loop:
         wanted = [[turn, *[0] * (len(shape) - 1)] for turn in tried]
         found = [None if start is None else start.reshape(-1).tolist() for (start,) in starts]
         is_one = self._body[op.inputs[1]].static_shape == (1, *shape[1:])
-        return op.inputs[0] == name and is_one and found == wanted and len(self._readers.get(name, [])) == 1
+        return op.inputs[0] == name and is_one and found == wanted and len(self._readers[name]) == 1
 
-    def _match_concat(self, name: str, maker: Op | None, shape: tuple[int, ...]) -> str:
+    def _find_inserted_value(self, name: str, result: str, shape: tuple[int, ...]) -> str:
         """Return the value between the front and the back of a list, cut off at the number of the turn: front ++ value ++ back."""
-        if maker is None or maker["axis"] != 0 or len(maker.inputs) != 3:
+        match = match_producer(self._body, self._makers, _INSERTED, result)
+        if match is None or match.tensors["list"] != name or len(self._makers[result].inputs) != 3:
             return ""
-        front, back = (self._makers.find(maker.inputs[place], "Slice") for place in (0, 2))
-        if front is None or back is None or {front.inputs[0], back.inputs[0]} != {name}:
-            return ""
-        value = maker.inputs[1]
+        front, back, value = match.named["front"], match.named["back"], match.tensors["value"]
         is_one = self._body[value].static_shape == (1, *shape[1:])
-        others = [op for op in self._readers.get(name, []) if op is not front and op is not back]
+        others = [op for op in self._readers[name] if op is not front and op is not back]
         return value if is_one and not others and self._cuts(front, back, shape[0]) else ""
 
     def _cuts(self, front: Op, back: Op, turns: int) -> bool:
@@ -190,7 +192,7 @@ def _scan_body(
         for op in rows:
             rewriter.remove(op)
             if op is not rows[0]:
-                rewriter.forward(op.outputs[0], element)
+                rewriter.forward(op.name, element)
     values = []  # what a list takes has an axis of 1 in front, which the stack of a Scan makes
     for name in stacks.values():
         tensor = body[name]

@@ -45,7 +45,7 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
 def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
     """Return the stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result
     implies it."""
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     if not _on_quantization(result) or not op.attributes.get("activation"):
         return None
     limits = clip_range(result, activation_bounds(op))
@@ -59,13 +59,13 @@ def _on_quantization(tensor: Tensor) -> bool:
 
 def is_touched(s: Shifting, op: Op) -> bool:
     """Whether there is anything to change about a linear operator."""
-    shifts = s.shift(op.inputs[0]) or s.shift(op.outputs[0])
+    shifts = s.shift(op.inputs[0]) or s.shift(op.name)
     return bool(shifts) or (s.graph[op.inputs[0]].is_quantized and _limits(s.graph, op) is not None)
 
 
 def shift_linear(s: Shifting, op: Op) -> None:
     """Emit the operator with the shifts in its bias, padding of its own and activation where its quantization does not imply it."""
-    data, name = op.inputs[0], op.outputs[0]
+    data, name = op.inputs[0], op.name
     result, limits = s.graph[name], _limits(s.graph, op)
     attributes = drop_keys(op.attributes, "activation", "arithmetic")
     fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
@@ -73,32 +73,34 @@ def shift_linear(s: Shifting, op: Op) -> None:
     if "pads" in op.attributes and s.shift(data):
         source = s.pad_with_zero(data, _amounts(s.graph, op))
         attributes |= {"auto_pad": "NOTSET", "pads": (0,) * 2 * len(op["strides"])}
-    inputs = (source, op.inputs[1], *_bias(s, op))
+    plain = replace(op, inputs=(source, op.inputs[1], *_bias(s, op)), attributes=attributes)
     adds = not kind_of(op).has_weights and bool(s.shift(data) or s.shift(name))
     if limits is None and not adds:
-        s.emit(op.kind, inputs, s[name], op.source, **attributes, **fused)
+        s.rewriter.emit(replace(plain.with_attributes(**fused), outputs=(s[name],)))
         s.finish(name)
         return
-    value = s.compute(op.kind, inputs, f"{name}/real", name, op.source, **attributes)
+    value = s.rewriter.add(f"{name}/real", Tensor("", "float32", result.shape))
+    s.rewriter.emit(replace(plain, outputs=(value,)))
     if adds:
         total = shift_of_sums(op, s.graph[op.inputs[1]], s.shift(data), s.shift(name))
         row = s.rewriter.constant(f"{name}/shift", total[..., None, :].astype(np.float32))
         moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
-        value = s.emit("Add", (value, row), moved, op.source, **fused)
+        value = s.emit("Add", (value, row), moved, **fused)
     if limits is not None:
         value = _emit_clip(s, name, value, limits)
     if result.is_quantized:
-        s.quantize(value, name, op.source)
+        s.quantize(value, name)
 
 
 def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
     """Clip float values so that they leave the stored integers between the limits."""
     quantization = s.quantization(name)
     point = 0 if s.shift(name) else quantization.point
-    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * quantization.step)
-              for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
+    clip = s.rewriter.clip(value, [(limit - point) * quantization.step for limit in limits], name)
     s.counts["activations are Clips in float"] += 1
-    return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)
+    clipped = s.rewriter.add_float(f"{name}/clipped", s.graph[name])
+    s.rewriter.emit(replace(clip, outputs=(clipped,)))
+    return clipped
 
 
 def shift_of_sums(op: Op, weights: Tensor, data: float, result: float) -> Array:
@@ -116,8 +118,7 @@ def shift_of_sums(op: Op, weights: Tensor, data: float, result: float) -> Array:
 
 def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
     """Return the bias with both shifts: that of the data is taken off, that of the result put on."""
-    old = op.inputs[2] if len(op.inputs) > 2 else ""
-    shifts = s.shift(op.inputs[0]), s.shift(op.outputs[0])
+    old, shifts = op.input(2), (s.shift(op.inputs[0]), s.shift(op.name))
     if not kind_of(op).has_weights or not any(shifts):
         return (old,) if old else ()
     total = shift_of_sums(op, s.graph[op.inputs[1]], *shifts)
@@ -125,7 +126,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
         total = total + s.graph[old].float_values()
     elif not np.any(total):
         return ()
-    return (s.bias(old, total, op.outputs[0]),)
+    return (s.bias(old, total, op.name),)
 
 
 def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
@@ -164,7 +165,7 @@ def is_ties_away_average(graph: Graph | Rewriter, op: Op) -> bool:
     """Whether an operator is such an average of integers, to the quantization that these have, without padding."""
     if op.attributes.get("arithmetic") != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
         return False
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     is_plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and math.prod(op["kernel_shape"]) <= _MOST
     has_point = data.dtype == "int8" and data.quantization is not None and not data.quantization.is_symmetric
     return is_plain and has_point and data.shares_quantization(result)
@@ -183,7 +184,7 @@ def join_averages(graph: Graph) -> Graph:
             rewriter.replace(op, made)
             rewriter.remove(average)
     for op in rewriter if rewriter.is_changed else ():
-        readers = rewriter.readers.get(op.name, ())
+        readers = rewriter.readers[op.name]
         if kind_of(op).dequantizes and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
             rewriter.remove(op)
     return rewriter.finish()
@@ -192,58 +193,58 @@ def join_averages(graph: Graph) -> Graph:
 def shift_average(s: Shifting, op: Op) -> None:
     """Emit the average of shifted float values, and the factor."""
     attributes = drop_keys(op.attributes, "arithmetic")
-    name = op.outputs[0]
-    value = s.dequantize(op.inputs[0], op.source)
-    value = s.compute("AveragePool", (value,), f"{name}/average", name, op.source, **attributes)
+    name = op.name
+    value = s.dequantize(op.inputs[0])
+    value = s.compute("AveragePool", (value,), f"{name}/average", name, **attributes)
     factor = s.rewriter.constant(f"{name}/away", NUDGE)
-    value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name, op.source)
-    s.quantize(value, name, op.source)
+    value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name)
+    s.quantize(value, name)
 
 
 def is_shifted_product(s: Shifting, op: Op) -> bool:
     """Whether an operator is such a product, with a shift on any side."""
     if not kind_of(op).is_matrix_product or any(s.graph[name].is_constant for name in op.inputs[:2]):
         return False
-    return any(s.shift(name) for name in (*op.inputs[:2], op.outputs[0]))
+    return any(s.shift(name) for name in (*op.inputs[:2], op.name))
 
 
 def shift_product(s: Shifting, op: Op) -> None:
     """Emit the product of the integers and what the shifts add to it."""
-    first, second = (_transpose_operand(s, name, bool(op.attributes.get(turned)), op.source)
+    first, second = (_transpose_operand(s, name, bool(op.attributes.get(turned)))
                      for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
-    name, shifts = op.outputs[0], [s.shift(side) for side in op.inputs]
+    name, shifts = op.name, [s.shift(side) for side in op.inputs]
     result = s.graph[name]
-    value = s.compute("MatMul", (first, second), f"{name}/real", name, op.source)
+    value = s.compute("MatMul", (first, second), f"{name}/real", name)
     for side, shift, axis in ((second, shifts[0], -2), (first, shifts[1], -1)):
         if shift:
-            value = s.compute("Sub", (value, _emit_sums(s, side, shift, axis, op.source)), f"{name}/less", name, op.source)
+            value = s.compute("Sub", (value, _emit_sums(s, side, shift, axis)), f"{name}/less", name)
     shape = s.graph[op.inputs[0]].shape
     depth = shape[-2 if op.attributes.get("trans_a") else -1] if shape else 0
     total = int(depth) * shifts[0] * shifts[1] + s.shift(name)
     if result.is_quantized:
-        s.quantize(s.plus(value, total, op.source), name, op.source)
+        s.quantize(s.plus(value, total), name)
     else:
-        s.plus(value, total, op.source, name)
+        s.plus(value, total, name)
 
 
-def _transpose_operand(s: Shifting, name: str, is_turned: bool, source: str) -> str:
+def _transpose_operand(s: Shifting, name: str, is_turned: bool) -> str:
     """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
     shape = s.graph[name].shape
     if not is_turned or shape is None:
         return s[name]
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     turned = replace(s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
-    return s.rewriter.compute("Transpose", (s[name],), f"{name}/turned", turned, source, perm=order)
+    return s.rewriter.compute("Transpose", (s[name],), f"{name}/turned", turned, s.source, perm=order)
 
 
-def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
+def _emit_sums(s: Shifting, side: str, shift: float, axis: int) -> str:
     """Emit the sums of an operand's float values along the depth, times the other's shift."""
     tensor = s.rewriter[side]
     shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
-    real = s.compute("Dequantize", (side,), f"{side}/summed_value", side, source)
+    real = s.compute("Dequantize", (side,), f"{side}/summed_value", side)
     axes = s.rewriter.constant(f"{side}/depth", [axis])
-    total = s.rewriter.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s.rewriter[real], shape=shape), source, keepdims=1)
-    return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total, source)
+    total = s.rewriter.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s.rewriter[real], shape=shape), s.source, keepdims=1)
+    return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total)
 
 
 #: Kinds that pad the data with real zero if no input has another value.
@@ -258,7 +259,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         op: the operator.
         points: the zero points that go, by tensor.
     """
-    touched, kind = points.keys() & {*op.inputs, *op.outputs}, kind_of(op)
+    touched, kind = points.keys() & op.names, kind_of(op)
     if not touched or kind.takes_stored or kind.rule in ("convert", "relabel"):
         return ""
     if is_shift_invariant(graph, op) or is_ties_away_average(graph, op):

@@ -27,12 +27,14 @@ class Shifting:
     Attributes:
         rewriter: of the graph.
         graph: the old one.
+        source: of the operator that is visited, from which those come that take its place.
         counts: what was done, by words for it.
         biases: those that took shifts in, and whether they were there before.
     """
 
     def __init__(self, rewriter: Rewriter, points: Mapping[str, int], held: Collection[str]) -> None:
         self.rewriter, self.graph = rewriter, rewriter.graph
+        self.source = ""
         self.counts: Counter[str] = Counter()
         self.biases: dict[str, bool] = {}
         self._points = points
@@ -54,14 +56,11 @@ class Shifting:
 
     def shift(self, name: str) -> float:
         """Return by how much the float values of a tensor are larger than they were; 0 where they are not."""
-        quantization = self.graph[name].quantization
-        return quantization.step * self._points[name] if name in self._points and quantization is not None else 0.0
+        return self.quantization(name).step * self._points[name] if name in self._points else 0.0
 
     def quantization(self, name: str) -> Quantization:
         """Return the old quantization of a tensor."""
-        found = self.graph[name].quantization
-        assert found is not None
-        return found
+        return self.graph[name].require_quantization()
 
     def bias(self, old: str, channels: Array, result: str) -> str:
         """Define a bias of float values, in place of an old one where nobody else reads that. Return its name.
@@ -76,60 +75,59 @@ class Shifting:
         self.biases[name] = bool(old)
         return name
 
-    def emit(self, kind: str, inputs: tuple[str, ...], output: str, source: str = "", **attributes: Any) -> str:
+    def emit(self, kind: str, inputs: tuple[str, ...], output: str, **attributes: Any) -> str:
         """Emit an operator with one result; return the result."""
-        self.rewriter.emit(Op(kind, inputs, (output,), attributes, source))
+        self.rewriter.emit(Op(kind, inputs, (output,), attributes, self.source))
         return output
 
-    def compute(self, kind: str, inputs: tuple[str, ...], wanted: str, like: str, source: str = "", **attributes: Any) -> str:
+    def compute(self, kind: str, inputs: tuple[str, ...], wanted: str, like: str, **attributes: Any) -> str:
         """Emit an operator with a new float32 result of the shape of another tensor; return the result."""
-        return self.rewriter.compute(kind, inputs, wanted, Tensor("", "float32", self.rewriter[like].shape), source, **attributes)
+        return self.rewriter.compute(kind, inputs, wanted, Tensor("", "float32", self.rewriter[like].shape), self.source, **attributes)
 
-    def plus(self, value: str, amount: float, source: str = "", result: str = "") -> str:
+    def plus(self, value: str, amount: float, result: str = "") -> str:
         """Add a constant to a float value; return the value itself if the constant is 0 and no result is given.
 
         Args:
             value: the name of a tensor, old or new.
             amount: the constant.
-            source: where the operator comes from.
             result: the name of the sum; by default a new one.
         """
         if not amount and not result:
             return value
-        value = self._wide(value, source) if amount else value
+        value = self._wide(value) if amount else value
         tensor = self.rewriter[value]
         short = bool(amount and result) and self.graph[result].dtype in _SHORT
         total = self.rewriter.add(f"{result}/float32", tensor, dtype="float32") if short else result
         total = total or self.rewriter.add(f"{value}/moved", tensor)
         if not amount:
-            return self.emit("Identity", (value,), total, source)
+            return self.emit("Identity", (value,), total)
         constant = self.rewriter.constant(f"{value}/shift", np.array(abs(amount), numpy_dtype(tensor.dtype)))
-        self.emit("Add" if amount > 0 else "Sub", (value, constant), total, source)
-        return self.emit("Cast", (total,), result, source, to=self.graph[result].dtype) if short else total
+        self.emit("Add" if amount > 0 else "Sub", (value, constant), total)
+        return self.emit("Cast", (total,), result, to=self.graph[result].dtype) if short else total
 
-    def _wide(self, value: str, source: str) -> str:
+    def _wide(self, value: str) -> str:
         """Cast float values of 16 bits to float32: a shift in 16 would cost them bits that a step of the quantization needs."""
         short = self.rewriter[value].dtype in _SHORT
-        return self.compute("Cast", (value,), f"{value}/float32", value, source, to="float32") if short else value
+        return self.compute("Cast", (value,), f"{value}/float32", value, to="float32") if short else value
 
-    def dequantize(self, name: str, source: str = "") -> str:
+    def dequantize(self, name: str) -> str:
         """Dequantize what stands for a tensor; its float values are shifted if that is."""
-        return self.compute("Dequantize", (self[name],), f"{name}/shifted_value", name, source)
+        return self.compute("Dequantize", (self[name],), f"{name}/shifted_value", name)
 
-    def quantize(self, value: str, name: str, source: str = "") -> None:
+    def quantize(self, value: str, name: str) -> None:
         """Quantize float values, shifted as the result is, to its quantization."""
-        self.emit("Quantize", (value,), self[name], source)
+        self.emit("Quantize", (value,), self[name])
         self.finish(name)
 
     def finish(self, name: str) -> None:
         """Give a tensor the integers of its twin, after what wrote the twin."""
         if name in self._twins:
-            self.emit("Reinterpret", (self._twins[name],), name)
+            self.rewriter.emit(Op("Reinterpret", (self._twins[name],), (name,)))
 
     def settle(self, name: str) -> None:
         """Give the twin of a tensor its integers, after what wrote the tensor."""
         if name in self._twins:
-            self.emit("Reinterpret", (name,), self._twins[name])
+            self.rewriter.emit(Op("Reinterpret", (name,), (self._twins[name],)))
 
     def pad_with_zero(self, name: str, amounts: tuple[int, ...]) -> str:
         """Put real zero around what stands for a tensor.
@@ -147,21 +145,22 @@ class Shifting:
         more = [before + after for before, after in zip(amounts[: len(shape)], amounts[len(shape) :], strict=True)]
         sizes = tuple(size + extra if isinstance(size, int) else size if not extra else f"{size}+{extra}"
                       for size, extra in zip(shape, more, strict=True))  # fmt: skip
-        value = self.dequantize(name)
+        value = self.rewriter.dequantize(self[name], f"{name}/shifted_value")
         wide = self.rewriter.add(f"{name}/padded_value", self.rewriter[value], shape=sizes)
         zero = self.rewriter.constant(f"{name}/zero", self.shift(name))
-        self.emit("Pad", (value, self.rewriter.constant(f"{name}/pads", amounts), zero), wide)
+        self.rewriter.emit(Op("Pad", (value, self.rewriter.constant(f"{name}/pads", amounts), zero), (wide,)))
         result = self.rewriter.add(f"{name}/padded", self.rewriter[self[name]], shape=sizes)
         self._shifted[result] = self._points[name]
         self.counts["are padded with zero, as convolutions padded them"] += 1
-        self._padded[name, amounts] = self.emit("Quantize", (wide,), result)
+        self.rewriter.emit(Op("Quantize", (wide,), (result,)))
+        self._padded[name, amounts] = result
         return result
 
     def without_unread(self, graph: Graph) -> tuple[Graph, dict[str, int]]:
         """Return the rewritten graph without twins that nothing reads, and the zero points that went, by the names of its tensors."""
         rewriter, ends = Rewriter(graph), {*self._twins, *self._twins.values()} - graph.public
         for op in rewriter.of_kind("Reinterpret"):
-            if op.outputs[0] in ends and op.outputs[0] not in rewriter.readers:
+            if op.name in ends and op.name not in rewriter.readers:
                 rewriter.remove(op)
         changed = rewriter.finish()
         return changed, {name: point for name, point in self._shifted.items() if name in changed}

@@ -23,9 +23,8 @@ _STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), *integer_ra
 
 def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
     """Whether the target has no Quantize and Dequantize of a tensor's type, but plain numbers of it."""
-    q = tensor.quantization
     taken = target.storage.activation_dtypes if target is not None else ()
-    return tensor.dtype == "uint8" and q is not None and q.is_per_tensor and bool(taken) and "uint8" not in taken
+    return tensor.dtype == "uint8" and tensor.per_tensor is not None and bool(taken) and "uint8" not in taken
 
 
 def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
@@ -35,15 +34,10 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
     for op in rewriter:
         for kind, pattern in (("Quantize", _QUANTIZED_TWICE), ("Dequantize", _DEQUANTIZED_TWICE)):
             match = rewriter.match(pattern, op.name)
-            middle = graph[op.inputs[0]] if match is not None else None
-            if match is None or middle is None or not runs_in_float(middle, target):
+            if match is None or not runs_in_float(middle := graph[op.inputs[0]], target):
                 continue
-            other = graph[match.tensors.get("stored", op.outputs[0])]
-            if (
-                other.dtype == "int8"
-                and other.quantization is not None
-                and shift_to_dtype(middle, "int8").quantization == other.quantization
-            ):
+            other = graph[match.tensors.get("stored", op.name)]
+            if shift_to_dtype(middle, "int8").shares_quantization(other):
                 rewriter.replace(op, replace(op, kind=kind, inputs=tuple(match.tensors.values())))
     return rewriter.finish(prune=rewriter.is_changed)
 
@@ -51,33 +45,33 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
 def from_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize of uint8: the integers less their middle, times the scale, which is exact in float32, then to the signed
     quantization."""
-    name, result = op.inputs[0], op.outputs[0]
+    name, result = op.inputs[0], op.name
     own, new = s.quantization(name), s.quantization(result)
     point, same = own.point, own.scale[0] == new.scale[0]
     # The float values of the signed quantization are shifted already where both have one scale.
     off = point - (round(s.shift(result) / new.step) if same else 0)
-    value = s.compute("Cast", (name,), f"{name}/numbers", name, op.source, to="float32")
-    value = s.plus(value, -float(off), op.source)
+    value = s.compute("Cast", (name,), f"{name}/numbers", name, to="float32")
+    value = s.plus(value, -float(off))
     scale = s.rewriter.constant(f"{name}/scale", own.step)
-    value = s.compute("Mul", (value, scale), f"{name}/value", name, op.source)
-    s.quantize(value if same else s.plus(value, s.shift(result), op.source), result, op.source)
+    value = s.compute("Mul", (value, scale), f"{name}/value", name)
+    s.quantize(value if same else s.plus(value, s.shift(result)), result)
 
 
 def to_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
-    name, result = op.inputs[0], op.outputs[0]
+    name, result = op.inputs[0], op.name
     own, new = s.quantization(name), s.quantization(result)
-    value, moved = s.dequantize(name, op.source), s.shift(name)
+    value, moved = s.dequantize(name), s.shift(name)
     same = own.scale[0] == new.scale[0]
     point = new.point - (round(moved / own.step) if same else 0)
-    value = value if same else s.plus(value, -moved, op.source)
+    value = value if same else s.plus(value, -moved)
     scale = s.rewriter.constant(f"{result}/scale", new.step)
-    value = s.compute("Div", (value, scale), f"{result}/steps", result, op.source)
-    value = s.compute("Round", (s.plus(value, float(point), op.source),), f"{result}/rounded", result, op.source)
+    value = s.compute("Div", (value, scale), f"{result}/steps", result)
+    value = s.compute("Round", (s.plus(value, float(point)),), f"{result}/rounded", result)
     limits = zip(("lowest", "highest"), integer_range("uint8"), strict=True)
     ends = (s.rewriter.constant(f"{result}/{word}", float(end)) for word, end in limits)
-    value = s.compute("Clip", (value, *ends), f"{result}/limited", result, op.source)
-    s.emit("Cast", (value,), result, op.source, to="uint8")
+    value = s.compute("Clip", (value, *ends), f"{result}/limited", result)
+    s.emit("Cast", (value,), result, to="uint8")
 
 
 #: How far a zero point that float32 numbers were added up to may be from a whole number.
@@ -101,7 +95,7 @@ def restore_unsigned(graph: Graph) -> Graph:
         if found is not None and found[0].name not in done:
             tensor, source, result = found
             done.add(rewriter.define(tensor, shift=0))
-            rewriter.replace(op, Op("Requantize", (source,), (result,), {}, op.source))
+            rewriter.replace(op, op.derive("Requantize", (source,), (result,)))
     return rewriter.finish(prune=rewriter.is_changed)
 
 
@@ -147,17 +141,17 @@ def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     if tensor.name not in graph.inputs or tensor.dtype != "uint8" or tensor.is_quantized or len(rewriter.readers[tensor.name]) != 1:
         return None
     quantization = _quantization(line.factor, -line.constant / line.factor)
-    return None if quantization is None else (replace(tensor, quantization=quantization), tensor.name, op.outputs[0])
+    return None if quantization is None else (replace(tensor, quantization=quantization), tensor.name, op.name)
 
 
 def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     """Return the output of uint8 that a Cast of rounded steps gives, with its quantization, the signed tensor that it is made of, and the
     result."""
     graph, match = rewriter.graph, rewriter.match(_STORED, op.name)
-    if match is None or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
+    if match is None or op.name not in graph.outputs or graph[op.name].dtype != "uint8":
         return None
     line = _line(rewriter, match.tensors["steps"])
     if line is None or not kind_of(line.maker).dequantizes or not graph[line.maker.inputs[0]].is_quantized:
         return None
     quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
-    return None if quantization is None else (replace(graph[op.outputs[0]], quantization=quantization), line.maker.inputs[0], op.outputs[0])
+    return None if quantization is None else (replace(graph[op.name], quantization=quantization), line.maker.inputs[0], op.name)
