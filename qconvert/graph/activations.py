@@ -29,6 +29,12 @@ def activation_bounds(op: Op) -> Bounds:
     return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
 
+def interval_of(bounds: Bounds) -> tuple[float, float]:
+    """Bounds as numbers, infinite where there is none."""
+    lower, upper = bounds
+    return (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
+
+
 def clip_range(tensor: Tensor, bounds: Bounds) -> tuple[int, int]:
     """The stored integers that a fused activation leaves: [quantize(lower bound), quantize(upper bound)], within the quantization's limits.
 

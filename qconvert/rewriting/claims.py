@@ -133,13 +133,13 @@ def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Arra
 
 
 def _refute(old: str, tensor: Tensor, wanted: Array, value: Array, steps: float) -> list[Refuted]:
-    largest = _largest_difference(tensor, wanted, value)
-    most = _FLOAT if tensor.quantization is None and "float" in tensor.dtype else steps
-    return [Refuted(old, tensor.name, largest)] if largest > most else []
+    is_float = tensor.quantization is None and "float" in tensor.dtype
+    largest = _largest_difference(tensor, wanted, value, is_float)
+    return [Refuted(old, tensor.name, largest)] if largest > (_FLOAT if is_float else steps) else []
 
 
-def _largest_difference(tensor: Tensor, wanted: Array, value: Array) -> float:
-    """Return how far values of a tensor are off, as Refuted.largest says it."""
+def _largest_difference(tensor: Tensor, wanted: Array, value: Array, is_share: bool) -> float:
+    """Return how far values of a tensor are off at most, in steps or as a share of the largest; infinity where they cannot be compared."""
     if wanted.shape != value.shape:
         return np.inf
     if np.array_equal(wanted, value, equal_nan=wanted.dtype.kind == "f"):
@@ -151,5 +151,4 @@ def _largest_difference(tensor: Tensor, wanted: Array, value: Array) -> float:
     if not np.array_equal(finite, np.isfinite(b)):
         return np.inf
     largest = float(np.abs(a - b)[finite].max(initial=0))
-    is_float = tensor.quantization is None and "float" in tensor.dtype
-    return largest / (float(np.abs(a[finite]).max(initial=0)) or 1.0) if is_float else largest
+    return largest / (float(np.abs(a[finite]).max(initial=0)) or 1.0) if is_share else largest

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Op, Tensor, drop_keys
-from qconvert.graph.activations import activation_bounds
+from qconvert.graph.activations import activation_bounds, interval_of
 from qconvert.operators import Kind, kind_of
 from qconvert.operators.properties import REDUCES
 
@@ -124,8 +124,8 @@ class Forms:
         if op is None:
             return self.atom("tensor", name)
         form = self._operator_form(op, name, tensors, visit)
-        low, high = activation_bounds(op)
-        return form if low is None and high is None else self._clip(form, *_limits(low, high))
+        bounds = activation_bounds(op)
+        return form if bounds == (None, None) else self._clip(form, *interval_of(bounds))
 
     def _operator_form(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
         """Return the form of an operator without its activation."""
@@ -210,10 +210,6 @@ def words_of(op: Op) -> set[str]:
     return {kind.name, "clip"} if is_limit else {kind.name}
 
 
-def _limits(low: float | None, high: float | None) -> tuple[float, float]:
-    return (-math.inf if low is None else low), (math.inf if high is None else high)
-
-
 def _numbers(kind: Kind, op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
     """Return the limits of an operator that clips; None if it does not, or if they are not single numbers."""
 
@@ -223,7 +219,7 @@ def _numbers(kind: Kind, op: Op, visit: Callable[[str], Form]) -> tuple[float, f
 
     if kind.clips:
         limits = kind.limits(op, number)
-        return None if limits is None else _limits(*limits)
+        return None if limits is None else interval_of(limits)
     bound = number(op.inputs[1]) if kind.picks and len(op.inputs) == 2 else None
     if bound is None:
         return None

@@ -6,7 +6,6 @@ Intervals go through the graph from its inputs on; each kind of operator says it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.activations import activation_bounds
+from qconvert.graph.activations import activation_bounds, interval_of
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY, Interval, hull
 from qconvert.passes.absorb_quantization import fuse_clips
@@ -289,8 +288,7 @@ def _tensor_interval(tensor: Tensor) -> Interval:
 
 
 def _clip_to_activation(op: Op, interval: Interval) -> Interval:
-    lower, upper = activation_bounds(op)
-    low, high = (-math.inf if lower is None else lower), (math.inf if upper is None else upper)
+    low, high = interval_of(activation_bounds(op))
     return min(max(interval[0], low), high), min(max(interval[1], low), high)
 
 
