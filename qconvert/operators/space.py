@@ -63,7 +63,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
     if blocks is None:
         return None
     edges = s.sizes(2, 2 * len(blocks))
-    (first,) = block_axes(op, len(data), 1)
+    (first,) = block_axes(str(op["data_format"]), len(data), 1)
     if (
         not blocks
         or first + len(blocks) > len(data)
@@ -131,9 +131,9 @@ def space_to_depth(call: Call) -> Array:
     return channels_first(call, x.reshape(n, h // block, w // block, c * block**2))
 
 
-def block_axes(op: Call | Op, rank: int, count: int) -> list[int]:
+def block_axes(data_format: str, rank: int, count: int) -> list[int]:
     """The dimensions that SpaceToBatch and BatchToSpace cut: those after the batch, and after the channels if they come first."""
-    first = 2 if op["data_format"] == "channels_first" and rank == 4 else 1
+    first = 2 if data_format == "channels_first" and rank == 4 else 1
     return [first + index for index in range(count)]
 
 
@@ -141,7 +141,7 @@ def space_to_batch(call: Call) -> Array:
     """SpaceToBatchND of TensorFlow: (data, block sizes, pads before and after)."""
     x, blocks, pads = call.raw(), call.ints(1), call.ints(2)
     count = len(blocks)
-    axes = block_axes(call, x.ndim, count)
+    axes = block_axes(str(call["data_format"]), x.ndim, count)
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         widths[axis] = (pads[i], pads[count + i])
@@ -160,7 +160,7 @@ def batch_to_space(call: Call) -> Array:
     """BatchToSpaceND of TensorFlow: (data, block sizes, crops before and after)."""
     x, blocks, crops = call.raw(), call.ints(1), call.ints(2)
     count = len(blocks)
-    axes = block_axes(call, x.ndim, count)
+    axes = block_axes(str(call["data_format"]), x.ndim, count)
     spread = x.reshape(*blocks, x.shape[0] // math.prod(blocks), *x.shape[1:])
     order: list[int] = []
     for axis in range(x.ndim):

@@ -38,7 +38,7 @@ def _separate(rewriter: Rewriter, op: Op) -> None:
     if pads is None or blocks is None or data.shape is None:
         return
     widths = np.zeros((2, len(data.shape)), np.int64)
-    widths[:, block_axes(op, len(data.shape), blocks.size)] = np.split(pads.reshape(-1), 2)
+    widths[:, block_axes(str(op["data_format"]), len(data.shape), blocks.size)] = np.split(pads.reshape(-1), 2)
     padded = rewriter.pad(data, widths.reshape(-1).tolist(), op.name, op.source)
     unpadded = rewriter.constant(f"{op.name}/unpadded", [0] * pads.size)
     rewriter.replace(op, replace(op, inputs=(padded, op.inputs[1], unpadded)))

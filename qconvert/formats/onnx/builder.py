@@ -198,12 +198,6 @@ class Builder(OperatorWriting):
         """Adds a Cast to another type, whose result is `output`, or a new value made from `hint`; returns its name."""
         return self.node("Cast", [value], [output] if output else 1, hint=hint or f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
 
-    def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
-        """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
-        wide = [self.cast(name, "float64") for name in inputs]
-        result = self.node(op_type, wide, hint=f"{hint}/float64", **attributes)
-        return self.cast(result[0], "float32", hint=hint)
-
     def node_name(self, op_type: str, outputs: Sequence[str]) -> str:
         """An unused name for a node: the source's for the operator that it stands for, else one made of its type and output."""
         kind, _, named = self.source.partition(" ")
@@ -354,9 +348,9 @@ class Builder(OperatorWriting):
                 f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.", rule="opset-too-old"
             )
 
-    def own_attributes(self, op: Op, op_type: str = "") -> dict[str, Any]:
-        """The attributes of an operator that ONNX's operator, by default that of the kind's name, has too in the opset that is written."""
-        known = signature(op_type or op.kind, "", self.opset)
+    def own_attributes(self, op: Op) -> dict[str, Any]:
+        """The attributes of an operator that ONNX's operator of the kind's name has too in the opset that is written."""
+        known = signature(op.kind, "", self.opset)
         return {} if known is None else {name: op[name] for name in kind_of(op).attributes if name in known.attributes}
 
     def compute(self, op: Op, values: Sequence[str] | None = None, op_type: str = "", *, domain: str = "", **attributes: Any) -> None:
@@ -367,18 +361,24 @@ class Builder(OperatorWriting):
             values: that the node takes; by default the float values of all inputs.
             op_type: of the node; by default the kind's name.
             domain: of the node.
-            attributes: of the node; those of own_attributes() too, where it is ONNX's own.
+            attributes: of the node; those of own_attributes() too, where it has the kind's name.
         """
         hint = f"{op.outputs[0]}/real_result"
         operands = self.float_values(op) if values is None else values
-        if not domain:
-            attributes = self.own_attributes(op, op_type) | attributes
+        if not op_type:
+            attributes = self.own_attributes(op) | attributes
         self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
 
-    def compute_stored(self, op: Op, op_type: str = "", **attributes: Any) -> None:
-        """Writes an operator as one node, by default of its kind's name, on stored values. Attributes: see compute()."""
-        stated = self.own_attributes(op, op_type) | attributes
-        self.node(op_type or op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **stated)
+    def compute_in_float64(self, op: Op, values: Sequence[str]) -> None:
+        """Writes an operator of float32 values as one node of its kind's name in float64, which onnxruntime fuses to no integer kernel."""
+        hint = f"{op.outputs[0]}/real_result"
+        wide = [self.cast(name, "float64") for name in values]
+        result = self.node(op.kind, wide, hint=f"{hint}/float64", **self.own_attributes(op))
+        self.finish(op, self.cast(result[0], "float32", hint=hint))
+
+    def compute_stored(self, op: Op, **attributes: Any) -> None:
+        """Writes an operator as one node of its kind's name on stored values. Attributes: see compute()."""
+        self.node(op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **self.own_attributes(op) | attributes)
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.

@@ -54,17 +54,12 @@ class Forms:
     owners: dict[int, str] = field(default_factory=dict)
 
 
-#: Kinds that are decomposed wherever the channels stand; others want them first, but for those whose sizes say the layout.
-_IN_EITHER_LAYOUT = ("SpaceToBatch", "BatchToSpace")
-
-
 def write_ops(b: Builder) -> None:
     """Writes the operators of a builder's graph."""
     writers = operators("onnx", "write")
     for op in b.graph.ops:
         b.source = op.source
-        is_in_either = kind_of(op).layout.sized or op.kind in _IN_EITHER_LAYOUT
-        if op.attributes.get("data_format") == "channels_last" and not is_in_either:
+        if op.attributes.get("data_format") == "channels_last" and not kind_of(op).layout.sized:
             raise b.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
         first = len(b.nodes)
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None

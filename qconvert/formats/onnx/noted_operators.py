@@ -38,8 +38,7 @@ class _Quantizations:
             name: quantization for name in given if graph[name].quantization is None and (quantization := labelled[name].quantization)
         }
         self._added: dict[str, Tensor] = {}
-        self._made: set[str] = set()
-        self._names = graph.names(self._made)
+        self._names = graph.names(self._added)
         self._plain: dict[str, str] = {}  # tensor with a quantization -> the same integers without one
         self._whole: dict[str, str] = {}  # from right to left, also for those that the reader made
         self._same: dict[str, str] = {}  # a Reinterpret's result -> its input, where both have one quantization now
@@ -142,7 +141,6 @@ class _Quantizations:
         if stored in integer_range(self._tensor(result).dtype):
             return ""
         name = self._names.fresh(f"{result}/bound")
-        self._made.add(name)
         self._added[name] = Tensor(name, "float32", (), dequantize_float32(stored, quantization))
         return name
 
@@ -169,7 +167,6 @@ class _Quantizations:
 
     def _add_copy(self, name: str, suffix: str, quantization: Quantization | None) -> str:
         fresh = self._names.fresh(f"{name}/{suffix}")
-        self._made.add(fresh)
         self._added[fresh] = replace(self._tensor(name), name=fresh, quantization=quantization)
         return fresh
 

@@ -7,7 +7,7 @@ onnx's version converter is no help here: it wants every shape stated, and drops
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,10 @@ from qconvert.graph import Names
 
 OLDEST_READ = 7
 
-#: What an operator without an attribute meant, where opset 7 means something else.
-_OLD_DEFAULTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "Concat": (4, {"axis": 1}),
-    "Selu": (6, {"alpha": 1.6732, "gamma": 1.0507}),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class _Lift:
-    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name.
+    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name, and the nodes so far.
 
     Errors get the node from _lift_graph().
     """
@@ -40,6 +34,7 @@ class _Lift:
     version: int
     ranks: Mapping[str, int]
     constants: Mapping[str, Any]
+    nodes: list[Any] = field(default_factory=list)
 
     def require_rank(self, name: str) -> int:
         if name not in self.ranks:
@@ -52,16 +47,14 @@ class _Lift:
             raise UnsupportedError(f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
         return np.asarray(self.constants[name].const_value.numpy())
 
-    def unsqueeze_input(self, node: Any, index: int, before: int, after: int) -> list[Any]:
-        """The node that gives input `index` axes of size 1 before and after its own, as the input of `node` from now on."""
+    def unsqueeze_input(self, node: Any, index: int, after: int) -> None:
+        """Adds a node that gives input `index` axes of size 1 after its own, as the input of `node` from now on."""
         from onnx import helper
 
         name, rank = node.input[index], self.require_rank(node.input[index])
-        axes = [*range(before), *range(before + rank, before + rank + after)]
-        if not axes:
-            return []
-        node.input[index] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
-        return [helper.make_node("Unsqueeze", [name], [node.input[index]], axes=axes)]
+        if after:
+            node.input[index] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
+            self.nodes.append(helper.make_node("Unsqueeze", [name], [node.input[index]], axes=[*range(rank, rank + after)]))
 
     def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
         from onnx import numpy_helper
@@ -98,26 +91,21 @@ def lift_opset(proto: Any, files: Files) -> None:
 
 def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: Mapping[str, Any]) -> None:
     lift = _Lift(graph, version, ranks, constants)
-    lifted = []
     for node in graph.node:
         for inner in subgraphs(node):
             _lift_graph(inner, version, ranks, {name: constants[name] for name in constants.keys() - defined_names(inner)})
-        if node.domain not in DEFAULT_DOMAINS:
-            lifted.append(node)
-            continue
-        until, defaults = _OLD_DEFAULTS.get(node.op_type, (0, {}))
-        if version < until:
-            _set_attributes(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
-        function = _lift_broadcast if _is_broadcast(node) else _LIFTS.get(node.op_type)
-        try:
-            before = [] if function is None else function(node, lift)
-        except QConvertError as error:
-            error.where = error.where or node_label(node)
-            raise
-        if known := signature(node.op_type, "", OLDEST_READ):  # what it lacks says nothing of what a node computes, once that is lifted
-            _drop_attributes(node, *(item.name for item in node.attribute if item.name not in known.attributes))
-        lifted += [*before, node]
-    replace_items(graph.node, lifted)
+        if node.domain in DEFAULT_DOMAINS:
+            known = (OLDEST_READ, _lift_broadcast) if _is_broadcast(node) else _LIFTS.get(node.op_type)
+            try:
+                if known is not None and version < known[0]:
+                    known[1](node, lift)
+            except QConvertError as error:
+                error.where = error.where or node_label(node)
+                raise
+            if stated := signature(node.op_type, "", OLDEST_READ):  # what it lacks says nothing, once that is lifted
+                _drop_attributes(node, *(item.name for item in node.attribute if item.name not in stated.attributes))
+        lift.nodes.append(node)
+    replace_items(graph.node, lift.nodes)
 
 
 def _is_broadcast(node: Any) -> bool:
@@ -126,109 +114,100 @@ def _is_broadcast(node: Any) -> bool:
     return known is not None and {"axis", "broadcast"} <= known.attributes.keys()
 
 
-def _lift_broadcast(node: Any, lift: _Lift) -> list[Any]:
+def _lift_broadcast(node: Any, lift: _Lift) -> None:
     """The second operand covers the axes of the first from `axis` on; by default its last ones, as everywhere today."""
     axis = _attribute(node, "axis") if _attribute(node, "broadcast", 0) else None
     if axis is None:
-        return []
+        return
     rank, own = lift.require_rank(node.input[0]), lift.require_rank(node.input[1])
     axis += rank if axis < 0 else 0
     if not 0 <= axis <= rank - own:
         raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", rule="axis-out-of-range")
-    return lift.unsqueeze_input(node, 1, 0, rank - axis - own)
+    lift.unsqueeze_input(node, 1, rank - axis - own)
 
 
-def _lift_prelu(node: Any, lift: _Lift) -> list[Any]:
+def _lift_prelu(node: Any, lift: _Lift) -> None:
     """One slope for each channel."""
-    if lift.ranks.get(node.input[1], 1) != 1:
-        return []
-    return lift.unsqueeze_input(node, 1, 0, max(lift.require_rank(node.input[0]) - 2, 0))
+    if lift.ranks.get(node.input[1], 1) == 1:
+        lift.unsqueeze_input(node, 1, max(lift.require_rank(node.input[0]) - 2, 0))
 
 
-def _lift_batch_normalization(node: Any, lift: _Lift) -> list[Any]:
+def _lift_batch_normalization(node: Any, lift: _Lift) -> None:
     if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
         raise UnsupportedError("is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form")
-    return []
 
 
-def _lift_reshape(node: Any, lift: _Lift) -> list[Any]:
-    if lift.version < 5:
-        shape = _attribute(node, "shape")
-        if shape is None:
-            raise InvalidModelError("states no shape", rule="attribute-missing")
-        lift.add_constant(node, np.array(shape, np.int64))
-    return []
+def _lift_reshape(node: Any, lift: _Lift) -> None:
+    shape = _attribute(node, "shape")
+    if shape is None:
+        raise InvalidModelError("states no shape", rule="attribute-missing")
+    lift.add_constant(node, np.array(shape, np.int64))
 
 
-def _lift_cast(node: Any, lift: _Lift) -> list[Any]:
+def _lift_cast(node: Any, lift: _Lift) -> None:
     from onnx import TensorProto
 
-    if lift.version < 6:
-        name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
-        if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
-            raise InvalidModelError(f"casts to {name!r}, which is not a type", rule="unknown-type")
-        _set_attributes(node, to=TensorProto.DataType.Value(name.upper()))
-    return []
+    name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
+    if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
+        raise InvalidModelError(f"casts to {name!r}, which is not a type", rule="unknown-type")
+    _set_attributes(node, to=TensorProto.DataType.Value(name.upper()))
 
 
-def _lift_pad(node: Any, lift: _Lift) -> list[Any]:
-    if lift.version < 2:
-        _set_attributes(node, pads=list(_attribute(node, "paddings", ())))
-    return []
+def _lift_pad(node: Any, lift: _Lift) -> None:
+    _set_attributes(node, pads=list(_attribute(node, "paddings", ())))
 
 
-def _lift_split(node: Any, lift: _Lift) -> list[Any]:
-    if lift.version < 2 and len(node.input) > 1:
+def _lift_split(node: Any, lift: _Lift) -> None:
+    if len(node.input) > 1:
         if node.input[1]:
             _set_attributes(node, split=[int(size) for size in lift.require_constant(node.input[1]).reshape(-1)])
         del node.input[1:]
-    return []
 
 
-def _lift_tile(node: Any, lift: _Lift) -> list[Any]:
+def _lift_tile(node: Any, lift: _Lift) -> None:
     """So many tiles along one axis."""
-    if lift.version < 6:
-        tiles, axis = (lift.require_constant(name).reshape(-1) for name in node.input[1:3])
-        rank = lift.require_rank(node.input[0])
-        if tiles.size != 1 or axis.size != 1 or not 0 <= int(axis[0]) < rank:
-            raise InvalidModelError(
-                f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}",
-                rule="counts-differ",
-            )
-        repeats = np.ones(rank, np.int64)
-        repeats[int(axis[0])] = int(tiles[0])
-        del node.input[1:]
-        lift.add_constant(node, repeats)
-    return []
+    tiles, axis = (lift.require_constant(name).reshape(-1) for name in node.input[1:3])
+    rank = lift.require_rank(node.input[0])
+    if tiles.size != 1 or axis.size != 1 or not 0 <= int(axis[0]) < rank:
+        raise InvalidModelError(f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}", rule="counts-differ")
+    repeats = np.ones(rank, np.int64)
+    repeats[int(axis[0])] = int(tiles[0])
+    del node.input[1:]
+    lift.add_constant(node, repeats)
 
 
-def _lift_upsample(node: Any, lift: _Lift) -> list[Any]:
+def _lift_upsample(node: Any, lift: _Lift) -> None:
     scales = [1.0, 1.0, _attribute(node, "height_scale"), _attribute(node, "width_scale")]
     mode = _attribute(node, "mode", b"nearest")
     _set_attributes(node, scales=scales, mode="linear" if mode == b"bilinear" else mode.decode("utf-8", "backslashreplace"))
-    return []
 
 
-def _lift_lp_pool(node: Any, lift: _Lift) -> list[Any]:
-    if lift.version < 2:
-        power = _attribute(node, "p", 2.0)
-        if power != round(power):
-            raise UnsupportedError(f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
-        _set_attributes(node, p=int(power))
-    return []
+def _lift_lp_pool(node: Any, lift: _Lift) -> None:
+    power = _attribute(node, "p", 2.0)
+    if power != round(power):
+        raise UnsupportedError(f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
+    _set_attributes(node, p=int(power))
 
 
-_LIFTS: dict[str, Callable[[Any, _Lift], list[Any]]] = {
-    "BatchNormalization": _lift_batch_normalization,
-    "Cast": _lift_cast,
-    "GlobalLpPool": _lift_lp_pool,
-    "LpPool": _lift_lp_pool,
-    "PRelu": _lift_prelu,
-    "Pad": _lift_pad,
-    "Reshape": _lift_reshape,
-    "Split": _lift_split,
-    "Tile": _lift_tile,
-    "Upsample": _lift_upsample,
+def _state_defaults(**defaults: Any) -> Callable[[Any, _Lift], None]:
+    """States attributes whose defaults were other ones."""
+    return lambda node, lift: _set_attributes(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
+
+
+#: Operator -> the opset in which it came to mean what it does in opset 7, and what makes it so.
+_LIFTS: dict[str, tuple[int, Callable[[Any, _Lift], None]]] = {
+    "BatchNormalization": (7, _lift_batch_normalization),
+    "Cast": (6, _lift_cast),
+    "Concat": (4, _state_defaults(axis=1)),
+    "GlobalLpPool": (2, _lift_lp_pool),
+    "LpPool": (2, _lift_lp_pool),
+    "PRelu": (7, _lift_prelu),
+    "Pad": (2, _lift_pad),
+    "Reshape": (5, _lift_reshape),
+    "Selu": (6, _state_defaults(alpha=1.6732, gamma=1.0507)),
+    "Split": (2, _lift_split),
+    "Tile": (6, _lift_tile),
+    "Upsample": (7, _lift_upsample),
 }
 
 

@@ -268,6 +268,10 @@ class OperatorReading:
         array = np.asarray(data)
         return self.draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
+    def list64(self, values: Iterable[int], hint: str) -> str:
+        """Adds a list of int64: a shape, axes, pads …"""
+        return self.const(np.array(list(values), np.int64), hint)
+
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """Constant input `index` in canonical form: `data` in another order of axes or another type.
 

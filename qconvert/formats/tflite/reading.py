@@ -244,7 +244,7 @@ class Reading(OperatorReading):
         if tensor.data is not None:
             return self.draft.variant(name, "list", tensor.data.reshape(-1), None)
         flat = self.intermediate("list", "int64", None, base=name)
-        return self.emit("Reshape", [name, self.shape_const([-1], "flat")], [flat])[0]
+        return self.emit("Reshape", [name, self.list64([-1], "flat")], [flat])[0]
 
     def sizes_of(self, index: int) -> tuple[Polynomial, ...] | None:
         """What is known of the integers of input `index` before the model runs, see KnownSizes; None if not even their number is."""
@@ -260,7 +260,7 @@ class Reading(OperatorReading):
         """Rows of (before, after) in input `index` as ONNX has them: all that is before, then all that is after."""
         rows = self.known_ints(index)
         if rows is not None:
-            return self.shape_const(rows[::2] + rows[1::2], hint)
+            return self.list64(rows[::2] + rows[1::2], hint)
         shape = self.tensor(index).static_shape
         if shape is None or len(shape) != 2 or shape[1] != 2:
             raise self.unsupported_error(
@@ -269,11 +269,7 @@ class Reading(OperatorReading):
         turned = self.intermediate(f"{hint}_by_side", "int64", (2, shape[0]))
         self.emit("Transpose", [self.int64(index)], [turned], perm=(1, 0))
         flat = self.intermediate(hint, "int64", (2 * shape[0],))
-        return self.emit("Reshape", [turned, self.shape_const([-1], "flat")], [flat])[0]
-
-    def shape_const(self, values: Sequence[int], hint: str) -> str:
-        """Adds a one-dimensional int64 constant: a shape, axes, pads …"""
-        return self.const(np.array(values, np.int64), hint)
+        return self.emit("Reshape", [turned, self.list64([-1], "flat")], [flat])[0]
 
     def intermediate(self, hint: str, dtype: str, shape: Shape | None, quantization: Quantization | None = None, base: str = "") -> str:
         """Adds a tensor between two canonical operators that one TFLite operator becomes; returns its name."""

@@ -271,10 +271,6 @@ class Reading(OperatorReading):
         tensor = self.lookup(like)
         return self.const(np.asarray(value, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), hint)
 
-    def list64(self, values: Sequence[int], hint: str) -> str:
-        """Adds a list of int64: a shape, axes, pads …"""
-        return self.const(np.array(list(values), np.int64), hint)
-
     def label_tensor(self, tensor: Tensor, quantization: Quantization) -> str:
         """A tensor of integers with a quantization that this call states; see formats/reading/quantizations.py."""
         return label_tensor(self.draft, tensor, quantization, self.source)

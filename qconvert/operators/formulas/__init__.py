@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qconvert.operators.formulas import (
     along_axes,
+    blocks,
     compositions,
     elementwise,
     matrices,
@@ -14,5 +15,5 @@ from qconvert.operators.formulas.formula import FORMULAS, Formula, formulas_of, 
 
 __all__ = ["FORMULAS", "Formula", "formulas_of", "lowers", "register"]
 
-for _family in (elementwise, compositions, places, matrices, along_axes, recurrent):
+for _family in (elementwise, compositions, places, blocks, matrices, along_axes, recurrent):
     register(item for item in vars(_family).values() if isinstance(item, Formula))

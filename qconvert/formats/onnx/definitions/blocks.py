@@ -9,6 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.qoperator.matrix import count_blocks
 from qconvert.graph import Array, Graph, Op
 
 #: The accuracy_level at which onnxruntime's kernels round the data to int8, with a scale for each block of them.
@@ -43,14 +44,8 @@ def _matmul_nbits(s: Decomposition) -> None:
 def _weights(s: Decomposition, bits: int, depth: int, columns: int, block: int) -> Array:
     """The real weights (K,N)."""
     packed, scales = s.known(1), s.known(2)
-    blocks = -(-depth // block) if block > 0 else 0
-    each = 8 // bits
-    if (
-        min(depth, columns, blocks) < 1
-        or block % each
-        or packed.size != columns * blocks * block // each
-        or scales.size != columns * blocks
-    ):
+    blocks, each = count_blocks(packed, scales, (columns, depth, block), bits), 8 // bits
+    if not blocks:
         raise NoDefinitionError("sizes that do not fit")
     stored = unpack_bits(packed.reshape(columns, -1), bits)[:, :depth]
     if not s.input(3):

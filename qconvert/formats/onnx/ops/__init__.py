@@ -14,7 +14,6 @@ from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
     basic_lstm,
-    batch,
     bits,
     control,
     conv,
@@ -51,7 +50,6 @@ _FAMILIES = (
     shape,
     gather,
     space,
-    batch,
     signal,
     quantize,
     detection,

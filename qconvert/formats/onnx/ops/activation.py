@@ -19,6 +19,7 @@ from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import source_opset
 from qconvert.kernels.litert.forms import distribution, hard_swish_form
+from qconvert.operators import kind_of
 from qconvert.rewriting.lowering import Scope, conditions, since
 
 
@@ -30,11 +31,9 @@ def write_leaky_relu(op: Op, b: Builder) -> None:
 
 def write_clip(op: Op, b: Builder) -> None:
     """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of float values."""
-    limits = [b.graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2]]
-    lower, upper = (None if v is None else float(v.reshape(-1)[0]) for v in limits)
-    bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
+    bounds, data, result = kind_of(op).limits(op, b.graph.constant), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    is_moved = data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8")
+    if is_moved and bounds is not None and is_exact(bounds, result):
         b.clip_stored(b.stored_value(data.name), result, *clip_range(result, bounds))
         return
     values = [b.float_value(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
@@ -69,7 +68,7 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
     if b.opset >= 20:
-        b.compute(op, op_type="Gelu")
+        b.compute(op)
     else:
         b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
 
@@ -95,10 +94,7 @@ def write_softmax(op: Op, b: Builder) -> None:
     if op["arithmetic"] and distribution(b.graph, op):
         _write_tflite_softmax(op, b, b.tensor(op.inputs[0]), b.tensor(op.outputs[0]))
         return
-    if b.kernel_fault(op):
-        b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=op["axis"]))
-    else:
-        b.compute(op, op_type="Softmax")
+    (b.compute_in_float64 if b.kernel_fault(op) else b.compute)(op, b.float_values(op))
 
 
 def read_clip(r: Reading) -> None:
@@ -176,10 +172,10 @@ def read_softmax(r: Reading) -> None:
         raise NotCoveredError(f"no elements in the shape {shape}")
     is_known = sizes.count(-1) <= 1
     length = -1 if -1 in sizes[axis:] else math.prod(sizes[axis:])
-    rows = r.const(np.array([*(sizes[:axis] if is_known else [0] * axis), length], np.int64), "rows")  # 0: the size that the data has
+    rows = r.list64([*(sizes[:axis] if is_known else [0] * axis), length], "rows")  # 0: the size that the data has
     curve = r.emit_inner(r.op_type, [r.emit_inner("Reshape", [r.input(0), rows], "flat")], "result", axis=axis)
     if is_known:
-        back = r.const(np.array(sizes, np.int64), "sizes")
+        back = r.list64(sizes, "sizes")
     else:
         back = r.emit_inner("Shape", [r.input(0)], "shape", "int64")
     r.emit("Reshape", [curve, back], dtype=r.tensor(0).dtype)
@@ -188,16 +184,16 @@ def read_softmax(r: Reading) -> None:
 _SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"
 
 WRITERS: dict[str, WriteFunction] = {
-    **{kind: write_named(kind) for kind in f"{_SAME} LogSoftmax".split()},
+    **dict.fromkeys(f"{_SAME} LogSoftmax".split(), write_named),
     "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
     "Clip": write_clip,
     "HardSwish": write_hard_swish,
-    "Mish": conditions(since(18))(write_named("Mish")),
-    "Swish": conditions(_lacks_swish)(write_named("Swish")),
+    "Mish": conditions(since(18))(write_named),
+    "Swish": conditions(_lacks_swish)(write_named),
     "Gelu": write_gelu,
     "Softmax": write_softmax,
-    "Hardmax": write_stored("Hardmax"),
+    "Hardmax": write_stored,
 }
 
 READERS: dict[str, ReadFunction] = {

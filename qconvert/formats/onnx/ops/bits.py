@@ -21,7 +21,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     at = Place(b, b, name)
     wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
     if wide == dtype and b.graph.is_from("onnx"):
-        b.compute_stored(op, "BitShift")
+        b.compute_stored(op)
         return
     bits, known = numpy_dtype(dtype).itemsize * 8, b.graph.constant(op.inputs[1])
     data, number = at.stored(op.inputs[0]), "int64" if bits > 31 else "int32"
@@ -58,7 +58,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
 _BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
 
 WRITERS: dict[str, WriteFunction] = {
-    **{kind: write_stored(kind) for kind in _BITWISE},
+    **dict.fromkeys(_BITWISE, write_stored),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
 }

@@ -27,31 +27,35 @@ def write_conv(op: Op, b: Builder) -> None:
         write_sixteen_bits(op, b, **conv_window(op))
         return
     operands = [dynamic_data(op, b), b.float_value(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, guard_large_bias(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **conv_window(op))[0]))
+    write_product(op, b, operands, **conv_window(op))
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
-    attributes = {**conv_window(op), "output_padding": op["output_padding"]}
-    b.finish(op, guard_large_bias(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
+    write_product(op, b, operands, **conv_window(op), output_padding=op["output_padding"])
 
 
-def guard_large_bias(op: Op, b: Builder, value: str) -> str:
-    """A result with a real bias that int32 at data scale * weight scale does not hold: onnxruntime would round it to that, which overflows.
+def write_product(op: Op, b: Builder, operands: Sequence[str], **attributes: Any) -> None:
+    """The node of a product of float values, with a Max of one operand after it where onnxruntime would make an int32 of a larger bias.
 
-    It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
-    leaves alone, stands between.
+    It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc); its optimizer leaves the Max.
     """
+    value = b.node(op.kind, operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]
+    b.finish(op, b.node("Max", [value], hint=f"{value}/apart")[0] if _has_large_bias(op, b) else value)
+
+
+def _has_large_bias(op: Op, b: Builder) -> bool:
+    """Whether int32 at data scale * weight scale does not hold a real bias."""
     bias = b.tensor(op.inputs[2]) if b.forms.guards and op.has(2) else None
     data, weights = (b.tensor(name).quantization for name in op.inputs[:2])
     if bias is None or bias.data is None or data is None or weights is None or weights.block_size or data.axis is not None:
-        return value
+        return False
     if bias.quantization is not None and bias.dtype != "int64":
-        return value
+        return False
     real = bias.data.astype("float64") if bias.quantization is None else dequantize(bias.data, bias.quantization)
     steps = abs(real / accumulator_scale(data, weights).astype("float64"))
-    return b.node("Max", [value], hint=f"{value}/apart")[0] if steps.max(initial=0) >= 2.0**31 else value
+    return bool(steps.max(initial=0) >= 2.0**31)
 
 
 def _turned_weights(op: Op, b: Builder) -> str:
@@ -107,7 +111,7 @@ def read_conv(r: Reading) -> None:
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
-    b.compute_stored(op, "ConvInteger", **conv_window(op))
+    b.compute_stored(op, **conv_window(op))
 
 
 def read_conv_transpose(r: Reading) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import axes
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions, since
 
@@ -23,7 +22,7 @@ def read_roi_align(r: Reading) -> None:
 def write_roi_align(op: Op, b: Builder) -> None:
     """RoiAlign, which knew half pixels of the output alone before opset 16."""
     inputs = [*(b.float_value(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
-    b.finish(op, b.node("RoiAlign", inputs, mode="avg", **b.own_attributes(op, "RoiAlign"))[0])
+    b.finish(op, b.node("RoiAlign", inputs, mode="avg", **b.own_attributes(op))[0])
 
 
 def read_suppression(r: Reading) -> None:
@@ -34,7 +33,7 @@ def read_suppression(r: Reading) -> None:
 
 def write_suppression(op: Op, b: Builder) -> None:
     """NonMaxSuppression, whose number and thresholds are lists of one."""
-    one = b.const(np.array([1], np.int64), f"{op.outputs[0]}/one")
+    one = b.const(axes(1), f"{op.outputs[0]}/one")
     operands = [b.stored_value(name) for name in op.inputs]
     for position, name in enumerate(op.inputs[2:], 2):
         if name and b.tensor(name).rank == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_accumulator_scale
+from qconvert.arithmetic import INTEGER_FACTORS, has_addition, is_accumulator_scale
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
@@ -12,14 +12,15 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
+from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
 
 
-def write_named(op_type: str) -> WriteFunction:
-    """The writer of the operator that ONNX calls `op_type`, in float, for every kind with its inputs."""
-    return lambda op, b: b.compute(op, op_type=op_type)
+def write_named(op: Op, b: Builder) -> None:
+    """The operator that ONNX calls like the kind, of float values."""
+    b.compute(op)
 
 
 def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
@@ -60,21 +61,18 @@ def write_add(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "tflite":
         write_arithmetic(op, b)
         return
-    result, kernel = b.tensor(op.outputs[0]), str(op["arithmetic"])
-    first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
-    known = kernel in ADDITIONS and first is not None and second is not None and output is not None
-    takes = known and first is not None and second is not None and output is not None and has_addition(kernel, (first, second), output)
-    if not takes or first is None or second is None or output is None or is_onnxruntime_add(b.graph, op):
-        b.compute(op, _unfused_bias(op, b), "Add")
+    found, kernel = quantizations_of(b.graph, op, 2), str(op["arithmetic"])
+    if not found or not has_addition(kernel, (found[0], found[1]), found[2]) or is_onnxruntime_add(b.graph, op):
+        b.compute(op, _unfused_bias(op, b))
         return
-    quantizations = nudge_input_scales(b.graph, op)
+    dtype, quantizations = b.tensor(op.outputs[0]).dtype, nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
-        plain = [b.cast(b.stored_value(name), result.dtype, hint=f"{name}/plain") for name in op.inputs]
-        values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
-        b.compute(op, values, "Add")
+        plain = [b.cast(b.stored_value(name), dtype, hint=f"{name}/plain") for name in op.inputs]
+        values = [b.dequantize(name, dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
+        b.compute(op, values)
     elif kernel in INTEGER_FACTORS:
-        _write_in_float64(op, b, (first, second), output)
+        _write_in_float64(op, b, (found[0], found[1]), found[2])
     else:
         b.compute(op)
 
@@ -147,7 +145,7 @@ def write_floor_mod(op: Op, b: Builder) -> None:
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.compute(op, op_type="Mod", fmod=1)
+    b.compute(op, fmod=1)
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
@@ -173,9 +171,9 @@ def write_truth(op: Op, b: Builder) -> None:
     b.node(op.kind, b.float_values(op), op.outputs)
 
 
-def write_stored(op_type: str) -> WriteFunction:
+def write_stored(op: Op, b: Builder) -> None:
     """The same on stored numbers."""
-    return lambda op, b: b.compute_stored(op, op_type)
+    b.compute_stored(op)
 
 
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
@@ -196,7 +194,7 @@ def write_where(op: Op, b: Builder) -> None:
         b.cast(b.node("Where", [condition, *(b.cast(value, wide) for value in values)])[0], result.dtype, result.name)
         return
     values = [b.float_value(name) for name in op.inputs[1:]]
-    b.compute(op, [condition, *values], "Where")
+    b.compute(op, [condition, *values])
 
 
 def write_cast(op: Op, b: Builder) -> None:
@@ -272,13 +270,13 @@ _UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Sinh Cosh Asinh Acosh
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **{kind: write_named(kind) for kind in f"{_UNARY} Div Pow Einsum".split()},
+    **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
     **dict.fromkeys(f"{_COMPARISONS} IsNaN IsInf".split(), write_truth),
-    **{kind: write_stored(kind) for kind in ("And", "Or", "Xor", "Not")},
+    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_stored),
     "Add": write_add,
     "Neg": write_neg,
     "FloorMod": write_floor_mod,

@@ -16,7 +16,7 @@ def write_gather(op: Op, b: Builder) -> None:
     """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""
     at, batch, axis = Place(b, b, op.outputs[0]), int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
-        b.compute_stored(op, "Gather")
+        b.compute_stored(op)
         return
     rank, index_rank = b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
     if rank is None or index_rank is None:
@@ -37,7 +37,7 @@ def read_gather_nd(r: Reading) -> None:
     """GatherND; rows of one index after batches are a Gather with batch_dims."""
     batch, rows = r.attribute("batch_dims", 0), r.tensor(1).shape
     if batch and rows is not None and rows[-1] == 1 and len(rows) > batch:
-        last = r.const(axes(len(rows) - 1), "rows_axis")
+        last = r.list64([len(rows) - 1], "rows_axis")
         narrow = r.emit_inner("Squeeze", [r.input(1), last], "indices")
         r.emit("Gather", [r.input(0), narrow], axis=batch, batch_dims=batch)
         return
@@ -49,7 +49,7 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
     rank = b.tensor(op.inputs[0]).rank
     time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
     if {time, batch} == {0, 1}:
-        b.compute_stored(op, "ReverseSequence", time_axis=time, batch_axis=batch)
+        b.compute_stored(op, time_axis=time, batch_axis=batch)
         return
     at = Place(b, b, op.outputs[0])
     order = [batch, time, *(axis for axis in range(rank or 0) if axis not in (batch, time))]
@@ -73,31 +73,31 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
         raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
-    (b.compute if _computes_with_values(op, b) else b.compute_stored)(op, op_type="ScatterElements", reduction=reduction)
+    (b.compute if _computes_with_values(op, b) else b.compute_stored)(op, reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
-        b.compute_stored(op, "ScatterND", reduction=None)
+        b.compute_stored(op, reduction=None)
         return
     if b.opset < 16:
         raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        b.compute(op, op_type="ScatterND")
+        b.compute(op)
         return
     if result.dtype not in ("float32", "int32", "int64"):
         data, places, updates = (Place(b, b, result.name).stored(name) for name in op.inputs)
         data.cast("int32").then("ScatterND", places, updates.cast("int32"), reduction=op["reduction"]).finish(result.name)
         return
-    b.compute_stored(op, "ScatterND")
+    b.compute_stored(op)
 
 
 def write_topk(op: Op, b: Builder) -> None:
     """TopK of stored values, or, for small integers, which onnxruntime's kernel lacks, of real ones, or of int32."""
     tensor = b.tensor(op.inputs[0])
-    attributes = b.own_attributes(op, "TopK")
+    attributes = b.own_attributes(op)
     k, name = b.stored_value(op.inputs[1]), op.outputs[0]
     if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
         b.node("TopK", [b.stored_value(tensor.name), k], op.outputs, **attributes)
@@ -196,15 +196,15 @@ def _scatter_opset(graph: Graph, op: Op) -> int:
 WRITERS: dict[str, WriteFunction] = {
     "Unique": write_unique,
     "Gather": write_gather,
-    "GatherND": write_stored("GatherND"),
+    "GatherND": write_stored,
     "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "TopK": write_topk,
     "OneHot": write_one_hot,
     "NonZero": write_non_zero,
-    "GatherElements": write_stored("GatherElements"),
+    "GatherElements": write_stored,
     "ScatterElements": write_scatter_elements,
-    "TensorScatter": conditions(since(24))(write_stored("TensorScatter")),
+    "TensorScatter": conditions(since(24))(write_stored),
 }
 
 READERS: dict[str, ReadFunction] = {

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.conv import guard_large_bias, real_bias
+from qconvert.formats.onnx.ops.conv import real_bias, write_product
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.ops.elementwise import write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
@@ -23,7 +23,7 @@ def write_gemm(op: Op, b: Builder) -> None:
         write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transpose((1, 0)), real_bias(op, b))
         return
     operands = [b.float_value(op.inputs[0]), b.float_value(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, guard_large_bias(op, b, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0]))
+    write_product(op, b, operands, transB=1)
 
 
 def write_matmul(op: Op, b: Builder) -> None:
@@ -41,10 +41,7 @@ def write_matmul(op: Op, b: Builder) -> None:
             operands.append(b.float_value(name))
         else:
             operands.append(value if quantization is None else b.dequantize(value, b.tensor(name).dtype, quantization))
-    if b.kernel_fault(op):
-        b.finish(op, b.node_in_float64("MatMul", operands, f"{op.outputs[0]}/real_result"))
-    else:
-        b.compute(op, operands, "MatMul")
+    (b.compute_in_float64 if b.kernel_fault(op) else b.compute)(op, operands)
 
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
@@ -171,6 +168,6 @@ def read_matmul(r: Reading) -> None:
     r.emit(r.op_type)
 
 
-WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_stored("MatMulInteger")}
+WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_stored}
 
 READERS: dict[str, ReadFunction] = {"Gemm": read_gemm, "MatMul": read_matmul, "MatMulInteger": read_matmul}

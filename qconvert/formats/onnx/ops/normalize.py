@@ -18,7 +18,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
     epsilon, groups = float(op["epsilon"]), op["num_groups"]
     if b.opset >= 21:
-        b.compute(op, op_type="GroupNormalization")
+        b.compute(op)
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
@@ -94,8 +94,8 @@ def read_layer_normalization(r: Reading) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "BatchNormalization": write_named("BatchNormalization"),
-    "InstanceNormalization": write_named("InstanceNormalization"),
+    "BatchNormalization": write_named,
+    "InstanceNormalization": write_named,
     "GroupNormalization": write_group_normalization,
     "LayerNormalization": write_layer_normalization,
     "RMSNormalization": write_layer_normalization,

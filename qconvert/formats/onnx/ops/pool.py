@@ -102,7 +102,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.compute(op, op_type="MaxPool", **pool_window(op))
+        b.compute(op, **pool_window(op))
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **pool_window(op))[0]
     if op["activation"]:
@@ -116,7 +116,7 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         _write_mean(op, b)
         return
-    b.compute(op, op_type="GlobalAveragePool")
+    b.compute(op)
 
 
 def _write_mean(op: Op, b: Builder) -> None:
@@ -146,7 +146,7 @@ WRITERS: dict[str, WriteFunction] = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "GlobalAveragePool": write_global_average_pool,
-    "GlobalMaxPool": write_named("GlobalMaxPool"),
+    "GlobalMaxPool": write_named,
 }
 
 READERS: dict[str, ReadFunction] = {

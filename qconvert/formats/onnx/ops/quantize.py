@@ -166,7 +166,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
-    "DynamicQuantizeLinear": write_stored("DynamicQuantizeLinear"),
+    "DynamicQuantizeLinear": write_stored,
     "Identity": write_identity,
     "Reinterpret": write_identity,
 }

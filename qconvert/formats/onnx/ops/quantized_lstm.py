@@ -114,7 +114,7 @@ def _part(r: Reading, index: int, place: int) -> str:
         return r.input(index)
     if (data := r.constant(index)) is not None:
         return r.variant(index, _WAYS[place], data[place : place + 1], None)
-    bounds = [r.const(np.array([value], np.int64), "part") for value in (place, place + 1, 0)]
+    bounds = [r.list64([value], "part") for value in (place, place + 1, 0)]
     return r.emit_inner("Slice", [r.input(index), *bounds], f"{_WAYS[place]}/part")
 
 

@@ -156,7 +156,7 @@ def read_reduce(r: Reading) -> None:
     if axes and r.has(1):
         name = r.fold_input(1)
     else:
-        name = r.const(np.array(axes or range(r.rank()), np.int64), "axes")
+        name = r.list64(axes or range(r.rank()), "axes")
     r.emit(r.op_type, [r.input(0), name], **r.own_attributes())
 
 
@@ -176,7 +176,7 @@ def read_cumulative(r: Reading) -> None:
 
 def read_top_k(r: Reading) -> None:
     """TopK: k is an attribute before opset 10."""
-    k = r.fold_input(1) if r.version >= 10 else r.const(np.array([r.attribute("k")], np.int64), "k")
+    k = r.fold_input(1) if r.version >= 10 else r.list64([r.attribute("k")], "k")
     r.emit("TopK", [r.input(0), k], **r.own_attributes())
 
 

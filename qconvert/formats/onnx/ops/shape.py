@@ -19,16 +19,16 @@ from qconvert.graph import Graph, Op, Quantization
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
 
 
-def write_data_movement(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
+def write_data_movement(op: Op, b: Builder, parameters: list[str], **attributes: Any) -> None:
     """Data movement of the stored values of input 0; of float or int32 values where onnxruntime has no kernel for the type."""
     tensor = b.tensor(op.inputs[0])
-    if tensor.dtype not in _NO_KERNEL.get(kind, ()):
-        b.node(kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
+    if tensor.dtype not in _NO_KERNEL.get(op.kind, ()):
+        b.node(op.kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
     elif tensor.quantization is not None:
-        b.compute(op, [b.float_value(tensor.name), *parameters], kind, **attributes)
+        b.compute(op, [b.float_value(tensor.name), *parameters], **attributes)
     else:
         wide = b.cast(b.stored_value(tensor.name), "int32")
-        result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
+        result = b.node(op.kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
         b.cast(result[0], tensor.dtype, op.outputs[0])
 
 
@@ -42,7 +42,7 @@ def read_reshape(r: Reading) -> None:
     sizes = r.fold_input(1)
     known = r.lookup(sizes).data
     if known is None and (found := r.constant_sizes(r.input(0), sizes)) is not None:
-        r.emit("Reshape", [r.input(0), r.const(np.array(found, np.int64), "shape")])
+        r.emit("Reshape", [r.input(0), r.list64(found, "shape")])
         return
     allowzero = r.attribute("allowzero", 0) if known is None or 0 in known else 0
     extra: dict[str, Any] = {"allowzero": 1} if allowzero else {}
@@ -61,7 +61,7 @@ def read_flatten(r: Reading) -> None:
         if any(isinstance(size, str) for size in front) or 0 in shape:
             raise NotCoveredError(f"axis {axis} of shape {shape}")
         sizes = [int(np.prod([int(size) for size in front], dtype=np.int64)), -1]
-    r.emit("Reshape", [r.input(0), r.const(np.array(sizes, np.int64), "shape")])
+    r.emit("Reshape", [r.input(0), r.list64(sizes, "shape")])
 
 
 def read_squeeze(r: Reading) -> None:
@@ -75,12 +75,12 @@ def read_squeeze(r: Reading) -> None:
     elif r.has(1):
         r.emit("Squeeze", [r.input(0), r.fold_input(1)])
         return
-    r.emit("Squeeze", [r.input(0), r.const(np.array(axes, np.int64), "axes")])
+    r.emit("Squeeze", [r.input(0), r.list64(axes, "axes")])
 
 
 def read_unsqueeze(r: Reading) -> None:
     """Unsqueeze: axes are an attribute before opset 13."""
-    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes") if r.version < 13 else r.fold_input(1)
+    axes = r.list64(r.attribute("axes", ()), "axes") if r.version < 13 else r.fold_input(1)
     if r.lookup(axes).data is None:
         raise NotCoveredError("axes that are computed at run time")
     r.emit("Unsqueeze", [r.input(0), axes])
@@ -88,7 +88,7 @@ def read_unsqueeze(r: Reading) -> None:
 
 def write_same_form(op: Op, b: Builder) -> None:
     """An operator with the same inputs in ONNX: Reshape, Squeeze, Unsqueeze, Tile, Expand, Slice."""
-    write_data_movement(op, b, op.kind, [b.stored_value(name) for name in op.inputs[1:]])
+    write_data_movement(op, b, [b.stored_value(name) for name in op.inputs[1:]])
 
 
 def read_transpose(r: Reading) -> None:
@@ -101,14 +101,14 @@ def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; sizes of 0 that are meant so need opset 14."""
     if op["allowzero"] and b.opset < 14:
         raise b.unsupported_error(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
-    write_data_movement(op, b, "Reshape", [b.stored_value(op.inputs[1])], allowzero=op["allowzero"] or None)
+    write_data_movement(op, b, [b.stored_value(op.inputs[1])], allowzero=op["allowzero"] or None)
 
 
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers where all share one quantization, else of float values."""
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
-    (b.compute_stored if equal and not op["activation"] else b.compute)(op, op_type="Concat")
+    (b.compute_stored if equal and not op["activation"] else b.compute)(op)
 
 
 def write_pack(op: Op, b: Builder) -> None:
@@ -142,7 +142,7 @@ def read_split(r: Reading) -> None:
             raise NotCoveredError(f"equal parts of a size of {size}")
         part = -(-size // count)  # the last part may be smaller (opset 18)
         sizes = [max(min(part, size - i * part), 0) for i in range(count)]
-    r.emit("Split", [r.input(0), r.const(np.array(sizes, np.int64), "split")], axis=axis)
+    r.emit("Split", [r.input(0), r.list64(sizes, "split")], axis=axis)
 
 
 def write_split(op: Op, b: Builder) -> None:
@@ -173,7 +173,7 @@ def read_slice(r: Reading) -> None:
     if r.version < 10:
         starts, ends = r.attribute("starts"), r.attribute("ends")
         axes = r.attribute("axes", tuple(range(len(starts))))
-        bounds = [r.const(np.array(v, np.int64), word) for word, v in (("starts", starts), ("ends", ends), ("axes", axes))]
+        bounds = [r.list64(v, word) for word, v in (("starts", starts), ("ends", ends), ("axes", axes))]
         r.emit("Slice", [r.input(0), *bounds])
         return
     count = r.tensor(1).static_shape
@@ -187,7 +187,7 @@ def read_pad(r: Reading) -> None:
     """Pad: amounts and value are attributes before opset 11; the amounts of some axes alone (opset 18) are given for all."""
     mode, data = r.attribute("mode", "constant"), r.tensor(0)
     if r.version < 11:
-        amounts = r.const(np.array(r.attribute("pads"), np.int64), "pads")
+        amounts = r.list64(r.attribute("pads"), "pads")
         value = float(r.attribute("value", 0.0))
         filler = r.const(np.array(value, np.float32), "padding") if value else ""
     else:
@@ -228,7 +228,7 @@ def write_pad(op: Op, b: Builder) -> None:
         _pad_symmetric(op, b)
         return
     if op["mode"] != "constant":
-        write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1])], mode=op["mode"])
+        write_data_movement(op, b, [b.stored_value(op.inputs[1])], mode=op["mode"])
         return
     wide, value = tensor.dtype in _NO_KERNEL["Pad"], op.inputs[2] if len(op.inputs) > 2 else ""
     filler: list[str] = []
@@ -236,12 +236,12 @@ def write_pad(op: Op, b: Builder) -> None:
         is_real = wide and tensor.quantization is not None
         filler = [b.float_value(value) if is_real else b.stored_value(value)]
         if b.tensor(value).rank != 0:
-            filler = b.node("Reshape", [*filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])
+            filler = b.node("Reshape", [*filler, b.const(axes(), f"{tensor.name}/scalar")])
         if wide and not is_real:
             filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
     elif tensor.quantization is not None and not wide and tensor.quantization.zero_point.any():  # ONNX's own is the integer 0
         filler = [b.const(np.array(tensor.quantization.point, tensor.dtype), f"{tensor.name}/padding")]
-    write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1]), *filler], mode="constant")
+    write_data_movement(op, b, [b.stored_value(op.inputs[1]), *filler], mode="constant")
 
 
 def _pad_symmetric(op: Op, b: Builder) -> None:
@@ -269,7 +269,7 @@ def read_shape(r: Reading) -> None:
         return
     whole = r.emit_inner("Shape", r.inputs, "whole", "int64", integers=True)
     bounds = [start, 2**31 - 1 if end is None else end, 0]
-    r.emit("Slice", [whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
+    r.emit("Slice", [whole, *(r.list64([v], "bound") for v in bounds)], dtype="int64")
 
 
 _CONSTANT_TYPES: dict[str, Any] = {
@@ -302,7 +302,7 @@ def read_range(r: Reading) -> None:
 
 def write_range(op: Op, b: Builder) -> None:
     """Range of three scalars, which TFLite may give the shape [1]."""
-    scalar = b.const(np.array([], np.int64), f"{op.outputs[0]}/scalar")
+    scalar = b.const(axes(), f"{op.outputs[0]}/scalar")
     bounds = [b.stored_value(n) if b.tensor(n).rank == 0 else b.node("Reshape", [b.stored_value(n), scalar])[0] for n in op.inputs]
     b.node("Range", bounds, op.outputs)
 
@@ -310,15 +310,15 @@ def write_range(op: Op, b: Builder) -> None:
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Reshape": write_reshape,
-    "Transpose": write_stored("Transpose"),
+    "Transpose": write_stored,
     "Concat": write_concat,
     "Pack": write_pack,
     "Unpack": write_unpack,
     "Split": write_split,
     "Pad": write_pad,
-    "Shape": write_stored("Shape"),
+    "Shape": write_stored,
     "Range": write_range,
-    "Trilu": write_stored("Trilu"),
+    "Trilu": write_stored,
 }
 
 READERS: dict[str, ReadFunction] = {

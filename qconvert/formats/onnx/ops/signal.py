@@ -18,7 +18,7 @@ _AXIS_AS_INPUT = 20
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.compute(op, op_type="Sum")
+    b.compute(op)
 
 
 def read_dft(r: Reading) -> None:
@@ -38,7 +38,7 @@ def write_dft(op: Op, b: Builder) -> None:
     name, axis = op.outputs[0], int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
     length = b.const(np.int64(op["length"]), f"{name}/length") if op["length"] else ""
     inputs = [b.float_value(op.inputs[0]), length]
-    stated = b.own_attributes(op, "DFT")
+    stated = b.own_attributes(op)
     if "axis" in stated:
         stated["axis"] = axis
     else:
@@ -61,13 +61,13 @@ def write_stft(op: Op, b: Builder) -> None:
     step, length = (b.const(np.int64(op[name]), f"{op.outputs[0]}/{name}") for name in ("step", "length"))
     window = b.float_value(op.inputs[1]) if op.has(1) else ""
     inputs = [b.float_value(op.inputs[0]), step, window, length]
-    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op, "STFT"))[0])
+    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op))[0])
 
 
 WRITERS: dict[str, WriteFunction] = {
     "DFT": write_dft,
     "STFT": write_stft,
-    "LRN": write_named("LRN"),
+    "LRN": write_named,
     "Sum": write_sum,
 }
 

@@ -57,7 +57,7 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
             raise NotCoveredError(f"factors {scales.reshape(-1).tolist()} for shape {shape}")
     else:
         target = _computed_sizes(r, shape, scales)
-    target = target or r.const(np.array(result, np.int64), "sizes")
+    target = target or r.list64(result, "sizes")
     attributes: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
     r.emit("Resize", [r.input(0), target], mode=mode, coordinate_transformation_mode=coordinates, data_format=layout, **attributes)
 
@@ -79,7 +79,7 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
             raise NotCoveredError(f"factors {factors} for shape {shape}")
         whole = r.emit_inner("Shape", [r.input(0)], "shape", "int64", integers=True)
         own = _after_channels(r, whole, count)
-        by = r.const(np.array([int(factor) for factor in factors[2:]], np.int64), "factors")
+        by = r.list64(map(int, factors[2:]), "factors")
         return r.emit_inner("Mul", [own, by], "sizes")
     if not r.has(3) or not r.keeps_sizes(3, 2):
         raise NotCoveredError("sizes or factors that are computed at run time")
@@ -88,7 +88,7 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
 
 def _after_channels(r: Reading, sizes: str, count: int) -> str:
     """The sizes after batch and channels."""
-    bounds = [r.const(np.array([value], np.int64), "bound") for value in (2, 2 + count, 0)]
+    bounds = [r.list64([value], "bound") for value in (2, 2 + count, 0)]
     return r.emit_inner("Slice", [sizes, *bounds], "spatial", "int64")
 
 
@@ -176,7 +176,7 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
     """
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, "SpaceToDepth")
+        b.compute_stored(op)
         return
     channels, height, width = _static(op, b)
     split = axes(-1, channels, height // size, size, width // size, size)
@@ -188,7 +188,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace likewise."""
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, "DepthToSpace")
+        b.compute_stored(op)
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
@@ -35,14 +32,14 @@ def write_pair(op: Op, b: Builder) -> str:
     """Add and Mul."""
     if op.kind == "Add" and op["arithmetic"] and not is_onnxruntime_add(b.graph, op):
         return f"QOperator has no {op['arithmetic']} arithmetic"
-    return write_one_type(op, b, f"QLinear{op.kind}")
+    return write_one_type(op, b)
 
 
-def write_unary(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
-    """QLinear with the name and the attributes of ONNX's own operator `op_type`, and others, without a kernel's own rounding."""
+def write_unary(op: Op, b: Builder, **attributes: Any) -> str:
+    """QLinear with the name and the attributes of ONNX's own operator, and others, without a kernel's own rounding."""
     if op.attributes.get("arithmetic"):
         return f"QOperator has no {op['arithmetic']} arithmetic"
-    return write_one_type(op, b, f"QLinear{op_type}", **b.own_attributes(op, op_type), **attributes)
+    return write_one_type(op, b, **b.own_attributes(op), **attributes)
 
 
 def read_where(r: Reading) -> None:
@@ -69,7 +66,7 @@ def read_softmax(r: Reading) -> None:
 
 def write_softmax(op: Op, b: Builder) -> str:
     """Softmax."""
-    return write_unary(op, b, "Softmax", opset=b.opset)
+    return write_unary(op, b, opset=b.opset)
 
 
 def write_clip(op: Op, b: Builder) -> str:
@@ -114,17 +111,17 @@ def write_average_pool(op: Op, b: Builder) -> str:
     if may_tie(op, b):
         return f"QLinearAveragePool rounds ties to even, not {op['arithmetic'].removeprefix('ties_')}"
     stated = {name: op[name] for name in ("ceil_mode", "count_include_pad")}
-    return write_one_type(op, b, "QLinearAveragePool", **pool_window(op) | stated)
+    return write_one_type(op, b, **pool_window(op) | stated)
 
 
 def write_global_average_pool(op: Op, b: Builder) -> str:
     """GlobalAveragePool."""
-    return write_one_type(op, b, "QLinearGlobalAveragePool", channels_last=0)
+    return write_one_type(op, b, channels_last=0)
 
 
 def read_reduce_mean(r: Reading) -> None:
     """QLinearReduceMean: axes are an attribute."""
-    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes")
+    axes = r.list64(r.attribute("axes", ()), "axes")
     read_form(r, "ReduceMean", (0,), 3, trailing=[axes], keepdims=r.attribute("keepdims", 1))
 
 
@@ -135,7 +132,7 @@ def write_reduce_mean(op: Op, b: Builder) -> str:
 
 WRITERS: Mapping[str, WriteForm] = {
     **dict.fromkeys(("Add", "Mul"), write_pair),
-    **{kind: partial(write_unary, op_type=kind) for kind in ("LeakyRelu", "Sigmoid")},
+    **dict.fromkeys(("LeakyRelu", "Sigmoid"), write_unary),
     "Where": write_where,
     "Clip": write_clip,
     "Relu": write_clip,

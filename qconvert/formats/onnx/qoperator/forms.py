@@ -112,8 +112,9 @@ def linear_reason(op: Op, b: Builder, op_type: str) -> str:
     return ""
 
 
-def write_one_type(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
-    """Writes an operator whose operands and result have one type in the form `op_type`; see WriteForm."""
+def write_one_type(op: Op, b: Builder, **attributes: Any) -> str:
+    """Writes an operator whose operands and result have one type in the form of its kind's name; see WriteForm."""
+    op_type = f"QLinear{op.kind}"
     reason = one_type_reason(op, b, op_type, op.inputs)
     operands = (value for name in op.inputs for value in operand(b, name))
     return reason or write_form(op, b, op_type, [*operands, *b.quantization(op.outputs[0])], **attributes)

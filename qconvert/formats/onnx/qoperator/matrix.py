@@ -47,14 +47,8 @@ def read_matmul_nbits(r: Reading) -> None:
     if packed is None or scales is None or (points is None and r.has(3)):
         raise NotCoveredError("weights that are computed at run time")
     columns, depth, block = (int(r.attribute(name, 0)) for name in ("N", "K", "block_size"))
-    blocks = -(-depth // block) if block > 0 else 0
-    each = 8 // bits
-    if (
-        min(columns, depth, blocks) < 1
-        or block % each
-        or packed.size != columns * blocks * block // each
-        or scales.size != columns * blocks
-    ):
+    blocks, each = count_blocks(packed, scales, (columns, depth, block), bits), 8 // bits
+    if not blocks:
         raise r.invalid(
             f"weights of shape {packed.shape} and {scales.size} scales for N {columns}, K {depth} in blocks of {block}", rule="block-scales"
         )
@@ -73,6 +67,14 @@ def read_matmul_nbits(r: Reading) -> None:
     stored = r.variant(1, f"unpacked_{_quantization_key(quantization)}", weights, quantization)
     real = r.emit_inner("Dequantize", [stored], "weights", real_type)
     r.emit_biased("MatMul", [r.input(0), real], _BIAS, real_type)
+
+
+def count_blocks(packed: Array, scales: Array, sizes: tuple[int, int, int], bits: int) -> int:
+    """The number of blocks along K of the weights of a MatMulNBits, of so many columns, rows and rows a block; 0 if they do not fit."""
+    columns, depth, block = sizes
+    blocks, each = -(-depth // block) if block > 0 else 0, 8 // bits
+    is_packed = min(columns, depth, blocks) >= 1 and not block % each and packed.size == columns * blocks * block // each
+    return blocks if is_packed and scales.size == columns * blocks else 0
 
 
 def read_gather_blocks(r: Reading) -> None:
@@ -161,7 +163,7 @@ def write_gather(op: Op, b: Builder) -> str:
     packed, scale, zero_point = _packed_tables(b, weights.name, pack_bits(data, bits), quantization, bits, real_type)
     sizes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
     inputs = [packed, b.stored_value(op.inputs[1]), scale, zero_point]
-    b.finish(op, b.node("GatherBlockQuantized", inputs, hint=f"{op.outputs[0]}/real_result", domain=CONTRIB, **sizes)[0])
+    b.compute(op, inputs, "GatherBlockQuantized", domain=CONTRIB, **sizes)
     return ""
 
 

@@ -44,7 +44,7 @@ def emit_bounds(r: Reading, bounds: Sequence[Bound], hint: str) -> str:
         if isinstance(first, int):
             while end < len(bounds) and isinstance(bounds[end], int):
                 end += 1
-            parts.append(r.shape_const([bound for bound in bounds[start:end] if isinstance(bound, int)], hint))
+            parts.append(r.list64([bound for bound in bounds[start:end] if isinstance(bound, int)], hint))
         else:
             while end < len(bounds) and bounds[end] == (first[0], first[1] + end - start):
                 end += 1
@@ -60,7 +60,7 @@ def _part(r: Reading, first: tuple[str, int], count: int, hint: str) -> str:
     name, at = first
     if at == 0 and r.lookup(name).shape == (count,):
         return name
-    bounds = [r.shape_const([value], f"{hint}_{word}") for word, value in (("start", at), ("end", at + count), ("axis", 0))]
+    bounds = [r.list64([value], f"{hint}_{word}") for word, value in (("start", at), ("end", at + count), ("axis", 0))]
     return r.emit("Slice", [name, *bounds], [r.intermediate(f"{hint}_part", "int64", (count,))])[0]
 
 
@@ -77,7 +77,7 @@ def read_computed_slice(r: Reading) -> None:
         ends = _emit_sum(r, begin, emit_bounds(r, [sizes[axis] for axis in axes], "size"), len(axes))
         if any(sizes[axis] == -1 for axis in axes):
             ends = _replace_far_ends(r, ends, [sizes[axis] == -1 for axis in axes])
-    r.emit("Slice", [r.input(0), begin, ends, r.shape_const(axes, "axes")])
+    r.emit("Slice", [r.input(0), begin, ends, r.list64(axes, "axes")])
 
 
 def _end(begin: Bound, size: Bound) -> int:
@@ -99,8 +99,8 @@ def single_element_ends(r: Reading, begins: Sequence[Bound], hint: str) -> list[
     if all(isinstance(begin, int) for begin in begins):
         return [FAR if begin == -1 else begin + 1 for begin in begins if isinstance(begin, int)]
     name, shape = emit_bounds(r, begins, hint), (len(begins),)
-    following = r.emit("Add", [name, r.shape_const([1], "one")], [r.intermediate(f"{hint}_after", "int64", shape)])[0]
-    last = r.emit("Equal", [name, r.shape_const([-1], "last")], [r.intermediate(f"{hint}_last", "bool", shape)])[0]
+    following = r.emit("Add", [name, r.list64([1], "one")], [r.intermediate(f"{hint}_after", "int64", shape)])[0]
+    last = r.emit("Equal", [name, r.list64([-1], "last")], [r.intermediate(f"{hint}_last", "bool", shape)])[0]
     far = r.const(np.array(_FAR_COMPUTED, np.int64), "far")
     ends = r.emit("Where", [last, far, following], [r.intermediate(f"{hint}_ends", "int64", shape)])[0]
     return [(ends, i) for i in range(len(begins))]

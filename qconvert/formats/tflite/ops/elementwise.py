@@ -28,7 +28,7 @@ def read_select(r: Reading) -> None:
         r.emit_stored("Where")
         return
     assert data.rank is not None
-    shape = r.shape_const([-1, *[1] * (data.rank - 1)], "condition_shape")
+    shape = r.list64([-1, *[1] * (data.rank - 1)], "condition_shape")
     rows = r.intermediate("condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
     r.emit("Reshape", [condition.name, shape], [rows])
     r.emit_stored("Where", [rows, *r.inputs[1:]])

@@ -66,7 +66,7 @@ def read_one_hot(r: Reading) -> None:
     """ONE_HOT: (indices, depth, on value, off value)."""
     on, off = r.constant(2), r.constant(3)
     if on is None or off is None:
-        lists = [r.emit("Reshape", [r.input(i), r.shape_const([1], "list")], [r.like("list", r.tensor(i), (1,))])[0] for i in (3, 2)]
+        lists = [r.emit("Reshape", [r.input(i), r.list64([1], "list")], [r.like("list", r.tensor(i), (1,))])[0] for i in (3, 2)]
         both = r.emit_stored("Concat", lists, [r.like("off_on", r.tensor(2), (2,))], axis=0)
         r.emit("OneHot", [r.int64(0), r.int64(1), *both], axis=r.option("axis", -1))
         return
@@ -78,7 +78,7 @@ def read_one_hot(r: Reading) -> None:
 
 def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
-    k = r.list64(1) if r.known_ints(1) is None else r.shape_const([r.integer(1)], "k")
+    k = r.list64(1) if r.known_ints(1) is None else r.list64([r.integer(1)], "k")
     r.emit_int64("TopK", [r.input(0), k], "indices_int64", 1, axis=-1)
 
 

@@ -41,7 +41,7 @@ def read_split(r: Reading) -> None:
     size = (r.tensor(1).shape or ())[axis]
     if not isinstance(size, int) or size % len(r.outputs):
         raise r.unsupported_error(f"axis {axis} of size {size} in {len(r.outputs)} parts", rule="uneven-split")
-    sizes = r.shape_const([size // len(r.outputs)] * len(r.outputs), "sizes")
+    sizes = r.list64([size // len(r.outputs)] * len(r.outputs), "sizes")
     r.emit("Split", [r.input(1), sizes], axis=axis)
 
 
@@ -55,7 +55,7 @@ def read_split_v(r: Reading) -> None:
         sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
     if len(sizes) != len(r.outputs) or min(sizes) < 0:
         raise r.invalid(f"sizes {sizes} for {len(r.outputs)} outputs", rule="counts-differ")
-    r.emit("Split", [r.input(0), r.shape_const(sizes, "sizes")], axis=axis)
+    r.emit("Split", [r.input(0), r.list64(sizes, "sizes")], axis=axis)
 
 
 def _pads(r: Reading) -> str:

@@ -39,16 +39,16 @@ def read_fully_connected(r: Reading) -> None:
     flat = r.like("rows", result, (rows, shape[0]))
     r.emit("Gemm", operands, [flat], arithmetic=arithmetic, activation=r.activation())
     sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
-    r.emit("Reshape", [flat, r.shape_const(sizes, "shape") if sizes.count(-1) < 2 else _leading(r, shape[0])])
+    r.emit("Reshape", [flat, r.list64(sizes, "shape") if sizes.count(-1) < 2 else _leading(r, shape[0])])
 
 
 def _leading(r: Reading, outputs: int) -> str:
     """The data's own leading sizes, then the number of outputs, where several are dynamic."""
     rank = r.rank()
     whole = r.emit("Shape", [r.input(0)], [r.intermediate("data_shape", "int64", (rank,))])[0]
-    bounds = [r.shape_const([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "sizes"))]
+    bounds = [r.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "sizes"))]
     leading = r.emit("Slice", [whole, *bounds], [r.intermediate("leading", "int64", (rank - 1,))])[0]
-    return r.emit("Concat", [leading, r.shape_const([outputs], "outputs")], [r.intermediate("shape", "int64", (rank,))], axis=0)[0]
+    return r.emit("Concat", [leading, r.list64([outputs], "outputs")], [r.intermediate("shape", "int64", (rank,))], axis=0)[0]
 
 
 def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
@@ -83,7 +83,7 @@ def _flatten_data(r: Reading, rows: int | str, depth: int) -> str:
     if data.rank == 2 and data.shape is not None and data.shape[1] == depth:
         return data.name
     flat = r.like("flattened", data, (rows, depth))
-    return r.emit("Reshape", [data.name, r.shape_const([-1, depth], "flattened_shape")], [flat])[0]
+    return r.emit("Reshape", [data.name, r.list64([-1, depth], "flattened_shape")], [flat])[0]
 
 
 def read_batch_matmul(r: Reading) -> None:

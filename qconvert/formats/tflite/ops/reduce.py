@@ -20,7 +20,7 @@ def _read_reduction(kind: str, r: Reading) -> None:
     if known is not None and not known:
         _read_copy(kind, r)
         return
-    axes = r.int64(1) if known is None else r.shape_const(sorted({r.axis(axis, rank) for axis in known}), "axes")
+    axes = r.int64(1) if known is None else r.list64(sorted({r.axis(axis, rank) for axis in known}), "axes")
     r.emit(kind, [r.input(0), axes], keepdims=int(r.option("keepDims", False)))
 
 

@@ -36,14 +36,14 @@ class Order:
         size = r.static_shape(index)[-1]
         result = r.intermediate("time_first", "float32", (self.steps, self.rows, size))
         if self.form == "single":
-            return r.emit("Reshape", [r.input(index), r.shape_const([1, self.rows, size], "time_shape")], [result])[0]
+            return r.emit("Reshape", [r.input(index), r.list64([1, self.rows, size], "time_shape")], [result])[0]
         return r.emit("Transpose", [r.input(index)], [result], perm=_TO_TIME)[0]
 
     def show(self, r: Reading, whole: str, output: int = 0) -> None:
         """Output `output` of what a recurrence gives, (steps, 1, rows, values)."""
         size = int((r.lookup(whole).static_shape or (0,))[-1])
         shape = (self.rows, size) if self.form == "single" else (self.steps, self.rows, size)
-        sizes = r.shape_const(shape, "shape")
+        sizes = r.list64(shape, "shape")
         if self.form != "rows":
             r.emit("Reshape", [whole, sizes], [r.outputs[output]])
             return

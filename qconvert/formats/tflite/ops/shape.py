@@ -18,7 +18,7 @@ def read_reshape(r: Reading) -> None:
     extra: dict[str, Any] = {"allowzero": 1} if 0 in (r.tensor().static_shape or ()) else {}
     if r.has(1) and r.known_ints(1) is None:
         sizes = list(result) if result is not None else r.constant_sizes(r.input(0), r.input(1))
-        r.emit("Reshape", [r.input(0), r.list64(1) if sizes is None else r.shape_const(sizes, "shape")], **extra)
+        r.emit("Reshape", [r.input(0), r.list64(1) if sizes is None else r.list64(sizes, "shape")], **extra)
         return
     if r.has(1):
         r.emit("Reshape", [r.input(0), r.list64(1)], **extra)
@@ -26,7 +26,7 @@ def read_reshape(r: Reading) -> None:
     sizes = r.option("newShape", None)
     if sizes is None:
         raise r.invalid("has no new shape", rule="shape-missing")
-    r.emit("Reshape", [r.input(0), r.shape_const([int(size) for size in sizes], "shape")], **extra)
+    r.emit("Reshape", [r.input(0), r.list64([int(size) for size in sizes], "shape")], **extra)
 
 
 def read_squeeze(r: Reading) -> None:
@@ -37,13 +37,13 @@ def read_squeeze(r: Reading) -> None:
         axes = [axis for axis, size in enumerate(r.tensor().shape or ()) if size == 1]
     else:
         axes = sorted({r.axis(int(axis), rank) for axis in named})
-    r.emit("Squeeze", [r.input(0), r.shape_const(axes, "axes")])
+    r.emit("Squeeze", [r.input(0), r.list64(axes, "axes")])
 
 
 def read_expand_dims(r: Reading) -> None:
     """EXPAND_DIMS at the axis in input 1."""
     axis = r.axis(r.integer(1), r.rank() + 1)
-    r.emit("Unsqueeze", [r.input(0), r.shape_const([axis], "axes")])
+    r.emit("Unsqueeze", [r.input(0), r.list64([axis], "axes")])
 
 
 def read_transpose(r: Reading) -> None:

@@ -24,15 +24,15 @@ def read_reshaped(r: Reading) -> None:
     shape = r.result().shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes and sizes.count(-1) <= 1:
-        r.emit("Reshape", [r.input(0), r.shape_const(sizes, "shape")])
+        r.emit("Reshape", [r.input(0), r.list64(sizes, "shape")])
     elif r.name == "RESHAPE" and r.has(1):
         whole = r.intermediate("shape", "int64", (UNKNOWN,))
-        r.emit("Concat", [r.list64(1), r.shape_const([2], "parts")], [whole], axis=0)
+        r.emit("Concat", [r.list64(1), r.list64([2], "parts")], [whole], axis=0)
         r.emit("Reshape", [r.input(0), whole])
     elif r.name == "EXPAND_DIMS":
-        r.emit("Unsqueeze", [r.input(0), r.shape_const([r.axis(r.integer(1), r.rank())], "axes")])
+        r.emit("Unsqueeze", [r.input(0), r.list64([r.axis(r.integer(1), r.rank())], "axes")])
     elif r.name == "SQUEEZE" and (named := [int(axis) for axis in r.option("squeezeDims", ())]):
-        r.emit("Squeeze", [r.input(0), r.shape_const(sorted({r.axis(axis, r.rank() - 1) for axis in named}), "axes")])
+        r.emit("Squeeze", [r.input(0), r.list64(sorted({r.axis(axis, r.rank() - 1) for axis in named}), "axes")])
     else:
         raise r.unsupported_error(f"complex numbers of shape {shape}", rule="complex-numbers")
 

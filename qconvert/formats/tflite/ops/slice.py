@@ -23,7 +23,7 @@ from qconvert.graph import Op
 def _slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], outputs: list[str] | None = None) -> list[str]:
     """Emits a Slice of (axis, start, end, step) rows."""
     starts, ends = (emit_bounds(r, [row[place] for row in bounds], hint) for place, hint in ((1, "starts"), (2, "ends")))
-    axes, steps = r.shape_const([row[0] for row in bounds], "axes"), r.shape_const([row[3] for row in bounds], "steps")
+    axes, steps = r.list64([row[0] for row in bounds], "axes"), r.list64([row[3] for row in bounds], "steps")
     return r.emit("Slice", [r.input(0), starts, ends, axes, steps], outputs)
 
 
@@ -99,9 +99,9 @@ def _emit_strided_slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]],
     current = _slice(r, bounds, [r.like("sliced", data, tuple(full))])[0]
     if shrunk:
         outputs = [r.like("squeezed", data, kept)] if added else None
-        current = r.emit("Squeeze", [current, r.shape_const(shrunk, "shrunk_axes")], outputs)[0]
+        current = r.emit("Squeeze", [current, r.list64(shrunk, "shrunk_axes")], outputs)[0]
     if added:
-        r.emit("Unsqueeze", [current, r.shape_const(added, "new_axes")])
+        r.emit("Unsqueeze", [current, r.list64(added, "new_axes")])
 
 
 def read_reverse(r: Reading) -> None:
@@ -109,7 +109,7 @@ def read_reverse(r: Reading) -> None:
     axes = [r.axis(axis, r.rank()) for axis in r.ints(1)]
     count = len(axes)
     values = ([-1] * count, [int(np.iinfo(np.int64).min)] * count, axes, [-1] * count)
-    names = [r.shape_const(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
+    names = [r.list64(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
     r.emit("Slice", [r.input(0), *names])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,6 @@ from qconvert.formats.torch.writers.layer_parts import torch_pads
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
-from qconvert.operators.space import block_axes
 
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
@@ -44,45 +42,6 @@ def _sizes(op: Op, b: Builder) -> list[int]:
     if any(isinstance(size, str) for size in sizes):
         raise b.unsupported_error(op, f"data of shape {sizes}")
     return [int(size) for size in sizes]
-
-
-def write_space_to_batch(op: Op, b: Builder) -> None:
-    """SpaceToBatch: padded, cut into blocks, whose positions come before the batch."""
-    blocks, pads, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
-    axes, sizes, quantization = block_axes(op, rank, len(blocks)), _sizes(op, b), b.input_tensor(op).quantization
-    begins, ends = [0] * rank, [0] * rank
-    for index, axis in enumerate(axes):
-        begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
-    zero = 0 if quantization is None else quantization.point
-    node = b.pad(b.input_tensor(op), b.stored_input(op), torch_pads(begins, ends), zero)
-    cut, inner, outer = [-1], [], [0]
-    for axis in range(1, rank):
-        size = sizes[axis - 1] + begins[axis] + ends[axis]
-        outer.append(len(cut))
-        cut.append(size // blocks[axes.index(axis)] if axis in axes else size)
-        if axis in axes:
-            inner.append(len(cut))
-            cut.append(blocks[axes.index(axis)])
-    node = b.aten("permute", b.aten("reshape", node, cut), [*inner, *outer])
-    b.store(op, b.aten("reshape", node, [-1, *(cut[place] for place in outer[1:])]))
-
-
-def write_batch_to_space(op: Op, b: Builder) -> None:
-    """BatchToSpace: the mirror, with crops at the end."""
-    blocks, crops, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
-    count, sizes = len(blocks), _sizes(op, b)
-    axes, batch = block_axes(op, rank, count), b.shape(op)[0]
-    rows = batch // math.prod(blocks) if isinstance(batch, int) else -1
-    node = b.aten("reshape", b.stored_input(op), [*blocks, rows, *sizes])
-    order: list[int] = []
-    for axis in range(rank):
-        order += [count + axis, axes.index(axis)] if axis in axes else [count + axis]
-    whole = [size * (blocks[axes.index(axis)] if axis in axes else 1) for axis, size in enumerate(sizes, 1)]
-    node = b.aten("reshape", b.aten("permute", node, order), [rows, *whole])
-    for index, axis in enumerate(axes):
-        if crops[index] or crops[count + index]:
-            node = b.aten("slice.Tensor", node, axis, crops[index], whole[axis - 1] - crops[count + index])
-    b.store(op, node)
 
 
 def write_reshape(op: Op, b: Builder) -> None:
@@ -238,8 +197,6 @@ def write_gather(op: Op, b: Builder) -> None:
 WRITERS: Mapping[str, WriteFunction] = {
     "DepthToSpace": write_depth_to_space,
     "SpaceToDepth": write_space_to_depth,
-    "SpaceToBatch": write_space_to_batch,
-    "BatchToSpace": write_batch_to_space,
     "Reshape": write_reshape,
     "Transpose": write_transpose,
     "Squeeze": write_squeeze,
