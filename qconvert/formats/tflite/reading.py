@@ -235,7 +235,7 @@ class Reading(OperatorReading):
         name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)
         return self.emit("Cast", [tensor.name], [name], to="int64")[0]
 
-    def list64(self, index: int) -> str:
+    def flat64(self, index: int) -> str:
         """The same for a list of sizes, axes or bounds: kernels take its elements in order, whatever shape it has."""
         name = self.int64(index)
         tensor = self.lookup(name)

@@ -28,7 +28,7 @@ def bounds_of(r: Reading, index: int) -> list[Bound]:
     forms = r.sizes_of(index)
     if forms is None:
         raise r.unsupported_error(f"input {r.input(index)!r} whose length is a dynamic dimension", rule="dynamic-dimension")
-    name = "" if all(number(form) is not None for form in forms) else r.list64(index)
+    name = "" if all(number(form) is not None for form in forms) else r.flat64(index)
     return [(name, i) if (value := number(form)) is None else value for i, form in enumerate(forms)]
 
 

@@ -78,7 +78,7 @@ def read_one_hot(r: Reading) -> None:
 
 def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
-    k = r.list64(1) if r.known_ints(1) is None else r.list64([r.integer(1)], "k")
+    k = r.flat64(1) if r.known_ints(1) is None else r.list64([r.integer(1)], "k")
     r.emit_int64("TopK", [r.input(0), k], "indices_int64", 1, axis=-1)
 
 

@@ -18,10 +18,10 @@ def read_reshape(r: Reading) -> None:
     extra: dict[str, Any] = {"allowzero": 1} if 0 in (r.tensor().static_shape or ()) else {}
     if r.has(1) and r.known_ints(1) is None:
         sizes = list(result) if result is not None else r.constant_sizes(r.input(0), r.input(1))
-        r.emit("Reshape", [r.input(0), r.list64(1) if sizes is None else r.list64(sizes, "shape")], **extra)
+        r.emit("Reshape", [r.input(0), r.flat64(1) if sizes is None else r.list64(sizes, "shape")], **extra)
         return
     if r.has(1):
-        r.emit("Reshape", [r.input(0), r.list64(1)], **extra)
+        r.emit("Reshape", [r.input(0), r.flat64(1)], **extra)
         return
     sizes = r.option("newShape", None)
     if sizes is None:
@@ -56,12 +56,12 @@ def read_transpose(r: Reading) -> None:
 
 def read_tile(r: Reading) -> None:
     """TILE."""
-    r.emit("Tile", [r.input(0), r.list64(1)])
+    r.emit("Tile", [r.input(0), r.flat64(1)])
 
 
 def read_broadcast_to(r: Reading) -> None:
     """BROADCAST_TO."""
-    r.emit("Expand", [r.input(0), r.list64(1)])
+    r.emit("Expand", [r.input(0), r.flat64(1)])
 
 
 def read_fill(r: Reading) -> None:

@@ -27,7 +27,7 @@ def read_reshaped(r: Reading) -> None:
         r.emit("Reshape", [r.input(0), r.list64(sizes, "shape")])
     elif r.name == "RESHAPE" and r.has(1):
         whole = r.intermediate("shape", "int64", (UNKNOWN,))
-        r.emit("Concat", [r.list64(1), r.list64([2], "parts")], [whole], axis=0)
+        r.emit("Concat", [r.flat64(1), r.list64([2], "parts")], [whole], axis=0)
         r.emit("Reshape", [r.input(0), whole])
     elif r.name == "EXPAND_DIMS":
         r.emit("Unsqueeze", [r.input(0), r.list64([r.axis(r.integer(1), r.rank())], "axes")])

@@ -61,7 +61,7 @@ def _read_batches(kind: str, hint: str, r: Reading) -> None:
     count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
     if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
         raise r.invalid(f"blocks {blocks} with {rows}", rule="counts-differ")
-    r.emit(kind, [r.input(0), r.list64(1), r.columns(2, hint)], **_LAYOUT)
+    r.emit(kind, [r.input(0), r.flat64(1), r.columns(2, hint)], **_LAYOUT)
 
 
 READERS: dict[str, ReadFunction] = {
