@@ -1,4 +1,4 @@
-"""Blocks of images that move to the batch and back, as formulas of reshaped and transposed data."""
+"""Blocks of images that move to the batch or to the channels, and back, as formulas of reshaped and transposed data."""
 
 from __future__ import annotations
 
@@ -53,6 +53,34 @@ def batch_to_space(x: Value, blocks: Value, crops: Value, *, data_format: str) -
         return apply("Slice", whole, starts, slice_along(apply("Shape", whole), along[0], along[-1] + 1, 0) - lost, np.array(along))
     starts, lost = known.reshape(2, -1)
     return apply("Slice", whole, starts, np.where(lost, -lost, FAR), np.array(along)) if known.any() else whole
+
+
+@lowers("SpaceToDepth")
+def space_to_depth(x: Value, *, blocksize: int, data_format: str) -> Value:
+    """The places within blocks go before the channels."""
+    if rank_of(x) != 4:
+        return None
+    by, is_last = dict.fromkeys(block_axes(data_format, 4, 2), blocksize), data_format == "channels_last"
+    parts = [_size(x, axis, by.get(axis, 1)) for axis in range(4)]
+    cut = [size for axis, size in enumerate(parts) for size in ([size, blocksize] if axis in by else [size])]
+    parts[3 if is_last else 1] = _size(x, 3 if is_last else 1, 1, blocksize**2)
+    return _reshape(transpose(_reshape(x, cut), [0, 1, 3, 2, 4, 5] if is_last else [0, 3, 5, 1, 2, 4]), parts)
+
+
+@lowers("DepthToSpace")
+def depth_to_space(x: Value, *, blocksize: int, mode: str, data_format: str) -> Value:
+    """The channels are places within blocks, and depth: rows, columns and depth, or depth first (CRD)."""
+    if rank_of(x) != 4:
+        return None
+    is_last, is_deep = data_format == "channels_last", mode == "CRD"
+    channels = 3 if is_last else 1
+    depth, whole = _size(x, channels, blocksize**2), [_size(x, axis, 1, blocksize) for axis in range(4) if axis not in (0, channels)]
+    cut: list[_Size] = [_size(x, axis) for axis in range(4)]
+    cut[channels : channels + 1] = [depth, blocksize, blocksize] if is_deep else [blocksize, blocksize, depth]
+    row, column, deep = (channels + place for place in ((1, 2, 0) if is_deep else (0, 1, 2)))
+    first = [1, row, 2, column] if is_last else [4, row, 5, column]
+    turned = transpose(_reshape(x, cut), [0, *first, deep] if is_last else [0, deep, *first])
+    return _reshape(turned, [cut[0], *whole, depth] if is_last else [cut[0], depth, *whole])
 
 
 def _blocks(sizes: Value, data_format: str, rank: int) -> dict[int, int]:

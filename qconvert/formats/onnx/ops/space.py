@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.elementwise import read_same_named
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
+from qconvert.rewriting.lowering import Scope, conditions
 
 #: Sizes and factors from here on are none.
 _FAR = 2.0**40
@@ -169,60 +170,16 @@ def _resize_sizes(op: Op, b: Builder) -> str:
     return at.node("Concat", parts[0], at.stored(op.inputs[1]), *parts[1:], axis=0).name
 
 
-def write_space_to_depth(op: Op, b: Builder) -> None:
-    """SpaceToDepth as Reshape, Transpose, Reshape of stored values: onnxruntime's own takes floats, of late bytes too.
-
-    Where height or width are dynamic, it is its own.
-    """
-    size = int(op["blocksize"])
-    if _takes(op, b):
-        b.compute_stored(op)
-        return
-    channels, height, width = _static(op, b)
-    split = axes(-1, channels, height // size, size, width // size, size)
-    joined = axes(-1, channels * size * size, height // size, width // size)
-    _rearrange(op, b, split, [0, 3, 5, 1, 2, 4], joined)
-
-
-def write_depth_to_space(op: Op, b: Builder) -> None:
-    """DepthToSpace likewise."""
-    size = int(op["blocksize"])
-    if _takes(op, b):
-        b.compute_stored(op)
-        return
-    channels, height, width = _static(op, b)
-    depth = channels // size**2
-    split, perm = axes(-1, size, size, depth, height, width), [0, 3, 4, 1, 5, 2]
-    if op["mode"] == "CRD":
-        split, perm = axes(-1, depth, size, size, height, width), [0, 1, 4, 2, 5, 3]
-    _rearrange(op, b, split, perm, axes(-1, depth, height * size, width * size))
-
-
-def _takes(op: Op, b: Builder) -> bool:
-    """Whether ONNX's operator itself is written: for float values, and bytes of dynamic dimensions."""
-    data = b.tensor(op.inputs[0])
+def _takes_floats(op: Op, scope: Scope) -> str:
+    """onnxruntime's own operators take floats, of late bytes too; of bytes these are written where height or width are dynamic."""
+    data = scope.tensors[op.inputs[0]]
     is_open = data.shape is not None and len(data.shape) == 4 and not all(isinstance(size, int) for size in data.shape[1:])
-    return data.dtype == "float32" or (is_open and data.dtype in ("int8", "uint8"))
-
-
-def _static(op: Op, b: Builder) -> tuple[int, int, int]:
-    """Channels, height and width of channels-first data."""
-    shape = b.tensor(op.inputs[0]).shape or ()
-    if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
-        raise b.unsupported_error(op, f"data of shape {shape}", rule="unsupported-shape")
-    return int(shape[1]), int(shape[2]), int(shape[3])
-
-
-def _rearrange(op: Op, b: Builder, split: Array, perm: list[int], joined: Array) -> None:
-    """Reshape, Transpose, Reshape."""
-    data = Place(b, b, op.outputs[0]).stored(op.inputs[0])
-    data.then("Reshape", split).transpose(*perm).then("Reshape", joined).finish(op.outputs[0])
+    return "" if data.dtype == "float32" or (is_open and data.dtype in ("int8", "uint8")) else f"has no {op.kind} of {data.dtype}"
 
 
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
-    "SpaceToDepth": write_space_to_depth,
-    "DepthToSpace": write_depth_to_space,
+    **dict.fromkeys(("SpaceToDepth", "DepthToSpace"), conditions(_takes_floats)(write_stored)),
 }
 
 READERS: dict[str, ReadFunction] = {

@@ -12,36 +12,14 @@ from qconvert.formats.torch.writers.layer_parts import torch_pads
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
+from qconvert.rewriting.lowering import conditions
 
 
+@conditions(lambda op, scope: "" if op["mode"] == "CRD" else "pixel_shuffle has the channels before the positions in a block")
 def write_depth_to_space(op: Op, b: Builder) -> None:
-    """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""
+    """DepthToSpace of mode CRD."""
     b.channels_first(op)
-    block, node = op["blocksize"], b.stored_input(op)
-    if op["mode"] == "CRD":
-        b.store(op, b.aten("pixel_shuffle", node, block))
-        return
-    channels, height, width = _sizes(op, b)
-    node = b.aten("reshape", node, [-1, block, block, channels // block**2, height, width])
-    node = b.aten("permute", node, [0, 3, 4, 1, 5, 2])
-    b.store(op, b.aten("reshape", node, [-1, channels // block**2, height * block, width * block]))
-
-
-def write_space_to_depth(op: Op, b: Builder) -> None:
-    """SpaceToDepth: the positions in a block come before the channels."""
-    b.channels_first(op)
-    block, (channels, height, width) = op["blocksize"], _sizes(op, b)
-    node = b.aten("reshape", b.stored_input(op), [-1, channels, height // block, block, width // block, block])
-    node = b.aten("permute", node, [0, 3, 5, 1, 2, 4])
-    b.store(op, b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
-
-
-def _sizes(op: Op, b: Builder) -> list[int]:
-    """The sizes after the batch, which must be known."""
-    sizes = b.shape(op)[1:]
-    if any(isinstance(size, str) for size in sizes):
-        raise b.unsupported_error(op, f"data of shape {sizes}")
-    return [int(size) for size in sizes]
+    b.store(op, b.aten("pixel_shuffle", b.stored_input(op), op["blocksize"]))
 
 
 def write_reshape(op: Op, b: Builder) -> None:
@@ -196,7 +174,6 @@ def write_gather(op: Op, b: Builder) -> None:
 
 WRITERS: Mapping[str, WriteFunction] = {
     "DepthToSpace": write_depth_to_space,
-    "SpaceToDepth": write_space_to_depth,
     "Reshape": write_reshape,
     "Transpose": write_transpose,
     "Squeeze": write_squeeze,
