@@ -64,6 +64,11 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Einsum": [{"equation": text} for text in ("abcd,ebcf->aef", "...cd,...ed->...ce", "abcd,abce", "abcd->ad", "abcd->dbca")],
     "Concat": [{"axis": 1}],
     "Trilu": [{"upper": 1}, {"upper": 0}],
+    **dict.fromkeys(("SpaceToBatch", "BatchToSpace"), [{"data_format": "channels_first"}, {"data_format": "channels_last"}]),
+    "SpaceToDepth": [{"data_format": layout, "blocksize": 2} for layout in ("channels_first", "channels_last")],
+    "DepthToSpace": [
+        {"data_format": layout, "blocksize": 2, "mode": mode} for layout in ("channels_first", "channels_last") for mode in ("DCR", "CRD")
+    ],
     "InteriorPad": [
         {"low": (0, 1, -1, 2), "high": (1, 0, 2, -2), "interior": (0, 1, 2, 0)},
         {"low": (1, 0, 0, 0), "high": (0, 0, 0, -1), "interior": (0, 0, 0, 0)},
@@ -111,6 +116,10 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
     """Data and parameters for an operator of a kind, None for absent ones."""
     rng = np.random.default_rng(len(kind))
     x = rng.normal(0, 2, _SHAPE)
+    if kind in ("SpaceToBatch", "BatchToSpace"):
+        return [rng.normal(0, 2, (6, 4, 6, 3)), np.array([2, 3]), np.array([2, 2, 0, 1])]
+    if kind in ("SpaceToDepth", "DepthToSpace"):
+        return [rng.normal(0, 2, (1, 4, 4, 8))]
     if kind in ("InteriorPad", "ReduceWindow"):
         return [x, np.array(0.5)]
     if kind.startswith("Reduce"):

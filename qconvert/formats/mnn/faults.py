@@ -58,7 +58,7 @@ def _recurrence_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
             return f"MNN ignores {name} {op[name]!r}"
     if any(name and place not in _RECURRENT_INPUTS for place, name in enumerate(op.inputs)):
         return "MNN ignores lengths of sequences, peepholes and projections"
-    count = CELLS[op.kind].states
+    count = kind_of(op).outputs[1] - 1
     needed = op.outputs[:1] if count == 1 else op.outputs[1:3]
     return "" if len(needed) == count and all(needed) else "MNN needs results that are not used"
 

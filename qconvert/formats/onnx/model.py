@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
-from qconvert.graph import Tensor
+from qconvert.graph import Op, Tensor
 
 #: What the domain of ONNX's own operators is called.
 DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -67,6 +68,17 @@ def clear_default_domains(nodes: Iterable[Any]) -> None:
             node.ClearField("domain")
         for graph in subgraphs(node):
             clear_default_domains(graph.node)
+
+
+def carried_node(op: Op) -> Any:
+    """The NodeProto that an Opaque operator carries, without names; None if its payload is none."""
+    from google.protobuf.message import DecodeError
+    from onnx import NodeProto
+
+    try:
+        return NodeProto.FromString(base64.b64decode(str(op.attributes.get("payload", "")), validate=True))
+    except (ValueError, DecodeError):
+        return None
 
 
 def replace_items(field: Any, items: Iterable[Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
-from qconvert.formats.onnx.model import defined_names, node_captures, subgraphs
+from qconvert.formats.onnx.model import carried_node, defined_names, node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
@@ -48,18 +48,14 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
 
 def write_opaque(op: Op, b: Builder) -> None:
     """The node as it was, with the names that its values have now; for a custom operator of TFLite a node that stands for it."""
-    from google.protobuf.message import DecodeError
-    from onnx import NodeProto
-
     if op["domain"] == TFLITE_DOMAIN:
         write_tflite_custom(op, b)
         return
     if op["format"] != "onnx":
         raise b.unsupported_error(op, f"an operator of {op['format']}", rule="operator-of-other-format")
-    try:
-        node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
-    except (ValueError, DecodeError) as error:
-        raise InvalidModelError("its payload is not an ONNX node in base64", where=op.location, rule="damaged-payload") from error
+    node = carried_node(op)
+    if node is None:
+        raise InvalidModelError("its payload is not an ONNX node in base64", where=op.location, rule="damaged-payload")
     if (node.op_type, node.domain) != (op["op_type"], op["domain"]):
         raise InvalidModelError(f"its payload is a node {node.op_type!r} of {node.domain!r}", where=op.location, rule="damaged-payload")
     captures = [str(name) for name in op["captures"]]

@@ -3,12 +3,11 @@ numbers, or a coarser product that the node allows (accuracy_level)."""
 
 from __future__ import annotations
 
-import base64
-
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.model import carried_node
 from qconvert.formats.onnx.qoperator.matrix import count_blocks
 from qconvert.graph import Array, Graph, Op
 
@@ -71,18 +70,18 @@ def coarse_product(graph: Graph, op: Op, data: Array) -> tuple[Array, Array, Arr
         the product in float64; the error bound of a kernel with each block of the data rounded to 127 steps of its largest magnitude; the
         error bound of a kernel in float32. None for any other node.
     """
-    from google.protobuf.message import DecodeError
-    from onnx import NodeProto
-
+    node = carried_node(op)
+    if node is None:
+        return None
     try:
-        s = Decomposition(graph, op, NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True)))
+        s = Decomposition(graph, op, node)
         bits, block = int(s.attribute("bits", 4)), int(s.attribute("block_size", 0))
         depth = int(s.attribute("K", 0))
         if int(s.attribute("accuracy_level", 0)) != _ROUNDS or bits not in (2, 4, 8) or block < 1 or data.shape[-1:] != (depth,):
             return None
         weights = _weights(s, bits, depth, int(s.attribute("N", 0)), block).astype(np.float64)
         bias = s.known(5).astype(np.float64) if s.input(5) else np.zeros(1)
-    except (NoDefinitionError, DecodeError, ArithmeticError, LookupError, TypeError, ValueError):
+    except (NoDefinitionError, ArithmeticError, LookupError, TypeError, ValueError):
         return None
     real = data.astype(np.float64)
     starts = np.arange(0, depth, block)

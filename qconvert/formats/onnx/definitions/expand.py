@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
-from qconvert.formats.onnx.model import value_info
+from qconvert.formats.onnx.model import carried_node, value_info
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
@@ -143,15 +142,9 @@ def _merge_types(known: Tensor, found: Tensor) -> Tensor:
 
 def _definition(graph: Graph, op: Op) -> Graph | None:
     """What computes the outputs of an Opaque operator from its inputs; None if nothing defines it."""
-    from google.protobuf.message import DecodeError
-    from onnx import NodeProto
-
     known = op["format"] == "onnx" and not op["captures"] and all(graph[name].dtype != "unknown" for name in op.inputs if name)
-    if not known:
-        return None
-    try:
-        node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
-    except (ValueError, DecodeError):
+    node = carried_node(op) if known else None
+    if node is None:
         return None
     key = f"{op['domain']}.{op['op_type']}" if op["domain"] else str(op["op_type"])
     try:
