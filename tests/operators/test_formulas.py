@@ -64,7 +64,8 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Einsum": [{"equation": text} for text in ("abcd,ebcf->aef", "...cd,...ed->...ce", "abcd,abce", "abcd->ad", "abcd->dbca")],
     "Concat": [{"axis": 1}],
     "Trilu": [{"upper": 1}, {"upper": 0}],
-    **dict.fromkeys(("SpaceToBatch", "BatchToSpace"), [{"data_format": "channels_first"}, {"data_format": "channels_last"}]),
+    "SpaceToBatch": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
+    "BatchToSpace": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "SpaceToDepth": [{"data_format": layout, "blocksize": 2} for layout in ("channels_first", "channels_last")],
     "DepthToSpace": [
         {"data_format": layout, "blocksize": 2, "mode": mode} for layout in ("channels_first", "channels_last") for mode in ("DCR", "CRD")

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.graph import Array, canonical_dtype, numpy_dtype
+from qconvert.graph import Array, Op, canonical_dtype, numpy_dtype
 
 #: What stands next to a value: numbers become constants of its type, arrays keep their own.
 Operand: TypeAlias = "Value | Array | float | np.generic"
@@ -74,6 +74,11 @@ class Place:
     def split(self, value: Value, sizes: Sequence[int], axis: int = 0) -> list[Value]:
         """Parts of a value along an axis."""
         return self.nodes("Split", [value, self.constant(axes(*sizes))], [value.dtype] * len(sizes), axis=axis)
+
+
+def place_of(op: Op, b: Builder) -> Place:
+    """Where the nodes of an operator of the graph go; their results are named after its first one."""
+    return Place(b, b, next(filter(None, op.outputs)))
 
 
 def axes(*values: int) -> Array:

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named, 
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.ops.reduce import store_steps
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, axes
+from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import source_opset
@@ -75,7 +75,7 @@ def write_gelu(op: Op, b: Builder) -> None:
 
 def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> None:
     """TFLite's SOFTMAX of bytes (arithmetic.softmax_steps()): CumSum is the node that adds one element after the other."""
-    at, axis = Place(b, b, result.name), int(op["axis"])
+    at, axis = place_of(op, b), int(op["axis"])
     assert data.quantization is not None and result.quantization is not None
     stored = at.stored(data.name, "int32")
     table = at.constant(exponential_table(data.quantization.scale[0] * np.float32(op["beta"])))

@@ -8,7 +8,7 @@ from qconvert.arithmetic import BASIC_GATES, BasicLstm
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
-from qconvert.formats.onnx.values import Place, Value
+from qconvert.formats.onnx.values import Value, place_of
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import BASIC_INPUTS, basic_lstm, name_tensors
 
@@ -24,7 +24,7 @@ def write_basic_lstm(op: Op, b: Builder) -> None:
     rescale = _gates_rescale(layer)
     if rescale is None:
         raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     given = {role: at.stored(name, "float64") for role, name in zip(BASIC_INPUTS, op.inputs, strict=True)}
     # Data and hidden values side by side, less 128, times the weights less their zero point, and the bias.
     joined = given["data"].then("Concat", given["hidden"], axis=1) - 128

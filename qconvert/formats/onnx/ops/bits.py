@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import ReadFunction
-from qconvert.formats.onnx.values import Place
+from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Graph, Op, numpy_dtype
 
 
@@ -18,7 +18,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
     """
     name, dtype = op.outputs[0], b.tensor(op.outputs[0]).dtype
-    at = Place(b, b, name)
+    at = place_of(op, b)
     wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
     if wide == dtype and b.graph.is_from("onnx"):
         b.compute_stored(op)

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_rows
-from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, zero_states
+from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, place_of, zero_states
 from qconvert.graph import Array, Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names, resets_before_product
@@ -34,7 +34,7 @@ class _Recurrence:
 
     def __init__(self, op: Op, b: Builder) -> None:
         self._op, self._b, self._cells = op, b, int(op["hidden_size"])
-        self._at = Place(b, b, next(filter(None, op.outputs)))
+        self._at = place_of(op, b)
 
     def _scan(self, step: Callable[..., Sequence[Value]], states: Mapping[str, Value], parts: Value) -> list[Value]:
         """The last value of each state, and the first state after each step; `step` is called with a part and the states."""

@@ -12,7 +12,7 @@ from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.noted_operators import turned_name
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY
-from qconvert.formats.onnx.values import Place, Value, axes
+from qconvert.formats.onnx.values import Value, axes, place_of
 from qconvert.graph import Array, Op, Quantization
 from qconvert.operators import is_dynamic, kind_of, output_axis, range_axes
 
@@ -28,7 +28,7 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
         bias: none, or the name of its float values.
         window: attributes of a convolution.
     """
-    at, data, is_conv = Place(b, b, op.outputs[0]), op.inputs[0], kind_of(op).has_windows
+    at, data, is_conv = place_of(op, b), op.inputs[0], kind_of(op).has_windows
     along = (1, -1, *[1] * (weights.ndim - 2)) if is_conv else (-1,)
     turned = not is_conv and output_axis(op, 2) == 0
     kernel = b.const(weights, turned_name(op.inputs[1])) if turned else b.stored_value(op.inputs[1])
@@ -75,7 +75,7 @@ def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[Value
 
     PyTorch's reduced range is 0 to 127.
     """
-    at, rank = Place(b, b, op.outputs[0]), b.tensor(op.inputs[0]).rank
+    at, rank = place_of(op, b), b.tensor(op.inputs[0]).rank
     if rank is None:
         raise b.unsupported_error(op, "data of unknown rank", rule="unknown-rank")
     along = [int(axis) for axis in range_axes(op, rank, kernel)]

@@ -9,7 +9,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place
+from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.kernel import quantizations_of
@@ -83,7 +83,7 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     XNNPACK takes ties up: after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is the
     shift. qnnpack takes them away from zero.
     """
-    at, result = Place(b, b, op.outputs[0]), b.tensor(op.outputs[0])
+    at, result = place_of(op, b), b.tensor(op.outputs[0])
     low, _ = integer_range(result.dtype)
     multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](quantizations, output)
     point, away = output.point - low, op["arithmetic"] == "qnnpack"
@@ -119,7 +119,7 @@ def write_extreme(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
         b.compute(op)
         return
-    at = Place(b, b, tensor.name)
+    at = place_of(op, b)
     at.node(op.kind, *(at.stored(name, "int32") for name in op.inputs)).finish(tensor.name)
 
 
@@ -133,7 +133,7 @@ def write_neg(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in _NARROW:
         b.compute(op)
         return
-    Place(b, b, tensor.name).stored(op.inputs[0], "int32").then("Neg").finish(tensor.name)
+    place_of(op, b).stored(op.inputs[0], "int32").then("Neg").finish(tensor.name)
 
 
 @conditions(lambda op, scope: f"has no FloorMod of {scope.tensors[op.outputs[0]].dtype}"
@@ -154,7 +154,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
     if op["arithmetic"] != "tflite" or quantization is None:
         b.compute(op)
         return
-    root, scale = Place(b, b, op.outputs[0]).floats(op.inputs[0]).then("Sqrt"), quantization.scale[0]
+    root, scale = place_of(op, b).floats(op.inputs[0]).then("Sqrt"), quantization.scale[0]
     b.finish(op, ((root / scale).floor() * scale).name)
 
 
@@ -163,7 +163,7 @@ def write_atan(op: Op, b: Builder) -> None:
     if b.tensor(op.outputs[0]).dtype != "float64":
         b.compute(op)
         return
-    Place(b, b, op.outputs[0]).stored(op.inputs[0], "float32").then("Atan").finish(op.outputs[0])
+    place_of(op, b).stored(op.inputs[0], "float32").then("Atan").finish(op.outputs[0])
 
 
 def write_truth(op: Op, b: Builder) -> None:

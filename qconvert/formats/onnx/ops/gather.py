@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, axes
+from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op
 from qconvert.rewriting.lowering import conditions, since
 
 
 def write_gather(op: Op, b: Builder) -> None:
     """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""
-    at, batch, axis = Place(b, b, op.outputs[0]), int(op["batch_dims"]), int(op["axis"])
+    at, batch, axis = place_of(op, b), int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
         b.compute_stored(op)
         return
@@ -51,7 +51,7 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
     if {time, batch} == {0, 1}:
         b.compute_stored(op, time_axis=time, batch_axis=batch)
         return
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     order = [batch, time, *(axis for axis in range(rank or 0) if axis not in (batch, time))]
     front = at.stored(op.inputs[0]).transpose(*order)
     turned = front.then("ReverseSequence", at.stored(op.inputs[1]), time_axis=1, batch_axis=0)
@@ -88,7 +88,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         b.compute(op)
         return
     if result.dtype not in ("float32", "int32", "int64"):
-        data, places, updates = (Place(b, b, result.name).stored(name) for name in op.inputs)
+        data, places, updates = (place_of(op, b).stored(name) for name in op.inputs)
         data.cast("int32").then("ScatterND", places, updates.cast("int32"), reduction=op["reduction"]).finish(result.name)
         return
     b.compute_stored(op)
@@ -129,7 +129,7 @@ def write_one_hot(op: Op, b: Builder) -> None:
     if op["wraps"]:
         _end_one_hot(op, b, [b.stored_value(item) for item in op.inputs])
         return
-    at = Place(b, b, name)
+    at = place_of(op, b)
     indices, depth, values = at.value(b.int64(op.inputs[0]), "int64"), at.stored(op.inputs[1]), at.stored(op.inputs[2])
     shifted = (indices < 0).where(2**62, indices)
     depth = depth if b.tensor(op.inputs[1]).rank == 0 else depth.then("Reshape", axes())

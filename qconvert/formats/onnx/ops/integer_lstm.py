@@ -15,7 +15,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlow
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale, normalize_gates
-from qconvert.formats.onnx.values import Place, ScanBody, Value, axes
+from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, place_of
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name_tensors
 
@@ -64,7 +64,7 @@ class _Lstm:
 
     def write(self) -> None:
         b, layer, names = self._b, self._layer, self._names
-        at, dtype = Place(b, b, self._op.outputs[0]), self._product_type("recurrent")
+        at, dtype = place_of(self._op, b), self._product_type("recurrent")
         hidden = at.stored(names["hidden"], dtype) - layer.state[1]
         cell, parts = at.stored(names["cell"], "float64"), self._data_parts(at)
         steps = b.tensor(names["data"]).shape

@@ -8,7 +8,7 @@ from qconvert.arithmetic import IntegerSvdf
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.ops.svdf import shift_memory, unit_sums
-from qconvert.formats.onnx.values import Place, Value
+from qconvert.formats.onnx.values import Value, place_of
 from qconvert.graph import Array, Op, integer_range
 from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, name_tensors
 
@@ -19,7 +19,7 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
         raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
-    layer, at = integer_svdf(op, tensors, values), Place(b, b, op.outputs[0])
+    layer, at = integer_svdf(op, tensors, values), place_of(op, b)
     newest, result = _svdf_rescales(op, b, layer)
     filters, places = layer.time[0].shape
     names = {role: name for role, name in zip(SVDF_INPUTS, op.inputs, strict=False) if name}

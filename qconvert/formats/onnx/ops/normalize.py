@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, axes
+from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Op
 
 #: Where a rank is unknown, an axis counted from the end is believed up to here: numpy has no more.
@@ -23,7 +23,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     data = b.tensor(op.inputs[0])
     if data.rank is None:
         raise b.unsupported_error(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
-    at, dtype = Place(b, b, op.outputs[0]), _real_dtype(op, b)
+    at, dtype = place_of(op, b), _real_dtype(op, b)
     x, scale, bias = (at.value(name, dtype) for name in b.float_values(op))
     ones, zeros = (at.constant(np.full(groups, value), dtype) for value in (1, 0))
     even = x.then("Reshape", axes(0, groups, -1)).then("InstanceNormalization", ones, zeros, epsilon=epsilon)
@@ -53,7 +53,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
     data = b.tensor(op.inputs[0])
     if data.rank is None and not -_MOST_AXES <= axis < 0:
         raise b.unsupported_error(op, f"data of unknown rank in opset {b.opset}", rule="unknown-rank")
-    at, dtype = Place(b, b, op.outputs[0]), _real_dtype(op, b)
+    at, dtype = place_of(op, b), _real_dtype(op, b)
     x, *operands = (at.value(name, dtype) for name in b.float_values(op))
     along = range(axis - (data.rank or 0) if axis >= 0 else axis, 0)
     if op.kind == "LayerNormalization":

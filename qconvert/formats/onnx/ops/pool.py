@@ -11,7 +11,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import read_window, window
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place
+from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.onnxruntime import covers_all
@@ -63,7 +63,7 @@ def _tied_average(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "ties_up":
         _averaging_conv(op, b, 1, tensor.name)
         return
-    at = Place(b, b, tensor.name)
+    at = place_of(op, b)
     up, down = (
         at.value(_averaging_conv(op, b, bias, b.name(f"{tensor.name}/{word}")), tensor.dtype)
         for bias, word in ((1, "ties_up"), (-1, "ties_down"))
@@ -121,7 +121,7 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
 
 def _write_mean(op: Op, b: Builder) -> None:
     """An average of all positions as a ReduceMean, for which onnxruntime has no integer kernel that would fail."""
-    value = Place(b, b, op.outputs[0]).floats(op.inputs[0])
+    value = place_of(op, b).floats(op.inputs[0])
     b.finish(op, value.reduce("ReduceMean", *range(2, b.tensor(op.inputs[0]).rank or 2)).name)
 
 

@@ -11,7 +11,7 @@ from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place
+from qconvert.formats.onnx.values import place_of
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -44,7 +44,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     if not all(quantization.is_per_tensor for quantization in quantizations):
         raise b.unsupported_error(op, "int32 with scales for each channel", rule="several-zero-points")
     scale, point = quantizations[-1].step, quantizations[-1].point
-    value = Place(b, b, result.name).stored(source.name, "float64")
+    value = place_of(op, b).stored(source.name, "float64")
     if len(quantizations) == 1:
         steps = (value / scale).round()
     else:

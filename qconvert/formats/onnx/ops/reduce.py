@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, Value
+from qconvert.formats.onnx.values import Value, place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
@@ -43,7 +43,7 @@ def write_as_tflite(op: Op, b: Builder) -> None:
 
 def _sum(op: Op, b: Builder, dtype: str) -> Value:
     """The sum of the stored integers over the operator's axes, as another type."""
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     return at.value(_reduce(op, b, "ReduceSum", at.stored(op.inputs[0], dtype).name), dtype)
 
 

@@ -12,7 +12,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, axes
+from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op, Quantization
 
 #: Integer types for which onnxruntime's CPU provider lacks a kernel of a data movement operator (1.31).
@@ -113,7 +113,7 @@ def write_concat(op: Op, b: Builder) -> None:
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: each tensor gets the new axis, then they are joined."""
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     parts = [at.stored(name).then("Unsqueeze", axes(op["axis"])) for name in op.inputs]
     at.node("Concat", *parts, axis=op["axis"]).finish(op.outputs[0])
 
@@ -246,7 +246,7 @@ def write_pad(op: Op, b: Builder) -> None:
 
 def _pad_symmetric(op: Op, b: Builder) -> None:
     """The reversed border, edge included, on each side of each axis."""
-    pads, at = b.integers(op, 1), Place(b, b, op.outputs[0])
+    pads, at = b.integers(op, 1), place_of(op, b)
     rank, current = len(pads) // 2, at.stored(op.inputs[0])
     for axis in range(rank):
         before, after = pads[axis], pads[rank + axis]

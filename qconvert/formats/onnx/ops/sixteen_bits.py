@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import PAIR_BITS, effective_scale, pair_factors, quantize_multiplier, short_multipliers
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.values import Place, Value
+from qconvert.formats.onnx.values import Value, place_of
 from qconvert.graph import Op, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
@@ -27,7 +27,7 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
         op: an operator that kernels.litert.forms.pair() takes.
         b: what is written.
     """
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     assert first is not None and second is not None and output is not None
 
@@ -62,7 +62,7 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
         b: what is written.
         window: attributes of a convolution.
     """
-    at = Place(b, b, op.outputs[0])
+    at = place_of(op, b)
     data, weights, output = (b.tensor(name).quantization for name in (*op.inputs[:2], *op.outputs))
     assert data is not None and weights is not None and output is not None
 

@@ -11,7 +11,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Place, axes
+from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
 from qconvert.rewriting.lowering import Scope, conditions
@@ -155,7 +155,7 @@ def _is_doubling(op: Op, graph: Graph) -> bool:
 
 def _resize_sizes(op: Op, b: Builder) -> str:
     """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data around input 1."""
-    at, shape, spatial = Place(b, b, op.outputs[0]), b.tensor(op.inputs[0]).shape or (), b.graph.constant(op.inputs[1])
+    at, shape, spatial = place_of(op, b), b.tensor(op.inputs[0]).shape or (), b.graph.constant(op.inputs[1])
     before, after = (slice(0, 2), None) if op["data_format"] == "channels_first" else (slice(0, 1), slice(3, 4))
     sides = [side for side in (before, after) if side is not None]
     known = all(isinstance(size, int) for side in sides for size in shape[side])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_rows
-from qconvert.formats.onnx.values import Place, Value, axes
+from qconvert.formats.onnx.values import Place, Value, axes, place_of
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 
@@ -13,7 +13,7 @@ _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 
 def write_svdf(op: Op, b: Builder) -> None:
     """The memory is shifted by one place; each unit is the sum over the places of its filters."""
-    at, rank = Place(b, b, op.outputs[0]), int(op["rank"])
+    at, rank = place_of(op, b), int(op["rank"])
     shape = b.tensor(op.inputs[_TIME]).static_shape
     if shape is None:
         raise b.unsupported_error(op, "weights with dynamic dimensions", rule="dynamic-dimension")
