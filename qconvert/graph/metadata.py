@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any, TypeVar
+
+from qconvert.errors import InvalidModelError
 
 #: The format of the file that the graph was read from.
 SOURCE_FORMAT = "source.format"
@@ -115,6 +118,22 @@ def _parse(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+_T = TypeVar("_T")
+
+
+def read_entry(metadata: Mapping[str, str], key: str, read: Callable[[Any], _T], what: str) -> _T | None:
+    """Return what `read` makes of the JSON of an entry; None where there is no entry.
+
+    Raises:
+        InvalidModelError: the entry is not `what`.
+    """
+    text = metadata.get(key)
+    try:
+        return None if text is None else read(json.loads(text))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidModelError(f"the metadata entry {key} is not {what}", rule="malformed-metadata") from error
 
 
 def read_names(metadata: Mapping[str, str], key: str) -> frozenset[str]:

@@ -19,9 +19,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS
-from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization, drop_keys
-from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.graph.metadata import DYNAMIC_RANGE, read_entry
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.operators.products import is_depthwise
 from qconvert.plugins import Change, PassResult, Target
@@ -82,14 +81,10 @@ def _rounds_in_onnx(op: Op) -> bool:
 
 def _read_roundings(graph: Graph) -> Mapping[str, str]:
     """Return how operators rounded their data before a conversion, by the names of their outputs."""
-    text = graph.metadata.get(DYNAMIC_RANGE)
-    try:
-        found = {} if text is None else {str(name): str(value) for name, value in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(
-            f"the metadata entry {DYNAMIC_RANGE} is not a map of names to strings", rule="malformed-metadata"
-        ) from error
-    return {name: value for name, value in found.items() if value in DYNAMIC_ROUNDINGS}
+    found = read_entry(
+        graph.metadata, DYNAMIC_RANGE, lambda listed: {str(name): str(value) for name, value in listed.items()}, "a map of names to strings"
+    )
+    return {name: value for name, value in (found or {}).items() if value in DYNAMIC_ROUNDINGS}
 
 
 class _Fitting(Rewriter):

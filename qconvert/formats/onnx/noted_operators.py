@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from qconvert.arithmetic.float_kernels import dequantize_float32
-from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.notes import Stated, quantization_of, restore_operators, stated_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.metadata import RELABELLED
+from qconvert.graph.metadata import RELABELLED, read_entry
 from qconvert.operators import is_dynamic, kind_of
 
 
@@ -250,12 +249,8 @@ def read_relabelled_notes(metadata: Mapping[str, str]) -> dict[str, Quantization
     Raises:
         InvalidModelError: it is not a map of names to scales and zero points.
     """
-    text = metadata.get(RELABELLED)
-    if text is None:
-        return {}
-    try:
-        return {str(name): None if note is None else quantization_of(note) for name, note in json.loads(text).items()}
-    except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        raise InvalidModelError(
-            f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="malformed-metadata"
-        ) from error
+
+    def read(notes: Any) -> dict[str, Quantization | None]:
+        return {str(name): None if note is None else quantization_of(note) for name, note in notes.items()}
+
+    return read_entry(metadata, RELABELLED, read, "a map of names to scales and zero points") or {}

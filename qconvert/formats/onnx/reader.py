@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -19,9 +18,9 @@ from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_decomposed
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
-from qconvert.graph import Array, Graph, Shape
+from qconvert.graph import Array, Graph, Shape, drop_keys
 from qconvert.graph.carried_states import parse_states
-from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
+from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES, read_entry
 from qconvert.operators.shapes_and_functions import with_used_functions
 
 
@@ -83,7 +82,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     _label_states(inputs, metadata, draft)
     read_nodes(graph, draft, graph.opset_imports, declared)
     outputs = draft.distinct([_output_name(value, draft) for value in graph.outputs])
-    metadata = {key: value for key, value in metadata.items() if key != RELABELLED}
+    metadata = drop_keys(metadata, RELABELLED)
     found = draft.finish(graph.name or name, inputs, outputs, metadata, functions=draft.functions)
     found = with_signatures(_with_bias_scales(with_used_functions(found)))
     return found if again else with_decomposed(found, partial(_write_and_read, model))
@@ -142,26 +141,21 @@ def _not_a_tensor_error(value: Any, side: str) -> UnsupportedError:
 
 def _with_bias_scales(graph: Graph) -> Graph:
     """Biases with the scales that their source stated, kept in the metadata where QOperator implies others by a last bit."""
-    text = graph.metadata.get(STATED_BIAS_SCALES)
-    if text is None:
+    stated = read_entry(graph.metadata, STATED_BIAS_SCALES, _read_scales, "a map of names to numbers")
+    if stated is None:
         return graph
     changed = []
-    for name, scales in _parsed_scales(text).items():
+    for name, scales in stated.items():
         tensor = graph.tensors.get(name)
         q = None if tensor is None or tensor.dtype != "int32" else tensor.quantization
         if tensor is not None and q is not None and q.scale.shape == scales.shape and is_accumulator_scale(scales, q.scale):
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
-    metadata = {key: value for key, value in graph.metadata.items() if key != STATED_BIAS_SCALES}
+    metadata = drop_keys(graph.metadata, STATED_BIAS_SCALES)
     return graph.evolve(tensors=changed, metadata=metadata)
 
 
-def _parsed_scales(text: str) -> dict[str, Array]:
-    try:
-        return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise InvalidModelError(
-            f"the metadata entry {STATED_BIAS_SCALES} is not a map of names to numbers", rule="malformed-metadata"
-        ) from error
+def _read_scales(listed: Any) -> dict[str, Array]:
+    return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in listed.items()}
 
 
 def _metadata(model: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ from qconvert.formats.onnx.ops.pool import may_tie
 from qconvert.formats.onnx.weights_by_cpu import choose_weights
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes, noted_signatures
 from qconvert.formats.writing import list_kinds
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, drop_keys
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import (
     DECOMPOSED,
@@ -158,7 +158,7 @@ def _properties(
     graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
 ) -> dict[str, str]:
     """Return the metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
-    own = {key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}
+    own = drop_keys(graph.metadata, SOURCE_KERNELS)
     notes = {
         STATED_BIAS_SCALES: {name: scales for name, scales in builder.stated_scales.items() if name in named},
         DECOMPOSED: decomposition_notes(

@@ -13,8 +13,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import IN_BYTES
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.graph import Graph, Op, Quantization, Signature, Tensor, equal_data
-from qconvert.graph.metadata import DECOMPOSED, SOURCE_SIGNATURES
+from qconvert.graph import Graph, Op, Quantization, Signature, Tensor, drop_keys, equal_data
+from qconvert.graph.metadata import DECOMPOSED, SOURCE_SIGNATURES, read_entry
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import needed_ops, with_used_functions
 from qconvert.rules.validation import validate
@@ -184,7 +184,7 @@ def restore_operators(
         return graph
     parsed = _parse_notes(text, len(graph.ops))
     listed = [(item.op, item.quantizations) for item in parsed]
-    graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != DECOMPOSED})
+    graph = replace(graph, metadata=drop_keys(graph.metadata, DECOMPOSED))
     own = set(graph.tensors)
     found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
     found |= {tensor.name: tensor for op, _ in listed for tensor in constants(graph, op)}
@@ -334,19 +334,17 @@ def with_signatures(graph: Graph) -> Graph:
     Raises:
         InvalidModelError: the metadata entry is no map.
     """
-    text = graph.metadata.get(SOURCE_SIGNATURES)
-    if text is None:
+
+    def read(listed: Any) -> dict[str, list[dict[str, str]]]:
+        return {str(key): [dict(found[side]) for side in ("inputs", "outputs")] for key, found in listed.items()}
+
+    noted = read_entry(graph.metadata, SOURCE_SIGNATURES, read, "a map of names to inputs and outputs")
+    if noted is None:
         return graph
-    try:
-        noted = {str(key): [dict(found[side]) for side in ("inputs", "outputs")] for key, found in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
-        raise InvalidModelError(
-            f"the metadata entry {SOURCE_SIGNATURES} is not a map of names to inputs and outputs", rule="malformed-metadata"
-        ) from error
     signatures = tuple(
         Signature(key, inputs, outputs)
         for key, (inputs, outputs) in noted.items()
         if all(name in graph.inputs for name in inputs.values()) and all(name in graph.outputs for name in outputs.values())
     )
-    metadata = {key: value for key, value in graph.metadata.items() if key != SOURCE_SIGNATURES}
+    metadata = drop_keys(graph.metadata, SOURCE_SIGNATURES)
     return replace(graph, signatures=signatures, metadata=metadata)

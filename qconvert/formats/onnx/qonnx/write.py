@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.formats.onnx.qonnx.quantizations import Range, range_of
 from qconvert.formats.onnx.signatures import QONNX
-from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.operators import kind_of
 
@@ -85,7 +85,7 @@ class _Writer:
 
     def _compute(self, op: Op) -> None:
         """The operator in float, with a Quant after each quantized result that it computes."""
-        attributes = {name: value for name, value in op.attributes.items() if name != "arithmetic"}
+        attributes = drop_keys(op.attributes, "arithmetic")
         moves = kind_of(op).rule == "move"
         outputs, rounded = [], []
         for name in op.outputs:

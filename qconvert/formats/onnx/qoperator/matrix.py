@@ -25,6 +25,7 @@ from qconvert.formats.onnx.qoperator.forms import (
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
+from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import is_dynamic, output_axis
 
@@ -64,7 +65,7 @@ def read_matmul_nbits(r: Reading) -> None:
         np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block
     )
     weights = np.ascontiguousarray(unpack_bits(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
-    stored = r.variant(1, f"unpacked_{_quantization_key(quantization)}", weights, quantization)
+    stored = r.variant(1, f"unpacked_{label_key(quantization)}", weights, quantization)
     real = r.emit_inner("Dequantize", [stored], "weights", real_type)
     r.emit_biased("MatMul", [r.input(0), real], _BIAS, real_type)
 
@@ -93,16 +94,9 @@ def read_gather_blocks(r: Reading) -> None:
     if scales.shape != (len(stored), -(-stored.shape[1] // block)) or zeros.shape != scales.shape:
         raise NotCoveredError("scales that do not fit")
     quantization = Quantization(scales.astype(np.float32), zeros.astype(np.int64), 1, block)
-    table = r.variant(0, f"unpacked_{_quantization_key(quantization)}", stored.astype(numpy_dtype(_STORAGE[bits])), quantization)
+    table = r.variant(0, f"unpacked_{label_key(quantization)}", stored.astype(numpy_dtype(_STORAGE[bits])), quantization)
     real = r.emit_inner("Dequantize", [table], "table", real_type)
     r.emit("Gather", [real, r.input(1)], dtype=real_type, axis=0)
-
-
-def _quantization_key(quantization: Quantization) -> str:
-    """Tells two readings of one packed constant with different scales apart."""
-    import hashlib
-
-    return hashlib.sha256(quantization.scale.tobytes() + quantization.zero_point.tobytes()).hexdigest()[:8]
 
 
 def write_matmul_nbits(op: Op, b: Builder) -> str:
