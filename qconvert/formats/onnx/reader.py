@@ -94,7 +94,7 @@ def _write_and_read(model: Any, graph: Graph) -> Graph:
 
     stated = {str(key): str(value) for key, value in model.metadata_props.items()}
     metadata = {key: value for key, value in {**graph.metadata, **stated}.items() if key.startswith("source.")}
-    opset = min(max(_version_of(model, ""), LOWEST_OPSET), HIGHEST_OPSET)
+    opset = min(max(int(model.graph.opset_imports.get("", 1)), LOWEST_OPSET), HIGHEST_OPSET)
     written = build(replace(graph, metadata=metadata), opset, {}).SerializeToString()
     return read_model(parse_model(written, infer=False), graph.name, again=True)
 
@@ -120,10 +120,6 @@ def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) 
         if item.input in inputs and draft.tensors[item.input].dtype == item.state.dtype:
             draft.tensors[item.input] = replace(draft.tensors[item.input], quantization=item.state.quantization)
             draft.states[item.state.name] = item.state
-
-
-def _version_of(model: Any, domain: str) -> int:
-    return int(model.graph.opset_imports.get(domain, 1))
 
 
 def _output_name(value: Any, draft: Draft) -> str:

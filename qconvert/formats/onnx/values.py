@@ -81,6 +81,11 @@ def place_of(op: Op, b: Builder) -> Place:
     return Place(b, b, next(filter(None, op.outputs)))
 
 
+def axes_opset(kind: str) -> int:
+    """The opset from which a reduction takes its axes as an input (ONNX operator changelog)."""
+    return 13 if kind == "ReduceSum" else 18
+
+
 def axes(*values: int) -> Array:
     """Axes, sizes or places, for an operand of int64."""
     return np.array(values, np.int64)
@@ -168,8 +173,8 @@ class Value:
         return self.then("Transpose", perm=perm)
 
     def reduce(self, kind: str, *along: int, keepdims: int = 1) -> Value:
-        """A reduction along axes, which are an input of ReduceSum, and of others from opset 18 on."""
-        if kind == "ReduceSum" or self.at.b.opset >= 18:
+        """A reduction along axes."""
+        if self.at.b.opset >= axes_opset(kind):
             return self.then(kind, axes(*along), keepdims=keepdims)
         return self.then(kind, axes=along, keepdims=keepdims)
 

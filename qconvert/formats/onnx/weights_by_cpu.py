@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
 from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
-from qconvert.graph import Array
+from qconvert.graph import Array, equal_data
 from qconvert.operators import KINDS
 
 #: Before the names of values that tell the CPU, and the value that says whether its sums have 32 bits.
@@ -154,7 +154,7 @@ def take_unsigned_weights(model: Any, files: Files) -> None:
     if is_read or list(map(_strip_types, found)) != list(map(_strip_types, written)):
         return
     own = {item.name: numpy_helper.to_array(item) for item in made.initializer}
-    if own.keys() <= protos.keys() and all(_are_equal(ConstantData(protos[name], files).numpy(), own[name]) for name in own):
+    if own.keys() <= protos.keys() and all(equal_data(ConstantData(protos[name], files).numpy(), own[name]) for name in own):
         replace_items(graph.node, [*chosen, *kept])
         replace_items(graph.initializer, [item for item in graph.initializer if item.name in read or item.name not in own])
 
@@ -178,7 +178,3 @@ def _strip_types(node: Any) -> Any:
         for value in graph.output:
             value.ClearField("type")
     return copy
-
-
-def _are_equal(values: Array, others: Array) -> bool:
-    return values.dtype == others.dtype and np.array_equal(values, others)

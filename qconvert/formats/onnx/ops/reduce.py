@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.formats.onnx.values import Value, place_of
+from qconvert.formats.onnx.values import Value, axes_opset, place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
@@ -59,11 +59,6 @@ def store_steps(op: Op, steps: Value) -> None:
     steps.clip(*integer_range(steps.at.b.tensor(op.outputs[0]).dtype)).finish(op.outputs[0])
 
 
-#: The opset from which each reduction takes its axes as an input (ONNX operator changelog).
-_AXES_AS_INPUT = {"ReduceSum": 13}
-_AXES_AS_INPUT_OTHERS = 18
-
-
 #: Plain integers that go through int32.
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
@@ -71,7 +66,7 @@ _NARROW = ("int8", "uint8", "int16", "uint16")
 def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) -> str:
     """A reduction node: axes are an input in newer opsets, an attribute in older ones."""
     inputs, axes = [value], None
-    if b.opset >= _AXES_AS_INPUT.get(kind, _AXES_AS_INPUT_OTHERS):
+    if b.opset >= axes_opset(kind):
         inputs.append(b.stored_value(op.inputs[1]))
     else:
         axes = b.integers(op, 1) or None
@@ -183,7 +178,7 @@ def read_top_k(r: Reading) -> None:
 def _opset(graph: Graph, op: Op) -> int:
     """The opset in which axes that are computed can be an input of a reduction."""
     is_computed = op.has(1) and not graph[op.inputs[1]].is_constant
-    return _AXES_AS_INPUT.get(op.kind, _AXES_AS_INPUT_OTHERS) if is_computed else 0
+    return axes_opset(op.kind) if is_computed else 0
 
 
 _REDUCTIONS = "Mean Sum Prod Max Min L1 L2 SumSquare LogSum LogSumExp"
