@@ -64,6 +64,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Einsum": [{"equation": text} for text in ("abcd,ebcf->aef", "...cd,...ed->...ce", "abcd,abce", "abcd->ad", "abcd->dbca")],
     "Concat": [{"axis": 1}],
     "Trilu": [{"upper": 1}, {"upper": 0}],
+    "SVDF": [{"rank": 1}, {"rank": 2}],
     "SpaceToBatch": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "BatchToSpace": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "SpaceToDepth": [{"data_format": layout, "blocksize": 2} for layout in ("channels_first", "channels_last")],
@@ -117,6 +118,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
     """Data and parameters for an operator of a kind, None for absent ones."""
     rng = np.random.default_rng(len(kind))
     x = rng.normal(0, 2, _SHAPE)
+    if kind == "SVDF":
+        return [rng.normal(0, 1, shape) for shape in ((2, 3), (2, 20), (4, 3), (4, 5), (4 // attributes["rank"],))]
     if kind in ("SpaceToBatch", "BatchToSpace"):
         return [rng.normal(0, 2, (6, 4, 6, 3)), np.array([2, 3]), np.array([2, 2, 0, 1])]
     if kind in ("SpaceToDepth", "DepthToSpace"):

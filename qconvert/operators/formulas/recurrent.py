@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph.schema import Op
-from qconvert.operators.formulas.formula import Formula
+from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
-from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
+from qconvert.operators.values import Value, apply, constant_of, reduce, reshape, shape_of, slice_along, transpose
 
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
@@ -154,3 +154,16 @@ def _unstack(value: Value, count: int) -> list[Value]:
 
 def _stack(values: Sequence[Value], axis: int) -> Value:
     return apply("Pack", *values, axis=axis)
+
+
+@lowers("SVDF")
+def filter_memory(x: Value, memory: Value, feature: Value, time: Value, bias: Value = None, *, rank: int, arithmetic: str) -> Any:
+    """The newest products go to the end of a memory whose first ones leave it; each unit adds up what its filters make of their places."""
+    shape = shape_of(time)
+    if arithmetic or shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    filters, places = map(int, shape)
+    older = slice_along(reshape(memory, [-1, filters, places]), 1, None, 2)
+    kept = apply("Concat", older, reshape(x @ transpose(feature, (1, 0)), [-1, filters, 1]), axis=2)
+    total = reduce("ReduceSum", reshape(kept * time, [-1, filters // rank, rank * places]), [2], keepdims=False)
+    return total if bias is None else total + bias, reshape(kept, [-1, filters * places])

@@ -198,7 +198,6 @@ def test_what_has_no_form_is_known() -> None:
         "IntegerLSTM",
         "IntegerSVDF",
         "BasicLSTM",
-        "SVDF",
         "Unique",
         "NonMaxSuppression",
         "SelectBoxes",

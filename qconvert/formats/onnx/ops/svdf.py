@@ -1,16 +1,18 @@
-"""TFLite's SVDF of float data: a product with the data, and one with the last values of that, which are a state."""
+"""TFLite's SVDF: a product with the data, which are rounded to integers, and one with the last values of that, which are a state."""
 
 from __future__ import annotations
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_rows
-from qconvert.formats.onnx.values import Place, Value, axes, place_of
+from qconvert.formats.onnx.values import Value, axes, place_of
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
+from qconvert.rewriting.lowering import conditions
 
 _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 
 
+@conditions(lambda op, scope: "" if is_dynamic(op) else "has no SVDF")
 def write_svdf(op: Op, b: Builder) -> None:
     """The memory is shifted by one place; each unit is the sum over the places of its filters."""
     at, rank = place_of(op, b), int(op["rank"])
@@ -18,25 +20,18 @@ def write_svdf(op: Op, b: Builder) -> None:
     if shape is None:
         raise b.unsupported_error(op, "weights with dynamic dimensions", rule="dynamic-dimension")
     filters, places = shape
-    kept, moved = shift_memory(at.floats(op.inputs[_MEMORY]), _filter_products(op, at), (filters, places))
+    weights = b.tensor(op.inputs[_FEATURE])
+    if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
+        raise b.unsupported_error(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
+    steps, scale = rounded_rows(at.floats(op.inputs[_DATA]), str(op["arithmetic"]))
+    sums = product(steps, at.stored(weights.name, "int8").transpose(1, 0), exact=is_sum_exact(weights.data))
+    newest = sums * (scale * weights.quantization.scale.reshape(()))
+    kept, moved = shift_memory(at.floats(op.inputs[_MEMORY]), newest, (filters, places))
     total = unit_sums(kept * at.floats(op.inputs[_TIME]), (filters // rank, rank * places))
     if op.has(_BIAS):
         total = total + at.floats(op.inputs[_BIAS])
     b.finish(op, total.name)
     b.rename(moved.name, op.outputs[1])
-
-
-def _filter_products(op: Op, at: Place) -> Value:
-    """What each filter makes of the data."""
-    data = at.floats(op.inputs[_DATA])
-    if not is_dynamic(op):
-        return data @ at.floats(op.inputs[_FEATURE]).transpose(1, 0)
-    weights = at.b.tensor(op.inputs[_FEATURE])
-    if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
-        raise at.b.unsupported_error(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
-    steps, scale = rounded_rows(data, str(op["arithmetic"]))
-    sums = product(steps, at.stored(weights.name, "int8").transpose(1, 0), exact=is_sum_exact(weights.data))
-    return sums * (scale * weights.quantization.scale.reshape(()))
 
 
 def shift_memory(memory: Value, newest: Value, sizes: tuple[int, int]) -> tuple[Value, Value]:
