@@ -353,7 +353,16 @@ class Builder(OperatorWriting):
         known = signature(op.kind, "", self.opset)
         return {} if known is None else {name: op[name] for name in kind_of(op).attributes if name in known.attributes}
 
-    def compute(self, op: Op, values: Sequence[str] | None = None, op_type: str = "", *, domain: str = "", **attributes: Any) -> None:
+    def compute(
+        self,
+        op: Op,
+        values: Sequence[str] | None = None,
+        op_type: str = "",
+        *,
+        domain: str = "",
+        in_float64: bool = False,
+        **attributes: Any,
+    ) -> None:
         """Writes an operator as one node of float values, and ends it.
 
         Args:
@@ -361,20 +370,17 @@ class Builder(OperatorWriting):
             values: that the node takes; by default the float values of all inputs.
             op_type: of the node; by default the kind's name.
             domain: of the node.
+            in_float64: whether the node computes float32 values in float64, which onnxruntime fuses to no integer kernel.
             attributes: of the node; those of own_attributes() too, where it has the kind's name.
         """
         hint = f"{op.outputs[0]}/real_result"
         operands = self.float_values(op) if values is None else values
         if not op_type:
             attributes = self.own_attributes(op) | attributes
-        self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
-
-    def compute_in_float64(self, op: Op, values: Sequence[str]) -> None:
-        """Writes an operator of float32 values as one node of its kind's name in float64, which onnxruntime fuses to no integer kernel."""
-        hint = f"{op.outputs[0]}/real_result"
-        wide = [self.cast(name, "float64") for name in values]
-        result = self.node(op.kind, wide, hint=f"{hint}/float64", **self.own_attributes(op))
-        self.finish(op, self.cast(result[0], "float32", hint=hint))
+        if in_float64:
+            operands = [self.cast(name, "float64") for name in operands]
+        result = self.node(op_type or op.kind, operands, hint=f"{hint}/float64" if in_float64 else hint, domain=domain, **attributes)[0]
+        self.finish(op, self.cast(result, "float32", hint=hint) if in_float64 else result)
 
     def compute_stored(self, op: Op, **attributes: Any) -> None:
         """Writes an operator as one node of its kind's name on stored values. Attributes: see compute()."""
@@ -412,7 +418,7 @@ class Builder(OperatorWriting):
     def clip_stored(self, value: str, tensor: Tensor, lowest: int, highest: int) -> None:
         """Adds a Clip of stored integers, which becomes `tensor`."""
         dtype = "int32" if tensor.dtype in _NO_CLIP else tensor.dtype
-        limits = [self.const(np.array(limit, dtype), f"{tensor.name}/{word}") for word, limit in (("lowest", lowest), ("highest", highest))]
+        limits = self._limits(tensor, (lowest, highest), dtype)
         if dtype == tensor.dtype:
             self.node("Clip", [value, *limits], [tensor.name])
             return
@@ -426,11 +432,14 @@ class Builder(OperatorWriting):
             return value
         if bounds == (0.0, None) and "float" in dtype:
             return self.node("Relu", [value], hint=f"{tensor.name}/clipped")[0]
-        limits = [
+        return self.node("Clip", [value, *self._limits(tensor, bounds, dtype)], hint=f"{tensor.name}/clipped")[0]
+
+    def _limits(self, tensor: Tensor, bounds: tuple[float | None, float | None], dtype: str) -> list[str]:
+        """The bounds of a Clip that gives `tensor`, as constants; "" for none."""
+        return [
             "" if limit is None else self.const(np.array(limit, numpy_dtype(dtype)), f"{tensor.name}/{word}")
             for word, limit in zip(("lowest", "highest"), bounds, strict=True)
         ]
-        return self.node("Clip", [value, *limits], hint=f"{tensor.name}/clipped")[0]
 
     def rename(self, value: str, name: str) -> None:
         """Makes `value` be called `name`: renames the output that makes it, or adds an Identity if it is another tensor of the graph."""

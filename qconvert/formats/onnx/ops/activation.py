@@ -94,7 +94,7 @@ def write_softmax(op: Op, b: Builder) -> None:
     if op["arithmetic"] and distribution(b.graph, op):
         _write_tflite_softmax(op, b, b.tensor(op.inputs[0]), b.tensor(op.outputs[0]))
         return
-    (b.compute_in_float64 if b.kernel_fault(op) else b.compute)(op, b.float_values(op))
+    b.compute(op, in_float64=bool(b.kernel_fault(op)))
 
 
 def read_clip(r: Reading) -> None:

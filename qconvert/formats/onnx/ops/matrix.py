@@ -41,7 +41,7 @@ def write_matmul(op: Op, b: Builder) -> None:
             operands.append(b.float_value(name))
         else:
             operands.append(value if quantization is None else b.dequantize(value, b.tensor(name).dtype, quantization))
-    (b.compute_in_float64 if b.kernel_fault(op) else b.compute)(op, operands)
+    b.compute(op, operands, in_float64=bool(b.kernel_fault(op)))
 
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
