@@ -155,9 +155,8 @@ def write_gather(op: Op, b: Builder) -> str:
         return "GatherBlockQuantized gives float32 or float16, of blocks of 16, 32, 64 and so on"
     quantization, data, bits = _without_signs(quantization, weights.data, weights.dtype)
     packed, scale, zero_point = _packed_tables(b, weights.name, pack_bits(data, bits), quantization, bits, real_type)
-    sizes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
     inputs = [packed, b.stored_value(op.inputs[1]), scale, zero_point]
-    b.compute(op, inputs, "GatherBlockQuantized", domain=CONTRIB, **sizes)
+    b.compute(op, inputs, "GatherBlockQuantized", domain=CONTRIB, bits=bits, block_size=block, gather_axis=0, quantize_axis=1)
     return ""
 
 
