@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.files import release_pages
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
 from qconvert.operators import integer_weights, is_dynamic
@@ -42,6 +43,7 @@ def run(graph: Graph, target: Target) -> PassResult:
         elif weights.dtype == "uint8" and safe:
             changed.append((use, shift_to_dtype(weights, "int8")))
             signed += 1
+        release_pages(weights.data)  # else the model is in memory as a file and once more as stored now
     rewriter = Rewriter(graph)
     recurrent = _recurrent(rewriter, target.kernels.max_pair_sum) if target.kernels.max_pair_sum else set()
     graph = rewriter.finish()

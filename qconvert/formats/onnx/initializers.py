@@ -7,16 +7,16 @@ import mmap
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from qconvert.arithmetic.storage import contiguous
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import copy_mapped, map_file, named_by_content, release_pages
-from qconvert.formats.onnx.wire import OWN_FILE
+from qconvert.formats.onnx.wire import OWN_FILE, encode_varint
 from qconvert.graph import Array, canonical_dtype
 
 #: Canonical dtype -> number in onnx.TensorProto.DataType.
@@ -31,6 +31,9 @@ DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: Total size of the constants above which they leave the model's file, and the size of one that stays in it even then.
 EXTERNAL_ABOVE, INLINE_UP_TO = 2**30, 1024
+_LARGEST_FILE = 2**31 - 1
+#: Tags of fields (onnx.proto): ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
+_GRAPH, _INITIALIZER, _RAW_DATA = 7 << 3 | 2, 5 << 3 | 2, 9 << 3 | 2
 #: How much of a constant is in memory at a time.
 _PIECE = 32 * 2**20
 #: A page, so that a runtime can map a large constant by itself; and a cache line.
@@ -42,19 +45,20 @@ def inline(constants: Mapping[str, Array]) -> Iterator[Any]:
     return (_inline(name, data) for name, data in constants.items())
 
 
-def store(constants: Mapping[str, Array], model: Path, *, external: bool = False) -> Iterable[Any]:
-    """TensorProtos of the constants: inline, or in a file next to the model if they are more than 1 GiB.
+def store(constants: Mapping[str, Array], model: Path, deferred: dict[str, Array], *, external: bool = False) -> list[Any]:
+    """TensorProtos of the constants. Those of large ones hold no data: these go to a file next to the model if the constants are more than
+    1 GiB, and otherwise are left to write_model().
 
     Args:
         constants: arrays of canonical dtypes by name.
         model: the file that the model is about to be written to. The name of the file next to it is made of its name and the constants.
+        deferred: gets the constants that are left to write_model().
         external: whether constants above 1 KiB go to a file however large they are together.
     """
-    if not external and sum(byte_count(data) for data in constants.values()) <= EXTERNAL_ABOVE:
-        return inline(constants)
-    large = {name for name, data in constants.items() if data.dtype != object and byte_count(data) > INLINE_UP_TO}
-    if not large:
-        return inline(constants)
+    large = {name: data for name, data in constants.items() if data.dtype != object and byte_count(data) > INLINE_UP_TO}
+    if not large or (not external and sum(map(byte_count, constants.values())) <= EXTERNAL_ABOVE):
+        deferred.update(large)
+        return [_tensor(name, data) if name in large else _inline(name, data) for name, data in constants.items()]
     unnamed = model.with_name("constants")
     with unnamed.open("wb") as stream:
         tensors = [_external(name, data, stream) if name in large else _inline(name, data) for name, data in constants.items()]
@@ -63,6 +67,43 @@ def store(constants: Mapping[str, Array], model: Path, *, external: bool = False
         if tensor.data_location == tensor.EXTERNAL:
             tensor.external_data.add(key="location", value=location)
     return tensors
+
+
+def write_model(model: Any, deferred: Mapping[str, Array], path: Path) -> None:
+    """Write a ModelProto to a file, one constant after the other: protobuf would hold all of them three times.
+
+    Args:
+        model: loses its graph.
+        deferred: data of initializers of its main graph that hold none, by name.
+        path: the file; it is overwritten.
+
+    Raises:
+        QConvertError: the file would be above 2 GB.
+    """
+    graph = model.graph
+    parts: list[tuple[bytes, Array | None]] = []
+    size = 0
+    for tensor in graph.initializer:
+        data = deferred.get(tensor.name)
+        head, length = tensor.SerializeToString(), 0
+        if data is not None:
+            length = byte_count(data)
+            head += encode_varint(_RAW_DATA) + encode_varint(length)
+        head = encode_varint(_INITIALIZER) + encode_varint(len(head) + length) + head
+        parts.append((head, data))
+        size += len(head) + length
+    del graph.initializer[:]
+    nodes = graph.SerializeToString()
+    model.ClearField("graph")
+    start = model.SerializeToString() + encode_varint(_GRAPH) + encode_varint(len(nodes) + size) + nodes
+    if len(start) + size > _LARGEST_FILE:
+        raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
+    with path.open("wb") as stream:
+        stream.write(start)
+        for head, data in parts:
+            stream.write(head)
+            if data is not None:
+                _write_data(data, stream)
 
 
 def byte_count(data: Array) -> int:
@@ -87,7 +128,6 @@ def _inline(name: str, data: Array) -> Any:
         tensor.string_data.extend(item if isinstance(item, bytes) else str(item).encode() for item in data.reshape(-1))
     else:
         tensor.raw_data = _pack_elements(data).tobytes()
-        release_pages(data)
     return tensor
 
 
@@ -100,9 +140,15 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
     tensor.data_location = tensor.EXTERNAL
     for key, value in (("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
+    _write_data(data, stream)
+    return tensor
+
+
+def _write_data(data: Array, stream: BinaryIO) -> None:
+    """Append the bytes of a constant to a file, and give back the memory of those that are a view on another file."""
     if _bits(data) >= 8 and copy_mapped(data, stream):
         release_pages(data)
-        return tensor
+        return
     step = _PIECE // data.dtype.itemsize
     flat = contiguous(data).reshape(-1)  # a transposed view is copied here, one constant at a time
     for start in range(0, flat.size, step):
@@ -111,7 +157,6 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
         release_pages(piece)
     if not data.flags.c_contiguous:
         release_pages(data)
-    return tensor
 
 
 def _pack_elements(data: Array) -> Array:

@@ -108,7 +108,7 @@ class _Scanner:
                     self.edits.append((0, 0, b""))
                     grown = self.message(kind, position, following, depth + 1)
                     if len(self.edits) > slot + 1:
-                        written = _varint(length + grown)
+                        written = encode_varint(length + grown)
                         self.edits[slot] = (length_at, position, written)
                         growth += grown + len(written) - (position - length_at)
                     else:
@@ -155,7 +155,8 @@ def _damaged_error(position: int) -> InvalidModelError:
     return InvalidModelError(f"this is not an ONNX file, or it is cut off or damaged (byte {position})", rule="not-this-format")
 
 
-def _varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
+    """Return a number in base 128, lowest digits first, as protobuf writes tags and lengths."""
     digits = bytearray()
     while value > 127:
         digits.append(value & 127 | 128)

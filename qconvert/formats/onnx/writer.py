@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arithmetic import ADDITIONS
-from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.builder import Builder, qdq_opset
 from qconvert.formats.onnx.graph_writing import Forms, graph_proto, used_nodes, write_ops
-from qconvert.formats.onnx.initializers import inline, store
+from qconvert.formats.onnx.initializers import inline, store, write_model
 from qconvert.formats.onnx.local_functions import make_region_functions
 from qconvert.formats.onnx.model import all_nodes
 from qconvert.formats.onnx.noted_operators import relabelled_notes
@@ -42,7 +42,6 @@ from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 26
-_LARGEST_FILE = 2**31 - 1
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
 _NO_CHOICE = ("weights_by_cpu", "")
@@ -69,19 +68,17 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
         UnsupportedError: operators that no plugin writes; all are listed.
     """
-    storage = partial(store, model=path, external=bool(options.get("external_data")))
+    deferred: dict[str, Array] = {}
+    storage = partial(store, model=path, deferred=deferred, external=bool(options.get("external_data")))
     kept: Counter[tuple[str, str]] = Counter()
     form = str(options.get("form") or "qdq")
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
                   str(options.get("numerics") or "exact"), bool(options.get("guards", True)),
                   bool(options.get("weights_by_cpu")))  # fmt: skip
-    data = model.SerializeToString()
-    if len(data) > _LARGEST_FILE:
-        raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
-    path.write_bytes(data)
+    locations = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
+    write_model(model, deferred, path)
     notes = [text for key, text in _REMARKS.items() if kept.pop(key, 0)]
     notes += [f"{count} {kind} {'stays' if count == 1 else 'stay'} in QDQ form: {reason}" for (kind, reason), count in sorted(kept.items())]
-    locations = {entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"}
     return (*notes, *(f"the constants are in {name}, which belongs to the model" for name in sorted(locations)))
 
 

@@ -68,7 +68,7 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
         "page": GENERATOR.integers(0, 255, 70_000).astype(np.uint8),
         "next": GENERATOR.integers(0, 255, 2000).astype(np.uint8),
     }
-    tensors = {item.name: item for item in initializers.store(constants, tmp_path / "model", external=True)}
+    tensors = {item.name: item for item in initializers.store(constants, tmp_path / "model", {}, external=True)}
     assert tensors["small"].raw_data == bytes(1024)
     entries = {name: {item.key: item.value for item in tensor.external_data} for name, tensor in tensors.items()}
     assert [int(entries[name]["offset"]) for name in ("odd", "page", "next")] == [0, 4096, 4096 + 70_016]
@@ -79,10 +79,22 @@ def test_small_constants_stay_and_large_ones_start_at_pages(tmp_path: Path) -> N
         assert data[start : start + length] == constants[name].tobytes()
 
 
+def test_deferred_constants_are_written_as_inline_ones(tmp_path: Path) -> None:
+    wide = GENERATOR.integers(-8, 8, (64, 65)).astype(numpy_dtype("int4"))
+    constants: dict[str, Array] = {"small": np.zeros(3, np.float32), "turned": WEIGHT.T, "packed": wide, "last": WEIGHT}
+    deferred: dict[str, Array] = {}
+    models = []
+    for tensors in (initializers.inline(constants), initializers.store(constants, tmp_path / "model", deferred)):
+        models.append(helper.make_model(helper.make_graph([], "g", [], [], list(tensors))))
+    assert deferred.keys() == {"turned", "packed", "last"}
+    initializers.write_model(models[1], deferred, tmp_path / "model.onnx")
+    assert onnx.load(tmp_path / "model.onnx") == models[0]
+
+
 def test_only_a_gibibyte_leaves_the_model_by_itself(tmp_path: Path) -> None:
     one = np.broadcast_to(np.zeros(1, np.int8), (2**30,))  # no memory after it
     assert initializers.byte_count(one) == initializers.EXTERNAL_ABOVE
-    initializers.store({"c": WEIGHT}, tmp_path / "model")
+    initializers.store({"c": WEIGHT}, tmp_path / "model", {})
     assert names(tmp_path) == []
 
 
@@ -93,7 +105,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
     kind = numpy_dtype(dtype)
     table = np.arange(2 ** (8 // per_byte)) - (2 ** (8 // per_byte - 1) if dtype.startswith("int") else 0)
     values = codes.view(kind) if dtype == "float4e2m1" else table[codes].astype(kind)
-    (tensor,) = initializers.store({"c": values}, tmp_path / "model", external=external)
+    (tensor,) = initializers.store({"c": values}, tmp_path / "model", {}, external=True) if external else initializers.inline({"c": values})
     if external:
         onnx.external_data_helper.load_external_data_for_tensor(tensor, str(tmp_path))
     assert len(tensor.raw_data) == -(-8191 // per_byte)
@@ -102,7 +114,7 @@ def test_packed_constants(dtype: str, per_byte: int, external: bool, tmp_path: P
 
 def test_strings_and_empty_constants_stay_inline(tmp_path: Path) -> None:
     constants = {"s": np.array(["a", "β"] * 1000, object), "e": np.zeros((0, 4), np.float32)}
-    strings, empty = initializers.store(constants, tmp_path / "model", external=True)
+    strings, empty = initializers.store(constants, tmp_path / "model", {}, external=True)
     assert strings.string_data[:2] == [b"a", "β".encode()]
     assert numpy_helper.to_array(empty).shape == (0, 4)
 
@@ -115,7 +127,7 @@ def test_a_mapped_constant_passes_without_staying_in_memory(tmp_path: Path) -> N
     data.max()
     before = resident(tmp_path / "source")
     assert before > size * 0.9
-    initializers.store({"c": data}, tmp_path / "model", external=True)
+    initializers.store({"c": data}, tmp_path / "model", {}, external=True)
     assert resident(tmp_path / "source") < size * 0.01
     (written,) = tmp_path.glob("model.*.data")
     assert written.read_bytes() == data.tobytes()
