@@ -82,10 +82,11 @@ def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> N
     found = table.then("Gather", stored.reduce("ReduceMax", axis) - stored)
     total = found.then("CumSum", np.array(axis, np.int64)).then("Gather", axes(-1), axis=axis)
     # Both sides are doubled, since onnxruntime makes x / y of x * (1 / y), which rounds once (DivMulFusion).
-    shares = found * (2 / (total * (2 * result.quantization.scale[0])))
+    step = result.quantization.scale[0]
+    inverse = np.float32(1 / step) / total if np.frexp(step)[0] == 0.5 else 2 / (total * (2 * step))
     below_half = np.nextafter(np.float32(0.5), np.float32(0))  # half takes 0.49999997 up too
-    steps, point = (shares + below_half).floor(), result.quantization.point
-    store_steps(op, steps + point if point else steps)
+    steps, point = found * inverse + below_half, result.quantization.point
+    store_steps(op, steps.floor() + point if point else steps)  # a cast of positive values takes the floor
 
 
 @conditions(lambda op, scope: "" if op["beta"] == 1 or op["arithmetic"] else "Softmax has no beta")

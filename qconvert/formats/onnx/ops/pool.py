@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import read_window, window
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
+from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import place_of
-from qconvert.graph import Op, Quantization
+from qconvert.graph import Op, Quantization, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.onnxruntime import covers_all
 
@@ -37,56 +39,46 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
 
 
+#: By what the divisor n of an average is smaller, which moves averages up to 255 by less than half of 1/n, and ties by more than the two
+#: roundings of float32 do; up to which n this holds.
+_SHARE, _LARGEST_WINDOW = 2.0**-9, 2**13
+
+
 def may_tie(op: Op, b: Builder) -> bool:
     """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     same = data.is_quantized and data.shares_quantization(result) and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
+    count = math.prod(op["kernel_shape"])
     return (
         b.is_exact
         and op["arithmetic"] in ("ties_up", "ties_away")
         and same
         and unpadded
         and known
-        and math.prod(op["kernel_shape"]) % 2 == 0
+        and count % 2 == 0
+        and count <= _LARGEST_WINDOW
     )
 
 
 def _tied_average(op: Op, b: Builder) -> None:
-    """The average as a depthwise Conv with weights 2 of scale 1/(2n) and a bias of 1 or -1, which decides ties alone.
+    """The average as a depthwise Conv that sums stored integers, and a QuantizeLinear that divides the sum by slightly less than their
+    number: ties are then away from the zero point, and other averages, which are 1/n off a tie at least, stay on their side.
 
-    The sum is doubled and shifted by one: a tie is then half a step of 1/n off it, and all else stays on its side. The result is exact.
-    Ties away from the stored zero of a signed type are ties up above it and ties down below it.
+    Ties up are those away from the lowest integer. All values are whole, so that the division alone rounds.
     """
-    tensor = b.tensor(op.outputs[0])
-    if op["arithmetic"] == "ties_up":
-        _averaging_conv(op, b, 1, tensor.name)
-        return
-    at = place_of(op, b)
-    up, down = (
-        at.value(_averaging_conv(op, b, bias, b.name(f"{tensor.name}/{word}")), tensor.dtype)
-        for bias, word in ((1, "ties_up"), (-1, "ties_down"))
-    )
-    wide, is_unsigned = up.cast("int32"), tensor.dtype == "uint8"
-    above = wide > (128 if is_unsigned else 0)
-    # onnxruntime has Where for uint8, not for int8.
-    (above.where(up, down) if is_unsigned else above.where(wide, down.cast("int32"))).finish(tensor.name)
-
-
-def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    assert data.quantization is not None and data.shape is not None
+    data, name = b.tensor(op.inputs[0]), op.outputs[0]
+    lowest, highest = integer_range(data.dtype)
+    point = lowest if op["arithmetic"] == "ties_up" else (lowest + highest + 1) // 2
+    assert data.shape is not None
     channels, kernel = int(data.shape[1]), list(op["kernel_shape"])
-    scale = np.float32(1 / (2 * math.prod(kernel)))
-    weights = b.const(np.full((channels, 1, *kernel), 2, np.int8), f"{output}/weights")
-    real_weights = b.dequantize(weights, "int8", Quantization.per_tensor(float(scale)))
-    offset = b.const(np.full(channels, bias, np.int32), f"{output}/tie_bias")
-    real_offset = b.dequantize(offset, "int32", Quantization.per_tensor(float(data.quantization.scale[0] * scale)))
-    operands = [b.float_value(op.inputs[0]), real_weights, real_offset]
-    value = b.node("Conv", operands, hint=f"{output}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
-    b.quantize(value[0], result, output)
-    return output
+    ones = b.const(np.ones((channels, 1, *kernel), np.int8), f"{name}/weights")
+    operands = [dequantize_with_scale(b, data, 1.0, point), b.dequantize(ones, "int8", Quantization.per_tensor(1.0))]
+    total = b.node("Conv", operands, hint=f"{name}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
+    divisor = Quantization.per_tensor(math.prod(kernel) - _SHARE, point)
+    b.quantize(total[0], replace(data, quantization=divisor), f"{name}/whole")
+    b.cast(f"{name}/whole", data.dtype, name)
 
 
 def read_max_pool(r: Reading) -> None:
