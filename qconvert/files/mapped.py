@@ -167,7 +167,9 @@ def _digits(item: Path, model: Path) -> str:
 
 
 def _data_files(model: Path) -> list[Path]:
-    return [item for item in sorted(model.parent.iterdir()) if _digits(item, model) and item.is_file() and not item.is_symlink()]
+    stem = _stem(model.name)
+    called = [model.parent / name for name in sorted(os.listdir(model.parent)) if name.startswith(stem)]
+    return [item for item in called if _digits(item, model) and item.is_file() and not item.is_symlink()]
 
 
 def _digest(data: Path) -> str:

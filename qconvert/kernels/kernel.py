@@ -273,7 +273,7 @@ class Kernels:
         """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
         return ((kind, types) for kind in self._rows_by_kind if (types := self._types_of_kind(kind)) is not None)
 
-    @property
+    @cached_property
     def known(self) -> bool:
         """Whether the rows say which operators run on integers; else all quantized ones are taken to do so."""
         return bool(self.missing) or not any(row.runs == "integers" and not row.kinds for row in self.rows)
