@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qconvert.checkpoints.safetensors import find_checkpoint
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.conversion.saving import save
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
@@ -86,7 +85,12 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         QConvertError: the graph is not valid, or no format with a runtime holds it.
     """
     if isinstance(model, str | Path):
-        yield find_checkpoint(Path(model))
+        path = Path(model)
+        if path.is_dir():
+            from qconvert.checkpoints.safetensors import find_checkpoint
+
+            path = find_checkpoint(path)
+        yield path
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(

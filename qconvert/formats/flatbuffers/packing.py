@@ -5,7 +5,7 @@ A FlatBuffer is built from its end: what is referred to is written before what r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from struct import Struct
 from typing import Any
@@ -25,7 +25,12 @@ class TooLargeError(Exception):
 
 
 def pack_model(model: TableObject, identifier: bytes = b"") -> bytes:
-    """The file of a model.
+    """The file of a model; see pack_parts()."""
+    return b"".join(pack_parts(model, identifier))
+
+
+def pack_parts(model: TableObject, identifier: bytes = b"") -> Iterator[bytes | memoryview]:
+    """The file of a model in parts, so that its constants need not be in memory once more.
 
     Args:
         model: an object of a schema's class.
@@ -39,7 +44,7 @@ def pack_model(model: TableObject, identifier: bytes = b"") -> bytes:
     packer.align(packer.alignment, 4 + len(identifier))
     packer.add(identifier)
     packer.add(_U32(packer.size + 4 - place))
-    return b"".join(reversed(packer.parts))
+    return reversed(packer.parts)
 
 
 @cache
@@ -60,13 +65,13 @@ class _Packer:
     """
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
         self.size = 0
         self.alignment = 1
         self._vtables: dict[bytes, int] = {}
 
-    def add(self, part: bytes) -> None:
-        """Prepends bytes."""
+    def add(self, part: bytes | memoryview) -> None:
+        """Prepends bytes; a view is one of bytes."""
         self.parts.append(part)
         self.size += len(part)
         if self.size > LARGEST:
@@ -131,7 +136,7 @@ class _Packer:
         return self.size
 
     def _vector(self, values: Any, field: Field) -> int:
-        data = values if isinstance(values, bytes) else np.asarray(values, f"<{SCALARS[field.detail]}").tobytes()
+        data = values if isinstance(values, bytes | memoryview) else np.asarray(values, f"<{SCALARS[field.detail]}").tobytes()
         count = len(values)
         self.align(4, len(data))
         self.align(field.alignment, len(data))

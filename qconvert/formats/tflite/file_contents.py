@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import map_file
@@ -132,17 +132,15 @@ def read_files(data: mmap.mmap | bytes) -> dict[str, str]:
         return {}  # the model itself does not depend on what follows it
 
 
-def with_files(packed: bytes, metadata: Mapping[str, str]) -> bytes:
-    """The FlatBuffer with an archive of the metadata's files after it; itself if there are none."""
+def append_files(stream: BinaryIO, metadata: Mapping[str, str]) -> None:
+    """Append an archive of the metadata's files to a FlatBuffer; nothing if there are none."""
     files = {key.removeprefix(SOURCE_FILES): bytes_of(text) for key, text in metadata.items() if key.startswith(SOURCE_FILES)}
     if not any(content is not None for content in files.values()):
-        return packed
-    result = io.BytesIO(packed)
-    with zipfile.ZipFile(result, "a") as archive:
+        return
+    with zipfile.ZipFile(stream, "a") as archive:
         for name, content in files.items():
             if content is not None:
                 archive.writestr(zipfile.ZipInfo(name), content)  # its date is fixed, so equal graphs give equal files
-    return result.getvalue()
 
 
 class ListedOperator(NamedTuple):

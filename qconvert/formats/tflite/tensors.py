@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import contiguous, pack_bits, unpack_bits
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.files import release_pages
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
@@ -305,10 +306,13 @@ def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
     return raw
 
 
-def constant_bytes(data: Array, dtype: str) -> bytes:
+def constant_bytes(data: Array, dtype: str) -> bytes | memoryview:
     """The bytes of a constant in a file, types below 8 bits packed with the first value in the lowest bits."""
     if dtype not in PACKED_BITS:
-        return contiguous(data).tobytes()
+        found = contiguous(data)
+        if found is not data:
+            release_pages(data)  # of which there is a copy now
+        return found.reshape(-1).view(np.uint8).data
     bits = PACKED_BITS[dtype]
     return pack_bits(data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes()
 

@@ -6,19 +6,20 @@ The file is built of the objects of schema.py, which formats/flatbuffers packs.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_model
+from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_parts
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.file_contents import bytes_of, with_files
+from qconvert.formats.tflite.file_contents import append_files, bytes_of
 from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, constant_bytes
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
@@ -60,7 +61,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         UnsupportedError: operators that no plugin writes; all are listed.
         QConvertError: the file would be above 2 GB.
     """
-    path.write_bytes(build(graph, dict(options.get("provenance") or {})))
+    with path.open("w+b") as stream:
+        _write_model(graph, dict(options.get("provenance") or {}), stream)
     return _dynamic_inputs(graph)
 
 
@@ -79,6 +81,12 @@ def _dynamic_inputs(graph: Graph) -> tuple[str, ...]:
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
     """The .tflite file of `graph`; see write()."""
+    stream = io.BytesIO()
+    _write_model(graph, provenance, stream)
+    return stream.getvalue()
+
+
+def _write_model(graph: Graph, provenance: Mapping[str, str], stream: BinaryIO) -> None:
     size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
     if size > LARGEST:
         raise QConvertError(
@@ -94,7 +102,8 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
         for name in writing.graph.outputs:
             writing.use(name)
         writing.prune()
-    return with_files(_File(found.writing, found.functions).pack(provenance), graph.metadata)
+    stream.writelines(_File(found.writing, found.functions).pack(provenance))
+    append_files(stream, graph.metadata)
 
 
 class _File:
@@ -118,7 +127,7 @@ class _File:
         self._variables: set[str] = set()
         self._scales: list[Any] = []  # tensors after the others, which hold scales of blocks
 
-    def pack(self, provenance: Mapping[str, str]) -> bytes:
+    def pack(self, provenance: Mapping[str, str]) -> Iterator[bytes | memoryview]:
         first = [] if self._initial is None else [self._subgraph(self._initial)]
         others = [*first, *map(self._subgraph, self._functions)]
         model = schema.ModelT(
@@ -131,7 +140,7 @@ class _File:
             buffers=self._buffers,
         )
         try:
-            return pack_model(model, _IDENTIFIER)
+            return pack_parts(model, _IDENTIFIER)
         except TooLargeError as error:
             raise QConvertError(
                 "the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name, rule="file-too-large"
@@ -186,7 +195,7 @@ class _File:
             details=schema.BlockwiseQuantizationT(scales=number, zeroPoints=-1, blockSize=quantization.block_size),
         )
 
-    def _buffer(self, data: bytes) -> int:
+    def _buffer(self, data: bytes | memoryview) -> int:
         """The number of a buffer with these bytes; equal ones are stored once."""
         key = hashlib.sha256(data).digest()
         if key not in self._known:
