@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,7 +87,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
     """
     if isinstance(model, str | Path):
         path = Path(model)
-        if path.is_dir():
+        if os.path.isdir(path):  # which says no to a name that no system takes
             from qconvert.checkpoints.safetensors import find_checkpoint
 
             path = find_checkpoint(path)
