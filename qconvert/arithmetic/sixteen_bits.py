@@ -29,24 +29,24 @@ PAIR_BITS, BYTE_PAIR_BITS = 15, 20
 
 
 def pair_factors(
-    kind: str, inputs: tuple[Quantization, Quantization], output: Quantization, bits: int = PAIR_BITS
+    sign: int, inputs: tuple[Quantization, Quantization], output: Quantization, bits: int = PAIR_BITS
 ) -> tuple[float, float, float]:
     """The real multipliers of both operands and of their sum, difference or product in tflite_pair().
 
     Args:
-        kind: Add, Sub or Mul.
+        sign: 1 of a sum, -1 of a difference, 0 of a product.
         inputs, output: quantizations.
         bits: by which the kernel shifts the operands of a sum to the left.
     """
     first, second = (item.step for item in inputs)
-    if kind == "Mul":
+    if not sign:
         return 1.0, 1.0, float(effective_scale(inputs[0].scale[0], inputs[1].scale[0], output.scale[0], "float32"))
     common = 2 * max(first, second)
     return first / common, second / common, common / (2.0**bits * output.step)
 
 
 def tflite_pair(
-    kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str = "int16", *, plain: bool = False
+    sign: int, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str = "int16", *, plain: bool = False
 ) -> Array:
     """ADD, SUB and MUL of TFLite's own kernels: operands of sums are brought to a quantization of 2**-15, of 8-bit data 2**-20, the result
     to its own, each with two roundings.
@@ -54,19 +54,19 @@ def tflite_pair(
     Operands of an ADD of int16 that have one shape are rounded once by the optimized kernel (measured, LiteRT 2.3).
 
     Args:
-        kind: Add, Sub or Mul.
+        sign: 1 of ADD, -1 of SUB, 0 of MUL.
         a, b: stored integers.
         inputs, output: quantizations, per tensor.
         dtype: of all three.
         plain: whether the kernel is the reference one.
     """
     bits = PAIR_BITS if dtype == "int16" else BYTE_PAIR_BITS
-    *factors, last = pair_factors(kind, inputs, output, bits)
+    *factors, last = pair_factors(sign, inputs, output, bits)
     x, y = (np.asarray(stored, np.int64) - item.zero_point[0] for stored, item in zip((a, b), inputs, strict=True))
-    if kind != "Mul":
-        is_once = not plain and dtype == "int16" and kind == "Add" and x.shape == y.shape
+    if sign:
+        is_once = not plain and dtype == "int16" and sign > 0 and x.shape == y.shape
         x, y = ((rescale_once if is_once else rescale_twice)(steps << bits, factor) for steps, factor in zip((x, y), factors, strict=True))
-    total = x * y if kind == "Mul" else x - y if kind == "Sub" else x + y
+    total = x + sign * y if sign else x * y
     return saturate(rescale_twice(total, last) + output.zero_point[0], dtype)
 
 

@@ -185,7 +185,7 @@ class _Planner:
 
     def _has_one_quantization(self, op: Op, sides: str) -> bool:
         types = _EITHER if self.dtype in _EITHER else (self.dtype,)
-        return any(item.kernels.one_quantization(op.kind, dtype) == sides for item in self.targets for dtype in types)
+        return any(item.kernels.one_quantization(op, dtype) == sides for item in self.targets for dtype in types)
 
     def _carries(self, op: Op, names: set[str]) -> bool:
         """Whether the results of an operator hold nothing beyond the range of data that are in the group."""
@@ -212,7 +212,7 @@ class _Planner:
         if op is None:
             return None
         for item in self.targets:
-            found = item.kernels.fixed_qparams(op.kind, self.dtype)
+            found = item.kernels.fixed_qparams(op, self.dtype)
             if found is not None:
                 return QParams(self.dtype, Quantization.per_tensor(*found))
         return None

@@ -13,7 +13,7 @@ from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate_op, stored_inputs
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.kernels import Kernels
-from qconvert.operators import KINDS, Kind
+from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.properties import Suits
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import infer
@@ -286,18 +286,18 @@ def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels
             attributes={**example.attributes, "data_format": layout},
         )
     scales = _Scales(dtype, rng, example, has_ties=rng.random() < _WITH_TIES)
+    names = tuple("" if operand is None else f"i{place}" for place, operand in enumerate(example.operands))
+    op = Op(kind, names, tuple(f"o{place}" for place in range(example.outputs)), dict(example.attributes), f"{kind} #0")
     tensors: list[Tensor | None] = []
     for place, operand in enumerate(example.operands):
-        tensors.append(_operand(one, place, operand, scales, kernels, tensors))
+        tensors.append(_operand(op, place, operand, scales, kernels, tensors))
     named = [tensor for tensor in tensors if tensor is not None]
-    results = [_result(one, place, example, named, scales, kernels) for place in range(example.outputs)]
-    op = Op(kind, tuple("" if tensor is None else tensor.name for tensor in tensors), tuple(item.name for item in results),
-            dict(example.attributes), f"{kind} #0")  # fmt: skip
+    results = [_result(op, place, named, scales, kernels) for place in range(example.outputs)]
     inputs = tuple(tensor.name for tensor in named if tensor.data is None)
     known = {tensor.name: tensor for tensor in (*named, *results)}
     graph = infer(Graph(f"{kind} of {dtype}", known, (op,), inputs, op.outputs))
-    has_own = one.rounds and kernels.fixed_qparams(kind, dtype) is None and kernels.one_quantization(kind, dtype) != "all"
-    return _with_fitting_results(graph, scales) if has_own and kind != "Quantize" else graph
+    has_own = one.rounds and kernels.fixed_qparams(op, dtype) is None and kernels.one_quantization(op, dtype) != "all"
+    return _with_fitting_results(graph, scales) if has_own and not one.quantizes else graph
 
 
 def random_operands(graph: Graph, kind: str, rng: np.random.Generator) -> dict[str, Array]:
@@ -360,9 +360,10 @@ def _with_channels_last(operand: Operand) -> Operand:
     return (operand[0], *operand[2:], operand[1]) if isinstance(operand, tuple) and len(operand) > 1 else operand
 
 
-def _operand(kind: Kind, place: int, operand: Operand, scales: _Scales, kernels: Kernels, before: Sequence[Tensor | None]) -> Tensor | None:
+def _operand(op: Op, place: int, operand: Operand, scales: _Scales, kernels: Kernels, before: Sequence[Tensor | None]) -> Tensor | None:
     """Return the tensor of an input; random ones are quantized as their role says."""
-    name, role = f"i{place}", kind.role(place)
+    kind = kind_of(op)
+    name, role = op.inputs[place], kind.role(place)
     if operand is None:
         return None
     if isinstance(operand, Fed):
@@ -372,10 +373,10 @@ def _operand(kind: Kind, place: int, operand: Operand, scales: _Scales, kernels:
     data = next((tensor for tensor in before if tensor is not None and kind.role(int(tensor.name[1:])) == "data"), None)
     if role in ("weights", "bias"):
         return _weights(name, operand, data, before[1] if role == "bias" else None, scales)
-    if kind.name == "Quantize" or scales.dtype not in QUANTIZED_TYPES or kind.rule == "plain":
+    if kind.quantizes or scales.dtype not in QUANTIZED_TYPES or kind.rule == "plain":
         values = scales.rng.normal(0, 1, operand).astype(np.float32) if role == "filler" else None
         return Tensor(name, "float32", operand, values)
-    is_equal = data is not None and (kind.rule in ("move", "index") or kernels.one_quantization(kind.name, scales.dtype) != "")
+    is_equal = data is not None and (kind.rule in ("move", "index") or kernels.one_quantization(op, scales.dtype) != "")
     quantization = data.quantization if is_equal and data is not None else scales.of_data()
     codes = np.array(5, numpy_dtype(scales.dtype)) if role == "filler" else None
     return Tensor(name, scales.dtype, operand, codes, quantization)
@@ -398,18 +399,18 @@ def _weights(name: str, shape: tuple[int, ...], data: Tensor | None, weights: Te
     return Tensor(name, wide, shape, bias, Quantization.per_axis(weights.quantization.scale * data.quantization.scale, 0))
 
 
-def _result(kind: Kind, place: int, example: Example, inputs: Sequence[Tensor], scales: _Scales, kernels: Kernels) -> Tensor:
-    name = f"o{place}"
+def _result(op: Op, place: int, inputs: Sequence[Tensor], scales: _Scales, kernels: Kernels) -> Tensor:
+    kind, name = kind_of(op), op.outputs[place]
     data = next((tensor for tensor in inputs if kind.role(int(tensor.name[1:])) in ("data", "factor")), inputs[0])
-    if stated := stated_output_type(kind, example.attributes, place):
+    if stated := stated_output_type(kind, op.attributes, place):
         return Tensor(name, stated, None)
-    if kind.name == "Dequantize" or (kind.rule == "index" and not kind.types):
+    if kind.dequantizes or (kind.rule == "index" and not kind.types):
         return Tensor(name, "float32", None)
-    if kind.name == "Quantize":
+    if kind.quantizes:
         return Tensor(name, scales.dtype, None, None, scales.of_data())
     if data.quantization is None:
         return Tensor(name, inputs[-1].dtype if kind.name == "OneHot" else data.dtype, None)
-    fixed = kernels.fixed_qparams(kind.name, scales.dtype)
+    fixed = kernels.fixed_qparams(op, scales.dtype)
     return Tensor(name, scales.dtype, None, None, data.quantization if fixed is None else Quantization.per_tensor(*fixed))
 
 

@@ -212,9 +212,8 @@ def input_bounds(graph: Graph, number: Number) -> dict[str, Interval]:
 
 def _own_demands(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """What the operator itself demands."""
-    domain = kind_of(op).domain
-    if op.kind == "Opaque":
-        domain = _OPAQUE.get(str(op["op_type"]))
+    kind = kind_of(op)
+    domain = _OPAQUE.get(str(op["op_type"])) if kind.rule == "opaque" else kind.domain
     if domain is not None:
         operands = Operands(op, tuple(graph[name] if name else None for name in op.inputs))
         yield from ((op.inputs[index], low, high) for index, low, high in domain(operands, number))

@@ -37,10 +37,12 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
 
     Sources: ONNX QuantizeLinear and DequantizeLinear (opset 21) with float32 arithmetic; IEEE 754 for the rest.
     """
-    if op.kind == "Shape":
-        return _shape(op, tensors, values)
     kind = find_kind(op)
-    if kind is None or kind.fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
+    if kind is None:
+        return None
+    if kind.lists_sizes:
+        return _shape(op, tensors, values)
+    if kind.fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {
         name: _make_constant(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None

@@ -122,7 +122,7 @@ class KnownSizes:
 
     def _operands(self, op: Op) -> list[str]:
         """The inputs that have to be known: none where the elements would stand for themselves anyway."""
-        if op.kind == "Shape" or not any(self._is_small(name) for name in op.outputs if name):
+        if kind_of(op).lists_sizes or not any(self._is_small(name) for name in op.outputs if name):
             return []
         return [name for name in op.inputs if name and self._is_small(name)]
 
@@ -157,10 +157,10 @@ class KnownSizes:
 
     def _results(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """The elements of each output; None for those that stand for themselves."""
-        if op.kind == "Shape":
+        kind = kind_of(op)
+        if kind.lists_sizes:
             shape = self._tensors[op.inputs[0]].shape
             return None if shape is None else [[self.size(size) for size in shape]]
-        kind = kind_of(op)
         if kind.by_place and kind.fold is not None:
             return self._move_elements(op)
         inputs = [self._found.get(name) for name in op.inputs]

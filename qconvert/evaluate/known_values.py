@@ -13,7 +13,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate.folding import LARGEST, evaluate_constant, is_affordable
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import find_kind
+from qconvert.operators import find_kind, kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 
 #: How many times larger values may be than what they are made of.
@@ -108,7 +108,7 @@ class KnownValues:
         """The outputs of an operator, if all that it reads is known, can be computed and can be afforded."""
         values = [self._found.get(value) if value else None for value in op.inputs]
         known = all(self._found.get(value) is not None for value in op.inputs if value)
-        found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
+        found = evaluate_constant(op, self._tensors, values) if known or kind_of(op).lists_sizes else None
         if found is None and known and self.computes and op.inputs:
             found = compute_constant(op, self._tensors, values)
         if found is None:
@@ -135,8 +135,9 @@ class _Question:
 
     def __init__(self, name: str, op: Op | None, found: Mapping[str, Array | None]) -> None:
         self.name, self.op = name, op
-        # An Opaque is not computed, and a Shape needs no values.
-        self._left = [value for value in op.inputs if value][::-1] if op is not None and op.kind not in ("Opaque", "Shape") else []
+        # Sizes need no values, and nothing is computed of an Opaque.
+        needed = () if op is None or kind_of(op).lists_sizes or kind_of(op).rule == "opaque" else op.inputs
+        self._left = [value for value in reversed(needed) if value]
         if any(value in found and found[value] is None for value in self._left):
             self._left.clear()
 

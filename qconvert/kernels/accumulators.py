@@ -85,22 +85,19 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     Raises:
         UnfitError: it is one of these, with integers on all sides, but int32 may not hold its accumulator.
     """
-    make = {
-        "Conv": _weights_accumulator,
-        "Gemm": _weights_accumulator,
-        "MatMul": _matmul_accumulator,
-        "Mul": _product_accumulator,
-        "Requantize": _difference_accumulator,
-    }.get(op.kind)
+    kind = kind_of(op)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
-    requantizes = kind_of(op).requantizes
-    results = _CONVERTED if requantizes else _BYTES
-    if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in results:
+    requantizes, multiplies = kind.requantizes, kind.commutes and not kind.sum_sign
+    if not (requantizes or multiplies or kind.sums_all_weights) or any(tensor.quantization is None for tensor in sides):
+        return None
+    if sides[-1].dtype not in (_CONVERTED if requantizes else _BYTES):
         return None
     if not _quantization(sides[-1]).is_per_tensor:
         return None
     if op.attributes.get("arithmetic"):
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
+    sums = _weights_accumulator if kind.has_weights else _matmul_accumulator
+    make = _difference_accumulator if requantizes else _product_accumulator if multiplies else sums
     found = make(graph, op, sides[-1])
     if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and not requantizes:
         raise UnfitError("its accumulator may leave int32")

@@ -208,6 +208,33 @@ def constant_tolerance(steps: float) -> Tolerance:
     return everywhere
 
 
+@dataclass(frozen=True, slots=True)
+class _RowsOfKind:
+    """The rows of one kind, sorted once: they are asked of every operator again and again.
+
+    Attributes:
+        taking: that name it or all kinds, in their order.
+        named: that name it, by what they run on.
+        is_missing: whether there is no kernel at all.
+        types: of data for which there is an integer kernel; none for all, None where there is no such kernel.
+    """
+
+    taking: tuple[Kernel, ...]
+    named: Mapping[str, tuple[Kernel, ...]]
+    is_missing: bool
+    types: tuple[str, ...] | None
+
+    @classmethod
+    def among(cls, rows: Sequence[Kernel], kind: str) -> _RowsOfKind:
+        taking = tuple(row for row in rows if not row.kinds or kind in row.kinds)
+        own = [row for row in taking if row.kinds]
+        is_missing = bool(own) and own[0].runs == "nothing"
+        integer = [] if is_missing else [row for row in taking if row.runs == "integers"]
+        types = tuple(dict.fromkeys(dtype for row in integer for dtype in row.types)) if all(row.types for row in integer) else ()
+        named = {runs: tuple(row for row in own if row.runs == runs) for runs in {row.runs for row in own}}
+        return cls(taking, named, is_missing, types if integer else None)
+
+
 @dataclass(frozen=True, eq=False)
 class Kernels:
     """The kernels of a runtime. Of the rows that take an operator the first one stands for it.
@@ -248,30 +275,17 @@ class Kernels:
         return tuple(self.given() if callable(self.given) else self.given)
 
     @cached_property
-    def _rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
+    def _by_kind(self) -> dict[str, _RowsOfKind]:
+        """By kind; "" stands for those that no row names."""
         kinds = dict.fromkeys(kind for row in self.rows for kind in row.kinds)
-        return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
+        return {kind: _RowsOfKind.among(self.rows, kind) for kind in (*kinds, "")}
 
-    @cached_property
-    def _rows_by_kind_and_runs(self) -> dict[tuple[str, str], tuple[Kernel, ...]]:
-        """What is asked of every operator again and again."""
-        return {
-            (kind, runs): tuple(row for row in rows if row.runs == runs)
-            for kind, rows in self._rows_by_kind.items()
-            for runs in {row.runs for row in rows}
-        }
-
-    @cached_property
-    def _ordered_rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
-        """By kind, "" standing for those that no row names: the rows that name it or all kinds, in their order."""
-        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in (*self._rows_by_kind, "")}
-
-    def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
-        return self._ordered_rows_by_kind.get(kind, self._ordered_rows_by_kind[""])
+    def _find_rows(self, op: Op) -> _RowsOfKind:
+        return self._by_kind.get(op.kind, self._by_kind[""])
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
-        return ((kind, types) for kind in self._rows_by_kind if (types := self._types_of_kind(kind)) is not None)
+        return ((kind, rows.types) for kind, rows in self._by_kind.items() if kind and rows.types is not None)
 
     @cached_property
     def known(self) -> bool:
@@ -281,29 +295,23 @@ class Kernels:
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """The kinds that have no kernel at all."""
-        return tuple(kind for kind, rows in self._rows_by_kind.items() if rows[0].runs == "nothing")
+        return tuple(kind for kind, rows in self._by_kind.items() if rows.is_missing)
 
     def lacks(self, op: Op) -> bool:
-        """Whether there is no kernel at all for an operator's kind."""
-        return op.kind in self.missing
+        """Whether there is no kernel at all for operators of its kind."""
+        return self._find_rows(op).is_missing
 
-    def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
-        """The rows that name a kind."""
-        return self._rows_by_kind_and_runs.get((kind, runs), ())
+    def rows_for(self, op: Op, runs: str = "integers") -> tuple[Kernel, ...]:
+        """The rows that name the kind of an operator."""
+        return self._find_rows(op).named.get(runs, ())
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
         """Return the kinds of the integer kernels for which `which` is true."""
         return list(dict.fromkeys(kind for row in self.rows if row.runs == "integers" and which(row) for kind in row.kinds))
 
     def types(self, op: Op) -> tuple[str, ...] | None:
-        """The types of data for which an operator's kind has an integer kernel; none for all, None where it has no such kernel."""
-        return self._types_of_kind(op.kind)
-
-    def _types_of_kind(self, kind: str) -> tuple[str, ...] | None:
-        rows = [row for row in self._rows_for(kind) if row.runs == "integers"]
-        if not rows or kind in self.missing:
-            return None
-        return tuple(dict.fromkeys(dtype for row in rows for dtype in row.types)) if all(row.types for row in rows) else ()
+        """The types of data for which operators of its kind have an integer kernel; none for all, None where they have no such kernel."""
+        return self._find_rows(op).types
 
     def tile_error(self, graph: Graph, op: Op) -> float:
         """Return the share of its largest result by which tiles may make an operator off: a convolution whose windows have more than one
@@ -313,27 +321,25 @@ class Kernels:
         is_tiled = kind_of(op).has_weights and any(size != 1 for size in (graph[op.inputs[1]].shape or ())[2:])
         return self.tiles if is_tiled else 0.0
 
-    def takes_real(self, kind: str, side: str) -> bool:
-        """Whether an integer kernel of a kind takes a side as float values; see Kernel.real."""
-        return any(side in row.real for row in self.rows_of_kind(kind))
+    def takes_real(self, op: Op, side: str) -> bool:
+        """Whether an integer kernel of an operator's kind takes a side as float values; see Kernel.real."""
+        return any(side in row.real for row in self.rows_for(op))
 
-    def fixed_qparams(self, kind: str, dtype: str) -> tuple[float, int] | None:
-        """Return scale and zero point that the results of a kind must have; None if any."""
-        return next((row.result[dtype] for row in self.rows_of_kind(kind) if dtype in row.result), None)
+    def fixed_qparams(self, op: Op, dtype: str) -> tuple[float, int] | None:
+        """Return scale and zero point that results of a type must have; None if any."""
+        return next((row.result[dtype] for row in self.rows_for(op) if dtype in row.result), None)
 
     def fixed_result(self, graph: Graph, op: Op) -> tuple[Tensor, Quantization] | None:
         """Return the quantized result of an operator, and the quantization that its kernel fixes for that; None if it fixes none."""
         from qconvert.graph import Quantization
 
         result = graph[op.name] if any(op.outputs[:1]) else None
-        fixed = None if result is None or result.quantization is None else self.fixed_qparams(op.kind, result.dtype)
+        fixed = None if result is None or result.quantization is None else self.fixed_qparams(op, result.dtype)
         return None if result is None or fixed is None else (result, Quantization.per_tensor(*fixed))
 
-    def one_quantization(self, kind: str, dtype: str) -> str:
-        """Which sides must have one scale and zero point: "all", "data", or "" for none."""
-        return next(
-            (row.one_quantization for row in self.rows_of_kind(kind) if row.one_quantization and dtype in (row.types or (dtype,))), ""
-        )
+    def one_quantization(self, op: Op, dtype: str) -> str:
+        """Which sides must have one scale and zero point, where data have a type: "all", "data", or "" for none."""
+        return next((row.one_quantization for row in self.rows_for(op) if row.one_quantization and dtype in (row.types or (dtype,))), "")
 
     def with_rows(self, *rows: Kernel) -> Kernels:
         """These kernels with further ones, which stand first."""
@@ -346,7 +352,7 @@ class Kernels:
     def find_kernel(self, graph: Graph, op: Op, dtype: str) -> tuple[Kernel | None, str]:
         """Return the integer kernel that takes an operator with data of a type, and ""; else None and the reason, in words."""
         reason = ""
-        for row in self._rows_for(op.kind):
+        for row in self._find_rows(op).taking:
             if row.runs != "integers":
                 continue
             if row.types and dtype not in row.types:
@@ -366,7 +372,7 @@ class Kernels:
             return None
         dtype = _data_type(graph, op)
         found: Kernel | None = None
-        for row in self._rows_for(op.kind):
+        for row in self._find_rows(op).taking:
             own = not row.types or dtype in row.types
             if not (own or _SIBLINGS.get(dtype) in row.types) or (row.lacks is not None and row.lacks(graph, op)):
                 continue
@@ -377,14 +383,14 @@ class Kernels:
 
     def fault(self, graph: Graph, op: Op) -> str:
         """Return the fault of an operator's kernel, in words; "" if it has none."""
-        if all(row.fault is None for row in self._rows_by_kind.get(op.kind, ())):
+        if all(row.fault is None for row in self._find_rows(op).taking):
             return ""
         row = self.of(graph, op)
         return row.fault(graph, op) if row is not None and row.fault is not None else ""
 
     def layout(self, graph: Graph, op: Op) -> str:
         """Return the data_format in which an operator's kernel is faster; "" if it runs as well in any."""
-        found = (row.layout(graph, op) for row in self._rows_by_kind.get(op.kind, ()) if row.layout is not None)
+        found = (row.layout(graph, op) for row in self._find_rows(op).taking if row.layout is not None)
         return next(filter(None, found), "")
 
     def tolerance(self, graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:

@@ -165,18 +165,17 @@ def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """Float arithmetic between 16-bit integers, whose steps float32 holds with few bits to spare."""
-    summed = _summed_means(graph, op)
-    off = max(partial_sums(graph, op, exact), summed)
-    return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), off), summed > 0.1
+    return np.maximum(np.maximum(0.02, np.abs(exact) * 2.0**-20), partial_sums(graph, op, exact)), False
 
 
-def _summed_means(graph: Graph, op: Op) -> float:
-    """Return the error of means of float values: terms are as large as the data, whose scale may be far above that of the result."""
-    quantizations = quantizations_of(graph, op, of_any_axis=True) if op.kind == "ReduceMean" else []
+def _mean_of_sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
+    """Terms of means of float values are as large as the data, whose scale may be far above that of the result."""
+    (found, _), quantizations = _sixteen_bits(graph, op, exact), quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
-        return 0.0
+        return found, False
     largest = 2.0**15 * float(quantizations[0].scale.max()) / float(quantizations[1].scale.min())
-    return float(np.sqrt(reduced_count(graph, op) or 1) * 2.0**-23 * largest)
+    off = float(np.sqrt(reduced_count(graph, op) or 1) * 2.0**-23 * largest)
+    return np.maximum(found, off), off > 0.1
 
 
 def _sum(graph: Graph, op: Op, exact: Array) -> Found:
@@ -270,6 +269,7 @@ def _in_float(row: Kernel) -> tuple[Kernel, ...]:
 _SIXTEEN = ("int16", "uint16")
 ROWS = (
     Kernel(IN_FLOAT32, _SIXTEEN, "float", tolerance=_sixteen_bits, reference=compute_in_float32),
+    Kernel(("ReduceMean",), _SIXTEEN, "float", tolerance=_mean_of_sixteen_bits, unknown=IN_ANY_ORDER),
     Kernel((), _SIXTEEN, "float", tolerance=_sixteen_bits, unknown=IN_ANY_ORDER),
     *_OF_BYTES,
     # What ONNX's operators do on integers themselves.

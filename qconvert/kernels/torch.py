@@ -6,7 +6,8 @@ in float (tests/formats/torch/test_module_kernels.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,9 @@ from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.sizes import SAME
 
-#: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs in float:"; "" where one does.
-Obstacle = Callable[[Graph, Op], str]
-
 _BYTES = "data or a result that are not uint8 with one scale"
 _GRID = "a result with another scale or zero point than its data"
 _LAYOUT = "channels that are last"
-
-
-def kernel_obstacle(graph: Graph, op: Op) -> str:
-    """Return why an operator runs in float; "" if a quantized kernel takes it."""
-    found = OBSTACLES.get(op.kind)
-    return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
 
 
 def is_bytes(tensor: Tensor) -> bool:
@@ -101,9 +93,9 @@ FIXED_RESULTS: Mapping[str, Mapping[str, tuple[float, int]]] = {
 }
 
 
-def _fixed_qparams(graph: Graph, op: Op) -> str:
+def _fixed_qparams(graph: Graph, op: Op, fixed: tuple[float, int] = FIXED_RESULTS["Sigmoid"]["uint8"]) -> str:
     """The obstacle for curves whose kernels fix the quantization of the result."""
-    quantization, fixed = graph[op.outputs[0]].quantization, FIXED_RESULTS[op.kind]["uint8"]
+    quantization = graph[op.outputs[0]].quantization
     if quantization is None or not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
     return "" if (quantization.step, quantization.point) == fixed else f"a result whose scale is not 1/{1 / fixed[0]:g}"
@@ -174,20 +166,6 @@ def _resize(graph: Graph, op: Op) -> str:
     if op["mode"] != "nearest" or graph[op.inputs[0]].rank not in (4, 5):
         return "values between those of the data, or one axis"
     return _layout(op) or _same_qparams(graph, op)
-
-
-#: Kinds that have a quantized kernel -> why it does not take an operator. ConvTranspose is none of them: onednn, and x86 with it, computes
-#: something else where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three
-#: axes; and fbgemm takes no scale for each output.
-OBSTACLES: Mapping[str, Obstacle] = {
-    "Conv": _conv, "Gemm": _packed_layer, "MatMul": _matmul,
-    **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _any_qparams),
-    "Sigmoid": _fixed_qparams, "Tanh": _fixed_qparams, "HardSigmoid": _hard_sigmoid,
-    "Relu": _same_qparams, "Clip": _clip, "Softmax": _softmax,
-    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _norm,
-    "InstanceNormalization": _instance_norm,
-    "MaxPool": _max_pool, "AveragePool": _average_pool, "GlobalAveragePool": _global_average, "ReduceMean": _mean, "Resize": _resize,
-}  # fmt: skip
 
 
 def program(graph: Graph, op: Op, exact: Array) -> Found:
@@ -270,12 +248,30 @@ TRUSTED = (
     *IN_FLOAT,
 )
 _ENGINE = "each engine has other kernels, and the process that loads the file chooses one"
-#: torch.ao.nn.quantized and the operators quantized::.
+_module = partial(Kernel, types=("uint8",), tolerance=program, unknown=_ENGINE)
+#: torch.ao.nn.quantized and the operators quantized::. ConvTranspose is none of them: onednn, and x86 with it, computes something else
+#: where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three axes; and
+#: fbgemm takes no scale for each output.
 MODULES = (
-    *(
-        Kernel((kind,), ("uint8",), real=("bias",) if kind in ("Conv", "Gemm") else (), lacks=obstacle, tolerance=program, unknown=_ENGINE)
-        for kind, obstacle in OBSTACLES.items()
-    ),
+    _module(("Conv",), lacks=_conv, real=("bias",)),
+    _module(("Gemm",), lacks=_packed_layer, real=("bias",)),
+    _module(("MatMul",), lacks=_matmul),
+    _module(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), lacks=_any_qparams),
+    _module(("Sigmoid",), lacks=_fixed_qparams),
+    _module(("Tanh",), lacks=partial(_fixed_qparams, fixed=FIXED_RESULTS["Tanh"]["uint8"])),
+    _module(("HardSigmoid",), lacks=_hard_sigmoid),
+    _module(("Relu",), lacks=_same_qparams),
+    _module(("Clip",), lacks=_clip),
+    _module(("Softmax",), lacks=_softmax),
+    _module(("BatchNormalization",), lacks=_batch_norm),
+    _module(("LayerNormalization",), lacks=_layer_norm),
+    _module(("GroupNormalization",), lacks=_norm),
+    _module(("InstanceNormalization",), lacks=_instance_norm),
+    _module(("MaxPool",), lacks=_max_pool),
+    _module(("AveragePool",), lacks=_average_pool),
+    _module(("GlobalAveragePool",), lacks=_global_average),
+    _module(("ReduceMean",), lacks=_mean),
+    _module(("Resize",), lacks=_resize),
     IN_FLOAT[-1],
 )
 #: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions after a convolution become part of it.

@@ -74,7 +74,7 @@ def add(call: Call) -> Result:
     real = apply_activation(np.asarray(call.values(0) + call.values(1)), call["activation"])
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] == "tflite":
-        return _as_tflite("Add", call, real)
+        return _as_tflite(1, call, real)
     name = str(call["arithmetic"])
     if first is None or second is None or output is None or not has_addition(name, (first, second), output):
         return real
@@ -84,7 +84,7 @@ def add(call: Call) -> Result:
 
 def subtract(call: Call) -> Result:
     """Sub."""
-    return _as_tflite("Sub", call, apply_activation(np.asarray(call.values(0) - call.values(1)), call["activation"]))
+    return _as_tflite(-1, call, apply_activation(np.asarray(call.values(0) - call.values(1)), call["activation"]))
 
 
 def multiply(call: Call) -> Result:
@@ -92,15 +92,15 @@ def multiply(call: Call) -> Result:
     if call.quantization(0) is None and call.quantization(1) is None:
         return apply_activation(np.asarray(call.values(0) * call.values(1)), call["activation"])
     (a, a_scale), (b, b_scale) = call.factor(0), call.factor(1)
-    return _as_tflite("Mul", call, apply_activation(np.asarray(a * b * (a_scale * b_scale)), call["activation"]))
+    return _as_tflite(0, call, apply_activation(np.asarray(a * b * (a_scale * b_scale)), call["activation"]))
 
 
-def _as_tflite(name: str, call: Call, real: Array) -> Result:
+def _as_tflite(sign: int, call: Call, real: Array) -> Result:
     """The real result; with the arithmetic "tflite" the stored one is that of TFLite's kernels of 16-bit data."""
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
         return real
-    stored = tflite_pair(name, call.raw(0), call.raw(1), (first, second), output)
+    stored = tflite_pair(sign, call.raw(0), call.raw(1), (first, second), output)
     return ExactResult(real, clip_stored(call, stored))
 
 

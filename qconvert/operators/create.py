@@ -160,7 +160,16 @@ KINDS = (
         fold=lambda call: np.zeros_like(call.raw()),
         types="T -> T",
     ),
-    Kind("Shape", samples=MIXES, reads_shape=True, shape=_shape_shape, rule="index", evaluate=shape_of, types="any -> index"),
+    Kind(
+        "Shape",
+        samples=MIXES,
+        reads_shape=True,
+        lists_sizes=True,
+        shape=_shape_shape,
+        rule="index",
+        evaluate=shape_of,
+        types="any -> index",
+    ),
     Kind("Range", "data data data", samples=MIXES, shape=_range_shape, rule="plain", evaluate=range_, fold=_range_fold, types="T T T -> T"),
     Kind(
         "OneHot",

@@ -129,6 +129,7 @@ class Kind:
             which of the weights they have (ConvTranspose).
         ranks: whether its results say the place of values among others (ArgMax).
         reads_shape: whether it takes nothing but the shape of its input (Shape).
+        lists_sizes: whether its result are the sizes of its data (Shape), so that it is known without their values.
         compares: whether its results say nothing but which of its data are larger or equal (Less, ArgMax), so that integers that share a
             quantization give them too.
         affine: of an operator on data and a constant: (place of the constant, its values) -> the factor of the data and what is added to
@@ -179,6 +180,7 @@ class Kind:
     spreads: bool = False
     ranks: bool = False
     reads_shape: bool = False
+    lists_sizes: bool = False
     compares: bool = False
     affine: Affine | None = None
     sum_sign: int = 0

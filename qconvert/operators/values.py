@@ -86,6 +86,12 @@ def apply(kind: str, *operands: Value, outputs: int = 1, **attributes: Any) -> A
     return _evaluate_kind(kind, operands, attributes, outputs)
 
 
+def compute(op: Op, *operands: Array) -> Array:
+    """Return what the evaluation of an operator gives for arrays in the place of its inputs."""
+    found: Array = _evaluate_kind(op.kind, operands, op.attributes, 1)
+    return found
+
+
 def _evaluate_kind(kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
     """Return what the evaluation of a kind gives for arrays."""
     from qconvert.operators import KINDS

@@ -75,4 +75,4 @@ def _multiplies_bytes(graph: Graph, op: Op, target: Target) -> bool:
     """Whether an operator has an integer kernel, data that are stored as the target's activations are, and weights of 8 bits."""
     stored = target.storage.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
     is_alike = stored == target.storage.activations and graph[op.inputs[1]].dtype in ("int8", "uint8")
-    return is_alike and bool(target.kernels.rows_of_kind(op.kind))
+    return is_alike and bool(target.kernels.rows_for(op))

@@ -106,7 +106,7 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
     result, wanted = target.kernels.fixed_result(graph, op) or (None, None)
     if result is None or wanted is None or result.quantization == wanted:
         return ""
-    if any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
+    if any(row.as_fast_in_float for row in target.kernels.rows_for(op)):
         return "their kernel fixes another scale and would require a second rounding"
     return "their kernel fixes a scale that loses more than a step of the result's" if _is_lossy(graph, op, result, wanted) else ""
 

@@ -33,20 +33,20 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 def _lower_operators(graph: Graph, target: Target) -> PassResult:
     if not any(map(formulas_of, all_ops(graph))):
         return graph, ()
-    known, writers = {id(op) for op in all_ops(graph)}, operators(target.format, "write")
+    known, writers, lacks = {id(op) for op in all_ops(graph)}, operators(target.format, "write"), target.kernels.lacks
     takes = legality(writers) if writers else None  # a format of a plugin may have one function that writes all kinds
     lacking = {
         id(op)
         for _, inner in all_graphs(graph)
         for op in inner.ops
-        if formulas_of(op) and (target.kernels.lacks(op) or target.has_no_kernel(inner.tensors, op))
+        if formulas_of(op) and (lacks(op) or target.has_no_kernel(inner.tensors, op))
     }
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
-        if id(op) in known:
-            return "no kernel" if id(op) in lacking else ""
-        if target.kernels.lacks(op):
+        if id(op) in lacking or (id(op) not in known and lacks(op)):
             return "no kernel"
+        if id(op) in known:
+            return ""
         return (takes(tensors, op) if takes is not None else "") or next(
             (broken.rule for broken in target.violations_alone(tensors, op)), ""
         )

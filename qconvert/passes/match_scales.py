@@ -78,7 +78,7 @@ class _Matching(Rewriter):
         fixed = self._target.kernels.fixed_result(self.graph, op)
         if fixed is not None:
             return self._requantize_result(op, result, replace(result, quantization=fixed[1]))
-        sides = self._target.kernels.one_quantization(op.kind, result.dtype)
+        sides = self._target.kernels.one_quantization(op, result.dtype)
         if sides != "all":
             return (self._unify_scales(op, None) if sides == "data" else op,)
         if kind_of(op).chooses or kind_of(op).clips:  # both commute with rounding

@@ -67,14 +67,14 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _judge_on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule in _ON_INTEGERS:
         return Verdict("integers", _ON_INTEGERS[rule])
-    if op.kind == "Shape":
+    if kind.lists_sizes:
         return Verdict("integers", "reads sizes only")
     if rule == "convert":
         return Verdict("floats", "converts between float and stored integers")
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
     stored = _describe_stored_integers(graph, op)
-    if stored and target.kernels.rows_of_kind(kind.name, "stored"):
+    if stored and target.kernels.rows_for(op, "stored"):
         return Verdict("integers", stored)
     float_sides = _list_float_sides(target, graph, op)
     brief, words = _find_obstacle(target, graph, op, float_sides)
@@ -107,7 +107,7 @@ def _judge_on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> 
 def _find_lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel, or a wrong one, for the operator's data movement on integers; "" if it has a right one."""
     kind = kind_of(op)
-    if not target.kernels.rows_of_kind(kind.name):
+    if not target.kernels.rows_for(op):
         return ""
     for dtype in dict.fromkeys(graph[name].dtype for name in kind.moved_inputs(op) if graph.is_quantized(name)):
         kernel, lacking = target.kernels.find_kernel(graph, op, dtype)
@@ -138,11 +138,11 @@ def _describe_stored_integers(graph: Graph, op: Op) -> str:
 def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
     kind = kind_of(op)
-    if target.kernels.takes_real(kind.name, "sums"):
+    if target.kernels.takes_real(op, "sums"):
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
-    taken = kind.inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(kind.name, "bias") else []
-    given = op.outputs if target.kernels.takes_real(kind.name, "result") and graph[op.inputs[1]].is_quantized else ()
+    taken = kind.inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(op, "bias") else []
+    given = op.outputs if target.kernels.takes_real(op, "result") and graph[op.inputs[1]].is_quantized else ()
     names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
 
@@ -165,7 +165,7 @@ def _find_obstacle(target: Abilities, graph: Graph, op: Op, float_sides: list[Te
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
     first = next((tensor.dtype for tensor in (*data, *results)), "")
-    inexact = any(not row.types or first in row.types for row in target.kernels.rows_of_kind(op.kind, "inexact"))
+    inexact = any(not row.types or first in row.types for row in target.kernels.rows_for(op, "inexact"))
     none, why = (f"{target.name}'s integer kernel", " is less exact") if inexact else (f"{target.name} has no integer kernel", "")
     kernel, lacking = target.kernels.find_kernel(graph, op, first)
     if kernel is None and not lacking:

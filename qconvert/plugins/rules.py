@@ -236,7 +236,7 @@ def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach
 
 def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-    if result is None or result.quantization is None or (fixed := target.kernels.fixed_qparams(op.kind, result.dtype)) is None:
+    if result is None or result.quantization is None or (fixed := target.kernels.fixed_qparams(op, result.dtype)) is None:
         return
     scale, point = result.quantization.step, result.quantization.point
     if (scale, point) != fixed:
@@ -253,7 +253,7 @@ def _unequal_inputs(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]
 
 
 def _unequal(found: Sequence[Tensor], target: Abilities, op: Op, sides: str) -> Iterator[Breach]:
-    if any(target.kernels.one_quantization(op.kind, tensor.dtype) == sides for tensor in found):
+    if any(target.kernels.one_quantization(op, tensor.dtype) == sides for tensor in found):
         for tensor in found[1:]:
             if tensor.quantization != found[0].quantization:
                 yield tensor.name, f"has another scale or zero point than {found[0].name!r}"

@@ -16,6 +16,7 @@ from qconvert.conversion.loading import read_literal_graph
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.torch.program import torch_package
 from qconvert.graph import Array, Arrays, Graph, Tensor
+from qconvert.operators import kind_of
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
 from qconvert.rewriting.parts import cut
 from qconvert.runtimes.packages import capture_stderr
@@ -250,7 +251,7 @@ def _sizes_alone(graph: Graph) -> set[str]:
     known = {tensor.name for tensor in graph.constants()}
     found: set[str] = set()
     for op in graph.ops:
-        if op.kind == "Shape" or (
+        if kind_of(op).lists_sizes or (
             not found.isdisjoint(op.inputs) and all(not name or name in known or name in found for name in op.inputs)
         ):
             found.update(op.outputs)

@@ -32,8 +32,7 @@ def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     from qconvert.plugins.rules import quantized_data
 
     def find(op: Op) -> Iterator[Violation]:
-        kind = kind_of(op)
-        replaced = kind.rule == "real" and _ROWS.rows_of_kind(kind.name)
+        replaced = kind_of(op).rule == "real" and _ROWS.rows_for(op)
         for tensor in quantized_data(graph, op) if replaced else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations of operators with integer kernels have 8 or 16 bits"

@@ -179,7 +179,7 @@ def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], 
         pools = kind.averages and kind.has_windows and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
-        is_integer = kind.affine is not None and bool(MNN_KERNELS.rows_of_kind(op.kind))  # sums and products
+        is_integer = kind.affine is not None and bool(MNN_KERNELS.rows_for(op))  # sums and products
         if is_integer and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
             found.update(op.outputs)
     return found

@@ -16,7 +16,7 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
-from qconvert.operators import reduced_count
+from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.resize import positions
 
@@ -103,7 +103,7 @@ def pair(graph: Graph, op: Op) -> str:
     found = quantizations_of(graph, op, None) if types == {"int16"} else []
     if len(found) != 3 or not all(quantization.is_symmetric for quantization in found):
         return ""
-    return "tflite" if pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1 else ""
+    return "tflite" if pair_factors(kind_of(op).sum_sign, (found[0], found[1]), found[2])[2] < 1 else ""
 
 
 def convolution(graph: Graph, op: Op) -> str:
@@ -138,7 +138,7 @@ def reduction(graph: Graph, op: Op) -> str:
         return ""  # float32 does not hold the factor
     if data.dtype in _XNNPACK.values():
         return next(name for name, dtype in _XNNPACK.items() if dtype == data.dtype) if count * 255 < EXACT_IN_FLOAT32 else ""
-    if data.dtype != "int16" or op.kind != "ReduceMean" or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
+    if data.dtype != "int16" or not kind_of(op).keeps_range or count * 2**15 >= 2**31 or given.zero_point.any() or output.zero_point.any():
         return ""
     shift = tflite_mean_multiplier(given, output, count)[1]
     return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.kernels.litert.references_of_functions import lookup_table_of_16_bits
+from qconvert.kernels.litert.references_of_functions import log, lookup_table_of_16_bits
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import same_pads
 
@@ -204,7 +204,7 @@ def square_root(graph: Graph, op: Op) -> str:
 
 def logarithm(graph: Graph, op: Op) -> str:
     """Points of 16-bit tables are the smallest result up to zero, and the next may be more than 16 bits above it."""
-    found = lookup_table_of_16_bits(graph, op, [np.arange(-(2**15), 2**15)])
+    found = lookup_table_of_16_bits(graph, op, [np.arange(-(2**15), 2**15)], log, -(2**15))
     return "neighbouring points of its 16-bit table differ by more than 16 bits" if found is not None and found.fault else ""
 
 

@@ -33,7 +33,7 @@ from qconvert.kernels.kernel import Integers, activated_range, quantizations_of
 from qconvert.kernels.litert.on_steps import on_steps, to_integers
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
-from qconvert.operators.values import apply
+from qconvert.operators.values import compute
 
 
 def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
@@ -49,10 +49,10 @@ def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers |
     """ADD and SUB by TFLite's own kernels; see arithmetic.tflite_pair(). What they give is not known where the last multiplier is no
     fraction, as their preparation demands (add.cc, sub.cc)."""
     found = quantizations_of(graph, op, None)
-    bits = PAIR_BITS if graph[op.outputs[0]].dtype in ("int16", "uint16") else BYTE_PAIR_BITS
-    if len(found) != 3 or pair_factors(op.kind, (found[0], found[1]), found[2], bits)[2] >= 1:
+    bits, sign = PAIR_BITS if graph[op.outputs[0]].dtype in ("int16", "uint16") else BYTE_PAIR_BITS, kind_of(op).sum_sign
+    if len(found) != 3 or pair_factors(sign, (found[0], found[1]), found[2], bits)[2] >= 1:
         return None
-    return _add(graph, op, stored, partial(tflite_pair, op.kind, plain=plain))
+    return _add(graph, op, stored, partial(tflite_pair, sign, plain=plain))
 
 
 def add_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -162,4 +162,4 @@ def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     places = [data.astype(np.int64) - integer_range(dtype)[0] for data, (_, dtype) in zip(stored, given, strict=True)]
     ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)
-    return Integers(tuple(apply(op.kind, *way) for way in ways), "overflows" if overflows else "")
+    return Integers(tuple(compute(op, *way) for way in ways), "overflows" if overflows else "")

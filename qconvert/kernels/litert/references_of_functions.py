@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import erfc
 from typing import Any
 
@@ -131,14 +131,30 @@ def leaky_relu_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Intege
 
 
 _ONE, _HALF = np.float32(1), np.float32(0.5)
+#: A function of float32 that a kernel makes its table of.
+Function = Callable[[Array], Array]
 
 
-def _in_float64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+def _in_float64(function: Function) -> Function:
     """Return a function that rounds to float32 what float64 gives, as C's library does but for a last bit."""
     return lambda x: np.asarray(function(x.astype(np.float64)).astype(np.float32))
 
 
-_exp, _tanh, _expm1 = _in_float64(np.exp), _in_float64(np.tanh), _in_float64(np.expm1)
+exp, log, tanh, _expm1 = (_in_float64(function) for function in (np.exp, np.log, np.tanh, np.expm1))
+#: XNNPACK's, other in a last bit than sigmoid().
+xnnpack_sigmoid = _in_float64(lambda x: 1 / (1 + np.exp(-x)))
+
+
+def elu(x: Array) -> Array:
+    return np.where(x < 0, _expm1(x), x)
+
+
+def inverse_root_of(x: Array) -> Array:
+    return np.asarray(_ONE / np.sqrt(x))
+
+
+def sigmoid(x: Array) -> Array:
+    return np.asarray(_ONE / (_ONE + exp(-x)))
 
 
 def _gelu(x: Array) -> Array:
@@ -147,92 +163,88 @@ def _gelu(x: Array) -> Array:
 
 
 def _gelu_by_tanh(x: Array) -> Array:
-    return np.asarray(_HALF * x * (_ONE + _tanh(np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x))))
+    return np.asarray(_HALF * x * (_ONE + tanh(np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x))))
 
 
-def _function(op: Op) -> Callable[[Array], Array]:
-    """Return the function of float32 that a kernel makes its table of."""
-    return _gelu_by_tanh if op.kind == "Gelu" and op["approximate"] == "tanh" else _FUNCTIONS[op.kind]
-
-
-_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "Elu": lambda x: np.where(x < 0, _expm1(x), x),
-    "Exp": _exp,
-    "Gelu": _gelu,
-    "Log": _in_float64(np.log),
-    "Rsqrt": lambda x: np.asarray(_ONE / np.sqrt(x)),
-    "Sigmoid": lambda x: np.asarray(_ONE / (_ONE + _exp(-x))),
-    "Tanh": _tanh,
-}
-
-
-#: Functions of XNNPACK; its sigmoid is other in a last bit than 1 / (1 + exp(-x)) in float32.
-_OF_XNNPACK = {**_FUNCTIONS, "Sigmoid": _in_float64(lambda x: 1 / (1 + np.exp(-x)))}
-
-
-def _to_float_steps(function: Callable[[Array], Array], steps: Array, given: Quantization, output: Quantization) -> Array:
+def _to_float_steps(function: Function, steps: Array, given: Quantization, output: Quantization) -> Array:
     with np.errstate(all="ignore"):
         values = function(given.scale[0] * steps.astype(np.float32)) * (_ONE / output.scale[0])
         return np.asarray(np.clip(values, np.float32(-(2.0**31)), np.float32(2.0**31)))
 
 
 @on_steps()
-def lookup_table(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+def lookup_table(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, function: Function) -> Array:
     """A function of bytes: the kernel computes a table in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
     elementwise.cc)."""
-    return round_half_away(_to_float_steps(_function(op), steps[0], given[0], output).astype(np.float64)).astype(np.int64)
+    return round_half_away(_to_float_steps(function, steps[0], given[0], output).astype(np.float64)).astype(np.int64)
 
 
-#: Integer bits of the data, and the functions with the bits and the least of their results.
+def gelu(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """GELU of bytes by a table."""
+    return lookup_table(graph, op, stored, function=_gelu_by_tanh if op["approximate"] == "tanh" else _gelu)
+
+
+#: Integer bits of the data.
 _CURVE_BITS = 4
-_CURVES = {"Sigmoid": (gemmlowp_logistic, 8, 0), "Tanh": (gemmlowp_tanh, 7, -(2**7))}
 
 
-@on_steps()
-def curve_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
-    """LOGISTIC and TANH of int8 by tflite-micro: gemmlowp's of 32 bits, with 4 integer bits (reference/integer_ops/logistic.h, tanh.h)."""
-    function, bits, lowest = _CURVES[op.kind]
-    multiplier, shift = quantize_multiplier(given[0].step * 2.0 ** (31 - _CURVE_BITS))
+def _curve_in_fixed_point(steps: Array, given: Quantization, function: Callable[[Array, int, int], Array], bits: int, lowest: int) -> Array:
+    """Return gemmlowp's function of 32 bits, with 4 integer bits of data and some of results, of which one is the least."""
+    multiplier, shift = quantize_multiplier(given.step * 2.0 ** (31 - _CURVE_BITS))
     radius = int((2**_CURVE_BITS - 1) * 2.0 ** (31 - _CURVE_BITS - int(shift)))
-    data = multiply_by_quantized_multiplier(np.clip(steps[0], -radius, radius), multiplier, shift)
+    data = multiply_by_quantized_multiplier(np.clip(steps, -radius, radius), multiplier, shift)
     found = rounding_divide_by_pot(function(data, _CURVE_BITS, 31), 31 - bits)
-    return np.where(steps[0] <= -radius, lowest, np.where(steps[0] >= radius, 2**bits, found))
+    return np.where(steps <= -radius, lowest, np.where(steps >= radius, 2**bits, found))
 
 
 @on_steps()
-def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+def sigmoid_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """LOGISTIC of int8 by tflite-micro (reference/integer_ops/logistic.h)."""
+    return _curve_in_fixed_point(steps[0], given[0], gemmlowp_logistic, 8, 0)
+
+
+@on_steps()
+def tanh_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """TANH of int8 by tflite-micro (reference/integer_ops/tanh.h)."""
+    return _curve_in_fixed_point(steps[0], given[0], gemmlowp_tanh, 7, -(2**7))
+
+
+@on_steps()
+def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, function: Function) -> Array:
     """A function of bytes by XNNPACK's table: the zero point joins before the rounding, whose ties are even
     (xnn_create_elu_nc_qs8 and its like, init_lut_op)."""
     zero_point = output.point
-    stored = _to_float_steps(_OF_XNNPACK[op.kind], steps[0], given[0], output) + np.float32(zero_point)
+    stored = _to_float_steps(function, steps[0], given[0], output) + np.float32(zero_point)
     return np.asarray(round_half_even(stored).astype(np.int64) - zero_point)
 
 
-def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+def curve(graph: Graph, op: Op, stored: Sequence[Any], function: str, plain: bool) -> Integers | None:
     """Sigmoid and Tanh of int16.
 
     Args:
         graph, op, stored: as of any reference.
+        function: see arithmetic.tflite_curve().
         plain: of the reference kernels, not of the optimized ones.
     """
     found = quantizations_of_16_bits(graph, op, stored)
-    return None if found is None else to_integers(tflite_curve(stored[0], found[0].step, op.kind, plain))
+    return None if found is None else to_integers(tflite_curve(stored[0], found[0].step, function, plain))
 
 
-#: What the kernels take for the function of what is outside of its domain: the smallest or the largest result.
-OUTSIDE = {"Log": -32768, "Rsqrt": 32767}
+def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], function: Function, outside: int | None = None) -> Integers | None:
+    """A function of int16 by lines between 513 points; see arithmetic.tflite_table().
 
-
-def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """A function of int16 by lines between 513 points; see arithmetic.tflite_table()."""
+    Args:
+        graph, op, stored: as of any reference.
+        function: of float32.
+        outside: what the kernel takes for the function of numbers that are not positive; None where it is computed.
+    """
     found = quantizations_of_16_bits(graph, op, stored)
     if found is None:
         return None
-    (given, output), outside = (item.scale[0] for item in found), OUTSIDE.get(op.kind)
+    given, output = (item.scale[0] for item in found)
 
-    def function(x: Array) -> Array:
+    def values(x: Array) -> Array:
         with np.errstate(all="ignore"):
-            values = _function(op)(x)
-            return values if outside is None else np.where(x > 0, values, np.float32(outside) * output)
+            return function(x) if outside is None else np.where(x > 0, function(x), np.float32(outside) * output)
 
-    return to_integers(tflite_table(stored[0], function, float(given), float(output)))
+    return to_integers(tflite_table(stored[0], values, float(given), float(output)))

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import IN_ANY_ORDER, Kernel, Kernels, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Form, Kernel, Kernels, Reference, quantizations_of
 from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
@@ -43,6 +43,16 @@ _SUMS, _PRODUCTS, _RESCALED = factor_fault(limits.sums, "ADD"), factor_fault(lim
 _DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(limits.sums), factor_fault(limits.tables), factor_fault(limits.exponential)
 
 
+def _table(function: functions.Function) -> Reference:
+    return partial(functions.lookup_table, function=function)
+
+
+def _of_16_bits(kind: str, function: functions.Function, outside: int | None = None, fault: Form | None = None) -> Kernel:
+    """Return the row of a function of int16 by lines between 513 points; see lookup_table_of_16_bits()."""
+    tolerance, reference = partial(off.lookup_table, outside=outside), functions.lookup_table_of_16_bits
+    return Kernel((kind,), _INT16, tolerance=tolerance, fault=fault, reference=partial(reference, function=function, outside=outside))
+
+
 def _rows(of: str) -> tuple[Kernel, ...]:
     """Return the rows of TFLite's own kernels, which round alike except where `of` is read.
 
@@ -60,9 +70,12 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     precision = "float64" if micro else "float32"
     products = [Requantizer("tflite_double_rounding", precision, bits) for bits in (8, 16)]
     matrices = [replace(item, precision="float64" if micro else "product") for item in (twice, short)]
-    pair, requantize, curve = (partial(function, plain=plain) for function in (references.pair, references.requantize, functions.curve))
+    pair, requantize = (partial(function, plain=plain) for function in (references.pair, references.requantize))
+    sigmoid, tanh = (_table(functions.sigmoid), _table(functions.tanh))
+    if micro:
+        sigmoid, tanh = functions.sigmoid_in_fixed_point, functions.tanh_in_fixed_point
+    wide_sigmoid, wide_tanh = (partial(functions.curve, function=name, plain=plain) for name in ("Sigmoid", "Tanh"))
     mean = SumReference(partial(axes.mean, plain=plain))
-    curve_of_bytes = functions.curve_in_fixed_point if micro else functions.lookup_table
     curve_fault = limits.curve_in_fixed_point if micro else _TABLES
     total_fault, total = {
         "optimized": (factor_fault(limits.total), SumReference(axes.total_in_float)),
@@ -168,17 +181,19 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             reference=functions.hard_swish,
             arithmetic=forms.curve,
         ),
-        *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=functions.lookup_table),)),
-        Kernel(("Gelu",), _INT8, reference=functions.lookup_table),
+        *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=_table(functions.elu)),)),
+        Kernel(("Gelu",), _INT8, reference=functions.gelu),
         Kernel(("Sqrt",), _SIGNED, fault=limits.square_root, reference=functions.square_root, arithmetic=forms.root),
-        Kernel(("Exp", "Log"), _INT8, reference=functions.lookup_table),
+        Kernel(("Exp",), _INT8, reference=_table(functions.exp)),
+        Kernel(("Log",), _INT8, reference=_table(functions.log)),
         Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=inverse_square_root),
-        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table, reference=functions.lookup_table_of_16_bits),
-        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=functions.lookup_table_of_16_bits),
-        either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=curve_fault, reference=curve_of_bytes),
-        either(("Tanh",), _BYTES, result=_TANH, fault=curve_fault, reference=curve_of_bytes),
-        either(("Sigmoid",), _INT16, result=_SIGMOID, fault=_TABLES, reference=curve),
-        either(("Tanh",), _INT16, result=_TANH, fault=_TABLES, reference=curve),
+        _of_16_bits("Exp", functions.exp),
+        _of_16_bits("Rsqrt", functions.inverse_root_of, outside=32767),
+        _of_16_bits("Log", functions.log, outside=-32768, fault=limits.logarithm),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=curve_fault, reference=sigmoid),
+        either(("Tanh",), _BYTES, result=_TANH, fault=curve_fault, reference=tanh),
+        either(("Sigmoid",), _INT16, result=_SIGMOID, fault=_TABLES, reference=wide_sigmoid),
+        either(("Tanh",), _INT16, result=_TANH, fault=_TABLES, reference=wide_tanh),
         # Along an axis.
         either(
             ("Softmax",),
@@ -313,7 +328,9 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
             reference=functions.leaky_relu_by_xnnpack,
             arithmetic=forms.line_form,
         ),
-        *xnnpack(("Elu", "Sigmoid", "Tanh"), reference=functions.curve_by_xnnpack),
+        *xnnpack(("Elu",), reference=partial(functions.curve_by_xnnpack, function=functions.elu)),
+        *xnnpack(("Sigmoid",), reference=partial(functions.curve_by_xnnpack, function=functions.xnnpack_sigmoid)),
+        *xnnpack(("Tanh",), reference=partial(functions.curve_by_xnnpack, function=functions.tanh)),
         *xnnpack(("Concat",), tolerance=off.brought_to_one_quantization, lacks=_other_quantizations, reference=references.choose),
         *xnnpack(("Max", "Min", "Where"), tolerance=off.brought_to_one_quantization, reference=references.choose),
         *xnnpack(

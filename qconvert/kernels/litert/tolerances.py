@@ -5,35 +5,32 @@ tables, lines between 513 points over the whole range of the input.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import constant_tolerance, quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
-from qconvert.kernels.litert.references_of_functions import OUTSIDE
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 from qconvert.operators import kind_of, reduced_count
-from qconvert.operators.values import apply
+from qconvert.operators.values import compute
 
 #: A point is rounded and moved by a rounded amount, of which two roundings are part.
 _ROUNDED = 1.5
 _STEPS, _EACH = 512, 128
 
 
-def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
-    """Lines between 513 points of a function of int16; without known scales the tolerance is that of a table."""
+def lookup_table(graph: Graph, op: Op, exact: Array, outside: int | None = None) -> Found:
+    """Lines between 513 points of a function of int16; without known scales the tolerance is that of a table. For numbers that are not
+    positive the kernel takes `outside`, if it is given."""
     quantizations = quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
         return table(graph, op, exact)
     given, result = (quantization.step for quantization in quantizations)
-    attributes: dict[str, Any] = dict(op.attributes)
-    outside = OUTSIDE.get(op.kind)
 
     def steps(codes: Array) -> Array:
         with np.errstate(all="ignore"):
-            values = apply(op.kind, codes * given, **attributes) / result
+            values = compute(op, codes * given) / result
         return np.asarray(np.clip(values if outside is None else np.where(codes > 0, values, outside), -(2.0**31), 2.0**31))
 
     codes = np.arange(-32768, 32768, dtype=np.float64)

@@ -12,7 +12,7 @@ from formats.torch.written import needs_torch, run
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.kernels.torch import OBSTACLES, kernel_obstacle
+from qconvert.kernels import KERNELS
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnx_rewrites import has_vnni
 
@@ -200,7 +200,7 @@ def _off(graph: Graph, largest: int = 255) -> np.ndarray:
 @pytest.mark.parametrize("case", TAKEN)
 def test_kernels_compute_what_the_graph_means(case: str, name: str) -> None:
     graph, share = TAKEN[case]
-    assert kernel_obstacle(graph, graph.ops[0]) == ""
+    assert KERNELS["torch:modules"].find_kernel(graph, graph.ops[0], "uint8")[0] is not None
     # Without VNNI fbgemm adds two products in 16 bits, which saturate for larger bytes: PyTorch calibrates to 7 bits there (reduce_range).
     largest = 255 if name == "qnnpack" or has_vnni() else 127
     with engine(name):
@@ -213,15 +213,14 @@ def test_kernels_compute_what_the_graph_means(case: str, name: str) -> None:
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_no_kernel_takes_is_on_real_values(case: str, name: str) -> None:
     graph = REFUSED[case]
-    assert kernel_obstacle(graph, graph.ops[0])
+    assert KERNELS["torch:modules"].find_kernel(graph, graph.ops[0], "uint8")[0] is None
     with engine(name):
         off = _off(graph)
     assert off.max(initial=0) <= 1 and (off > 0).mean() <= 0.02
 
 
 def test_the_target_names_the_kinds_that_have_kernels() -> None:
-    assert {kind for kind, _ in target_named("torch-modules").kernels} == set(OBSTACLES)
-    assert {graph.ops[0].kind for graph, _ in TAKEN.values()} == set(OBSTACLES)
+    assert {kind for kind, _ in target_named("torch-modules").kernels} == {graph.ops[0].kind for graph, _ in TAKEN.values()}
 
 
 @pytest.mark.cross_section

@@ -42,8 +42,9 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
             return by(value, multiplier * 2.0 ** (bits + shift - 31)).round_up()
         return by(by(value, multiplier * 2.0 ** (bits - 31)).round_up(), 2.0**shift * AWAY).round()
 
-    *factors, last = pair_factors(op.kind, (first, second), output)
-    operands, sign = [at.stored(name, "float64") for name in op.inputs], kind_of(op).sum_sign
+    sign = kind_of(op).sum_sign
+    *factors, last = pair_factors(sign, (first, second), output)
+    operands = [at.stored(name, "float64") for name in op.inputs]
     if sign:
         once = sign > 0 and len({b.tensor(name).shape for name in op.inputs}) == 1
         operands = [rescale(value, factor, PAIR_BITS, once) for value, factor in zip(operands, factors, strict=True)]

@@ -50,9 +50,10 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
         return False
     if op["arithmetic"] in ADDITIONS:
         return _write_add(op, b, tensors, (first, second), output)
-    *factors, last = pair_factors(op.kind, (first, second), output)
+    sign = kind_of(op).sum_sign
+    *factors, last = pair_factors(sign, (first, second), output)
     x, y = (b.cast(b.stored_value(tensor.name), "int64") for tensor in tensors[:2])
-    if sign := kind_of(op).sum_sign:
+    if sign:
         once = sign > 0 and tensors[0].shape == tensors[1].shape
         x, y = (
             _rescale_once(b, node, factor) if once else _rescale_twice(b, node * 2**PAIR_BITS, factor)
