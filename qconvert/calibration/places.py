@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.encodings import QParams
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import kind_of
 from qconvert.plugins import Target, target_named, targets
 
 #: What scales have to fit where no target is named: the formats between which models are carried most.
@@ -107,24 +107,25 @@ class _Planner:
     dtype: str
     notes: list[str] = field(default_factory=list)
 
-    def kernels(self) -> set[str]:
-        """The kinds that have integer kernels, without those that only carry integers."""
-        listed = [item for item in self.targets if item.kernels.kinds(lambda row: True)]
-        known = {kind for item in listed for kind, types in item.kernels if self._takes(types)}
-        if not listed:
-            known = {kind.name for kind in KINDS.values() if kind.rule == "real"}
-        gone = set.intersection(*({*item.kernels.missing} for item in self.targets))
-        return {name for name in known - gone if KINDS[name].rule in ("real", "index")}
+    def _has_kernel(self, op: Op) -> bool:
+        """Whether operators of its kind have integer kernels, and do not only carry integers. 8-bit activations may be stored as either
+        type, which is exact."""
+        rule = kind_of(op).rule
+        if rule not in ("real", "index") or all(item.kernels.lacks(op) for item in self.targets):
+            return False
+        listed = [item.kernels for item in self.targets if item.kernels.kinds(lambda row: True)]
+        taken = {dtype for kernels in listed if kernels.rows_for(op) for dtype in kernels.types(op) or ()}
+        return not taken.isdisjoint(self._types) if listed else rule == "real"
 
-    def _takes(self, types: Sequence[str]) -> bool:
-        """8-bit activations may be stored as either type, which is exact."""
-        return self.dtype in types or (self.dtype in _EITHER and not set(_EITHER).isdisjoint(types))
+    @property
+    def _types(self) -> tuple[str, ...]:
+        return _EITHER if self.dtype in _EITHER else (self.dtype,)
 
     def groups(self) -> Iterator[Group]:
         needed, union = set[str](), _Union()
-        kernels, readers = self.kernels(), self.graph.consumers()
+        readers = self.graph.consumers()
         for op in self.graph.ops:
-            if op.kind in kernels and self._is_covered(op):
+            if self._has_kernel(op) and self._is_covered(op):
                 needed.update(self._real((*self._operands(op), *(kind_of(op).results_of(op) if kind_of(op).rule == "real" else ()))))
             for names in self._find_tied_tensors(op):
                 union.join(list(self._real(names)))
@@ -184,8 +185,7 @@ class _Planner:
             yield tuple(spec.data(op))
 
     def _has_one_quantization(self, op: Op, sides: str) -> bool:
-        types = _EITHER if self.dtype in _EITHER else (self.dtype,)
-        return any(item.kernels.one_quantization(op, dtype) == sides for item in self.targets for dtype in types)
+        return any(item.kernels.one_quantization(op, dtype) == sides for item in self.targets for dtype in self._types)
 
     def _carries(self, op: Op, names: set[str]) -> bool:
         """Whether the results of an operator hold nothing beyond the range of data that are in the group."""
@@ -218,10 +218,10 @@ class _Planner:
         return None
 
     def weights(self) -> Iterator[Weights]:
-        kernels, found = self.kernels(), dict[str, Weights]()
+        found: dict[str, Weights] = {}
         for op in self.graph.ops:
             spec = kind_of(op)
-            if op.kind not in kernels or not spec.sums_products or not self._is_covered(op):
+            if not self._has_kernel(op) or not spec.sums_products or not self._is_covered(op):
                 continue
             for index, name in enumerate(op.inputs[:2]):
                 if self.graph[name].is_constant and [*self._real((name,))]:

@@ -217,7 +217,7 @@ def _is_declared(other: Graph, name: str) -> bool:
     while (op := writers.get(name)) is not None and kind_of(op).rule in ("move", "relabel", "convert"):
         is_rounded = is_rounded or (kind_of(op).quantizes and name in declared)
         name = op.inputs[0]
-    return is_rounded and op is not None and op.kind == "LSTM"
+    return is_rounded and writers.find(name, "LSTM") is not None
 
 
 def describe_drift_costs(outputs: Iterable[OutputComparison], findings: Iterable[Finding], drifts: Mapping[str, str]) -> list[str]:

@@ -267,7 +267,7 @@ def _compare_graphs(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
     gone = False
     for op in again.ops:
         other = others.pop(_op_key(op), None)
-        if other is None or other.kind != op.kind:
+        if other is None:
             gone = True
         else:
             found.setdefault(next(filter(None, (*op.outputs, *op.inputs)), ""), []).extend(_compare_operators(again, op, graph, other))
@@ -282,8 +282,8 @@ def _compare_graphs(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
 
 
 def _op_key(op: Op) -> tuple[object, ...]:
-    """By what an operator is found again: its results, or of one without any the state that it writes."""
-    return op.outputs or (op.kind, *sorted(op.attributes.items()))
+    """By what an operator is found again: its kind and results, or of one without any the state that it writes."""
+    return op.kind, *(op.outputs or sorted(op.attributes.items()))
 
 
 def _compare_operators(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:

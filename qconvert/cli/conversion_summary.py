@@ -35,7 +35,7 @@ def summary(report: ConversionReport, verbose: bool) -> list[str]:
     verified = [f"verified: {name} {finding}" for name, finding in report.verified]
     changes = [change for change in report.changes if change.by != report.target]  # the commands of a target are among the hints
     if verbose:
-        reasons = [f"  {line.count} {line.kind}: {line.reason}" for line in report.audit]
+        reasons = [f"  {line}" for line in report.audit]
         took = f"took {report.seconds:.2f} s"
         return [*first, *map(str, changes), *verified, _result(report), *reasons, took, *_hints(report)]
     last = [*verified, _result(report), *_hints(report)]

@@ -39,7 +39,7 @@ def _audit_lines(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
 
     audit = tuple(audit)
     lines = [audited_counts(audit)] if audit else []
-    return lines + [f"  {line.count} {line.kind}: {line.reason}" for line in audit if verbose or not (line.integer or line.converts)]
+    return lines + [f"  {line}" for line in audit if verbose or not (line.integer or line.converts)]
 
 
 def audit_document(report: AuditReport) -> dict[str, Any]:

@@ -380,7 +380,7 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
     names: dict[str, str] = {}
     kept = []
     for op in graph.ops:
-        if op.kind != "Identity":
+        if not kind_of(op).copies:
             kept.append(op)
             continue
         source, result = _final_name(op.inputs[0], names), op.outputs[0]

@@ -219,7 +219,7 @@ class Op:
         return replace(self, inputs=inputs, outputs=outputs)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.outputs[0]!r}" if self.outputs else self.kind
+        return " ".join((self.kind, *map(repr, self.outputs[:1])))
 
 
 def count_kinds(ops: Iterable[Op]) -> Counter[str]:

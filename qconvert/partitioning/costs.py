@@ -6,7 +6,7 @@ from math import prod
 
 from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import find_kind
 
 
 def macs(graph: Graph, op: Op) -> int:
@@ -14,10 +14,10 @@ def macs(graph: Graph, op: Op) -> int:
 
     Dynamic dimensions count as 1. Products in functions of the operator do not count, since a loop may run them any number of times.
     """
-    products = kind_of(op).products if op.kind in KINDS else None
-    if products is None:
+    kind = find_kind(op)
+    if kind is None or kind.products is None:
         return 0
-    return products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.outputs[0]].shape))
+    return kind.products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.outputs[0]].shape))
 
 
 def stored_bytes(tensor: Tensor) -> int:

@@ -125,7 +125,7 @@ class _Owners:
             if not judge.holds_states:
                 return f"{judge.target.name} holds no states"
             return "a state belongs to a region only with all operators between its read and its write"
-        alone = next((op.kind for op in ops if op.kind in judge.target.only_in_groups), "") if not candidate.name else ""
+        alone = next((kind for kind in count_kinds(ops) if kind in judge.target.only_in_groups), "") if not candidate.name else ""
         if not alone:
             return ""
         groups = [name for name, pattern in judge.target.groups.items() if alone in kinds_of(pattern)]

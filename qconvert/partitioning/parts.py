@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from qconvert.conversion.judging import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import normalize
 from qconvert.errors import InternalError, QConvertError
-from qconvert.graph import Graph, Names, Op
+from qconvert.graph import Graph, Names, Op, count_kinds
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import all_ops, named_states, with_used_functions
@@ -205,7 +205,7 @@ class Judge:
     def _lower_for_format(self, made: Graph) -> Graph:
         """Lower the kinds that the target's format lacks, as its writer does."""
         kinds = _written_kinds(self.target.format)
-        return made if not kinds or all(op.kind in kinds for op in all_ops(made)) else lower(made, legality({}, also=kinds)).graph
+        return made if not kinds or kinds.issuperset(count_kinds(all_ops(made))) else lower(made, legality({}, also=kinds)).graph
 
     def _writer_refusal(self, made: Graph) -> Refusal | None:
         """Return the refusal if the target's format cannot hold an operator or functions; else None."""
@@ -213,7 +213,7 @@ class Judge:
         if made.functions and known is not None and known.write is not None and "functions" not in known.scopes:
             return Refusal(f"files of the format {known.name} hold no functions")
         kinds = _written_kinds(self.target.format)
-        missing = next((op.kind for op in all_ops(made) if op.kind not in kinds), "") if kinds else ""
+        missing = next((kind for kind in count_kinds(all_ops(made)) if kind not in kinds), "") if kinds else ""
         return Refusal(f"files of the format {self.target.format} have no {missing}") if missing else None
 
 

@@ -127,7 +127,7 @@ class _Pairing:
         """What `op` computes: kind, attributes, sources of its inputs in the second graph's names, sort of its outputs."""
         inputs = tuple(self._origin(graph, name, renamed) for name in op.inputs)
         outputs = tuple(_describe_type(graph[name]) if name else "" for name in op.outputs)
-        return op.kind, tuple(sorted(_attributes(op).items())), inputs, outputs
+        return tuple(sorted(_describe_function(op).items())), inputs, outputs
 
     def _origin(self, graph: Graph, name: str, renamed: dict[str, str] | None) -> str:
         if name and graph[name].is_constant:
@@ -149,10 +149,10 @@ def _describe_type(tensor: Tensor) -> str:
     return repr((tensor.dtype, tensor.shape, scales))
 
 
-def _attributes(op: Op) -> dict[str, str]:
-    """Every attribute's value as text, defaults included."""
+def _describe_function(op: Op) -> dict[str, str]:
+    """The kind, and every attribute's value as text, defaults included."""
     values = {**(kind.defaults if (kind := find_kind(op)) is not None else {}), **op.attributes}
-    return {name: repr(value) for name, value in values.items()}
+    return {"kind": op.kind, **{name: repr(values[name]) for name in sorted(values)}}
 
 
 def _operator(pairing: _Pairing, old: Op, new: Op) -> Iterator[str]:
@@ -164,10 +164,8 @@ def _operator(pairing: _Pairing, old: Op, new: Op) -> Iterator[str]:
 
 def operator_differences(old: Op, new: Op) -> Iterator[str]:
     """A line for the kind and for each attribute that two operators have otherwise, defaults included."""
-    if old.kind != new.kind:
-        yield f"kind {old.kind} -> {new.kind}"
-    before, after = _attributes(old), _attributes(new)
-    for name in sorted({*before, *after}):
+    before, after = _describe_function(old), _describe_function(new)
+    for name in ("kind", *sorted({*before, *after} - {"kind"})):
         if before.get(name) != after.get(name):
             yield f"{name} {before.get(name, 'absent')} -> {after.get(name, 'absent')}"
 

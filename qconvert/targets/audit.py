@@ -40,7 +40,11 @@ class AuditLine:
     @property
     def converts(self) -> bool:
         """Whether these only convert between float and stored integers, which no accelerator is asked to do."""
-        return not self.accelerator and self.kind in KINDS and KINDS[self.kind].rule == "convert"
+        kind = KINDS.get(self.kind)
+        return not self.accelerator and kind is not None and kind.rule == "convert"
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.kind}: {self.reason}"
 
 
 def runs_on(integer: bool, accelerator: str) -> str:

@@ -141,7 +141,7 @@ def _is_allowed_uint8(graph: Graph, op: Op, tensor: Tensor) -> bool:
     input to output."""
     if kind_of(op).copies:
         return op.inputs[0] in graph.inputs and op.outputs[0] in graph.public
-    return op.kind == "Cast" and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
+    return kind_of(op).casts and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
 
 
 def _narrow_constants(graph: Graph, op: Op) -> Iterator[Breach]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from qconvert.graph import DTYPES, Graph, Op, Tensor, numpy_dtype
 from qconvert.graph.schema import Signature
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import find_kind, kind_of
 from qconvert.operators.kind import Broken
 
 #: (operator or tensor, rule that it breaks, what is wrong with it)
@@ -116,7 +116,7 @@ def _has_path(graph: Graph, start: Op, goal: Op) -> bool:
 def operators(graph: Graph) -> Problems:
     """Kinds exist, arity fits, attributes are the kind's own with values of the right sort."""
     for op in graph.ops:
-        if op.kind not in KINDS:
+        if find_kind(op) is None:
             yield op.location, "unknown-kind", f"the operator set has no kind {op.kind!r}"
             return
         yield from ((op.location, *broken) for broken in kind_of(op).problems(op))
