@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RuntimeRefusedError,
         UnsupportedError,
         WrongFormatError,
+        format_count,
     )
     from qconvert.evaluate import evaluate, evaluate_op
     from qconvert.files import documents, map_file
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
     from qconvert.graph.carried_states import Carried, Carrier, parse_states
-    from qconvert.graph.metadata import STATES
+    from qconvert.graph.metadata import SOURCE_KERNELS, STATES
     from qconvert.graph.names import quote_nearest
     from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance
     from qconvert.kernels.products import Requantizer
@@ -122,6 +123,7 @@ if TYPE_CHECKING:
         list_plugins,
         register,
         replaces,
+        target_named,
         temporary_plugin,
     )
     from qconvert.plugins.options import NUMERICS
@@ -130,12 +132,13 @@ if TYPE_CHECKING:
     from qconvert.rules.validation import validate
     from qconvert.runtimes.onnx_inside import OnnxInside
     from qconvert.runtimes.packages import Child
+    from qconvert.targets.audit import refuse_violations
 
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Accelerator Change Codegen Cost Decoding Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin "
         "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation defer_imports hookimpl list_plugins register "
-        "replaces temporary_plugin"
+        "replaces target_named temporary_plugin"
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
@@ -146,10 +149,11 @@ _HOMES = {
     "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",
     "qconvert.checkpoints.source": "CheckpointSource",
     "qconvert.runtimes.packages": "Child",
+    "qconvert.targets.audit": "refuse_violations",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried_states": "Carried Carrier parse_states",
-    "qconvert.graph.metadata": "STATES",
+    "qconvert.graph.metadata": "SOURCE_KERNELS STATES",
     "qconvert.files": "documents map_file",
     "qconvert.kernels": "KERNELS Integers Kernel Kernels constant_tolerance",
     "qconvert.kernels.products": "Requantizer",
@@ -174,7 +178,7 @@ _HOMES = {
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
-        "RuntimeRefusedError UnsupportedError WrongFormatError"
+        "RuntimeRefusedError UnsupportedError WrongFormatError format_count"
     ),
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
@@ -200,6 +204,7 @@ __all__ = [
     "PINNED",
     "REDUCES",
     "REQUIRED",
+    "SOURCE_KERNELS",
     "STATES",
     "UNLESS_ALONG",
     "WHEREVER",
@@ -306,6 +311,7 @@ __all__ = [
     "fit_weight",
     "fixed_bounds",
     "flag",
+    "format_count",
     "function",
     "has",
     "hookimpl",
@@ -333,6 +339,7 @@ __all__ = [
     "quantize",
     "quote_nearest",
     "refusal",
+    "refuse_violations",
     "register",
     "replaces",
     "require_legal",
@@ -340,6 +347,7 @@ __all__ = [
     "save",
     "shape_of",
     "since",
+    "target_named",
     "temporary_plugin",
     "text",
     "texts",

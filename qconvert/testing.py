@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph, random_operands
+from qconvert.conformance.examples import KINDS_OF_KERNELS, QUANTIZED_KINDS, make_graph, random_operands
 from qconvert.conformance.matrix import Cell, conformance, measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
@@ -23,10 +23,11 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, i
 from qconvert.graph.names import quote_nearest
 from qconvert.kernels import Kernel, Kernels
 from qconvert.operators import KINDS
-from qconvert.plugins import Pass, Runtime, Target, format_named, kernels_named, target_named
+from qconvert.plugins import Derived, Pass, Runtime, Target, find_target, format_named, kernels_named, target_named
 from qconvert.rules.validation import validate
 
 __all__ = [
+    "KINDS_OF_KERNELS",
     "Cell",
     "Tried",
     "assert_exact",
@@ -34,7 +35,9 @@ __all__ = [
     "assert_round_trips",
     "assert_target_takes",
     "conformance",
+    "make_graph",
     "random_inputs",
+    "random_operands",
     "sample_graphs",
     "try_kernels",
 ]
@@ -72,7 +75,9 @@ def random_inputs(graph: Graph, seed: int = _SEED) -> dict[str, Array]:
     return found
 
 
-def assert_exact(item: Pass | str, graphs: Iterable[Graph] | None = None, target: Target | str | None = None, **options: Any) -> None:
+def assert_exact(
+    item: Pass | str, graphs: Iterable[Graph] | None = None, target: Target | Derived | str | None = None, **options: Any
+) -> None:
     """Asserts that a pass changes no bit of any output, leaves valid graphs, and does something at all.
 
     Args:
@@ -84,7 +89,7 @@ def assert_exact(item: Pass | str, graphs: Iterable[Graph] | None = None, target
     Raises:
         AssertionError: an output differs, a graph is not valid any more, or none was changed.
     """
-    chosen, changed = target_named(target) if isinstance(target, str) else target, False
+    chosen, changed = None if target is None else find_target(target), False
     for graph in sample_graphs().values() if graphs is None else graphs:
         after, notes = item.run(graph, chosen, **options) if isinstance(item, Pass) else run_passes(graph, [item], chosen, **options)
         validate(after)
@@ -128,7 +133,7 @@ def assert_round_trips(format: str, graphs: Mapping[str, Graph] | None = None, *
     return tuple(refused)
 
 
-def assert_target_takes(target: Target | str, graphs: Iterable[Graph] | None = None, **options: Any) -> None:
+def assert_target_takes(target: Target | Derived | str, graphs: Iterable[Graph] | None = None, **options: Any) -> None:
     """Asserts that a target's passes bring graphs to where it refuses none of their operators.
 
     Args:
@@ -139,7 +144,7 @@ def assert_target_takes(target: Target | str, graphs: Iterable[Graph] | None = N
     Raises:
         AssertionError: an operator is refused; the rule is named.
     """
-    chosen = target_named(target) if isinstance(target, str) else target
+    chosen = find_target(target)
     for graph in sample_graphs().values() if graphs is None else graphs:
         fitted, _ = normalize(graph, chosen, **options)
         refused = [f"{op}: {verdict.rule}" for op, verdict in chosen.verdicts(fitted) if verdict.runs == "refused"]
@@ -168,7 +173,7 @@ class Tried:
 
 def try_kernels(
     kernels: str,
-    target: Target | str,
+    target: Target | Derived | str,
     kinds: Sequence[str] = QUANTIZED_KINDS,
     types: Sequence[str] = ("int8", "uint8"),
     count: int = 5,
@@ -190,7 +195,7 @@ def try_kernels(
     Returns:
         The result for each kind and type covered by the format and the runtime, and for each row of kernels that applies.
     """
-    chosen = target_named(target) if isinstance(target, str) else target
+    chosen = find_target(target)
     runtime, name = kernels_named(kernels)
     rows = runtime.rows(name)
     named = {kind for row in rows.rows for kind in row.kinds}
@@ -201,7 +206,7 @@ def try_kernels(
             rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
             graph = make_graph(kind, dtype, rng, rows, chosen.layout)
             try:
-                tried = _try_problem(graph, chosen, runtime, name, rows, rng, folder)
+                tried = _try_problem(kind, graph, chosen, runtime, name, rows, rng, folder)
             except QConvertError as error:
                 if refused is not None:
                     refused[kind] = str(error)
@@ -217,14 +222,14 @@ def try_kernels(
 
 
 def _try_problem(
-    graph: Graph, target: Target, runtime: Runtime, kernels: str, rows: Kernels, rng: np.random.Generator, folder: Path
+    kind: str, graph: Graph, target: Target, runtime: Runtime, kernels: str, rows: Kernels, rng: np.random.Generator, folder: Path
 ) -> Tried | None:
     """One problem; None if no row stands for it, its results are floats, or passes made other operators of it."""
     if graph[graph.outputs[0]].dtype.startswith("float"):
         return None
     fitted, path = write_graph(graph, target, folder)
-    stored = random_operands(fitted, graph.ops[0].kind, rng)
-    own = [op for op in fitted.ops if op.kind == graph.ops[0].kind]
+    stored = random_operands(fitted, kind, rng)
+    own = fitted.of_kind(kind)
     whole = len(own) == 1 and own[0].outputs == fitted.outputs and {*fitted.inputs} <= {*own[0].inputs}
     place = fitted if whole else graph
     if any(place[name].dtype != fitted[name].dtype or place[name].quantization != fitted[name].quantization for name in fitted.inputs):
@@ -236,10 +241,10 @@ def _try_problem(
     if (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
         return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
     off = measure_excess(place, op, stored_inputs(place, op, stored), run_file(path, fitted, stored, runtime, kernels)[0], rows)
-    return Tried(op.kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
+    return Tried(kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
 
 
-def assert_kernels_hold(kernels: str, target: Target | str, **options: Any) -> tuple[Tried, ...]:
+def assert_kernels_hold(kernels: str, target: Target | Derived | str, **options: Any) -> tuple[Tried, ...]:
     """Asserts that a runtime gives what the rows of its kernels say, on random operators; see try_kernels().
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,17 @@ def test_every_folder_of_modules_is_a_package() -> None:
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
 
 
+def test_plugins_import_what_is_public() -> None:
+    """A package in plugins/ uses what any author can use: what it lacks in qconvert.plugin or qconvert.testing is added there."""
+    found = set()
+    for path in sorted((ROOT / "plugins").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            named += [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            found |= {(path.name, name) for name in named if name.split(".")[0] == "qconvert"}
+    assert {name for _, name in found} == {"qconvert", "qconvert.plugin", "qconvert.testing"}, sorted(found)
+
+
 def test_no_arrow_goes_upwards(house: ModuleType) -> None:
     """A room imports rooms before it alone, so there is no circle either."""
     order = house.ORDER
@@ -55,8 +67,6 @@ def test_the_picture_is_made_from_the_code(house: ModuleType) -> None:
 
 
 def test_heavy_packages_are_imported_inside_functions(house: ModuleType) -> None:
-    import ast
-
     heavy = {
         "onnx",
         "onnxruntime",

@@ -70,6 +70,19 @@ def test_targets_take_or_refuse() -> None:
         assert_target_takes(Target("picky", "onnx", "", kernels=Kernels().without("Softmax"), floats=False))
 
 
+def test_targets_that_are_derived_by_name_are_tried() -> None:
+    derived = Target.derive("ort-x86", name="mine", kernels=Kernels().without("Softmax"), floats=False)
+    with pytest.raises(AssertionError, match=r"mine refuses in .*Softmax"):
+        assert_target_takes(derived)
+
+
+@pytest.mark.onnxruntime
+def test_kernels_are_tried_on_a_target_that_is_derived_by_name() -> None:
+    other = Target.derive("ort-x86", name="other")
+    (found,) = assert_kernels_hold("onnxruntime:optimized", other, kinds=("Add",), types=("uint8",), count=1)
+    assert found.elements and not found.differing
+
+
 def test_a_kind_without_random_operators_is_named() -> None:
     with refused(OptionError, "unknown-kind", holds=("acme.Snake", "conformance/examples.py")):
         try_kernels("litert:reference", "tflite", kinds=("acme.Snake",))

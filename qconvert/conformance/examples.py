@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate_op, stored_inputs
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
-from qconvert.kernels import Kernels
+from qconvert.kernels import KERNELS, Kernels
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.properties import Suits
 from qconvert.operators.recurrent import CELLS
@@ -21,13 +21,7 @@ from qconvert.operators.typing import stated_output_type
 
 #: The storage types in which an example of quantized data is made.
 QUANTIZED_TYPES = ("int8", "uint8", "int16")
-#: Kinds that are tried on accelerators: those that most of them have, and some that many lack.
-OF_ACCELERATORS = (
-    "Relu HardSwish HardSigmoid Sigmoid Tanh Elu Gelu Abs Requantize Exp Sqrt Rsqrt Log LeakyRelu Add Sub Mul Div "
-    "SquaredDifference Max Min Equal NotEqual Less LessOrEqual Greater GreaterOrEqual Concat Conv ConvTranspose Gemm Clip PRelu "
-    "Where Resize ArgMax ArgMin SpaceToDepth DepthToSpace SpaceToBatch BatchToSpace Softmax LogSoftmax LpNormalization "
-    "ReduceProd MatMul AveragePool MaxPool GlobalAveragePool ReduceMean ReduceSum ReduceMax"
-).split()
+_RUNTIMES = ("litert:default", "tflite-micro:reference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +249,12 @@ def types_of(kind: Kind) -> tuple[str, ...]:
 
 #: The kinds whose data are random and quantized.
 QUANTIZED_KINDS = tuple(name for name, kind in KINDS.items() if examples_of(kind) and kind.rule in ("real", "move", "index", "convert"))
+#: Those of which TFLite's runtimes have kernels of integers.
+KINDS_OF_KERNELS = tuple(
+    name
+    for name in QUANTIZED_KINDS
+    if any(name in row.kinds and row.runs in ("integers", "inexact") for runtime in _RUNTIMES for row in KERNELS[runtime].rows)
+)
 
 
 def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, layout: str = "channels_first") -> Graph:

@@ -15,10 +15,10 @@ from qconvert.conversion import load, normalize, save
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate, evaluate_op, stored_inputs
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Arrays, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor, count_kinds
 from qconvert.kernels import Kernels
 from qconvert.operators import KINDS, Kind, kind_of
-from qconvert.plugins import ModelFile, Runtime, Target, format_named, kernels_named, target_named
+from qconvert.plugins import Derived, ModelFile, Runtime, Target, find_target, format_named, kernels_named
 
 #: Target -> the kernels that run its files here; "" where they are only written and read.
 TARGETS: Mapping[str, str] = {
@@ -70,7 +70,7 @@ class Cell:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items() if value or name == "runs"}
 
 
-def conformance(target: Target | str, kernels: str = "", kinds: Iterable[str] = (), seed: int = _SEED) -> Iterator[Cell]:
+def conformance(target: Target | Derived | str, kernels: str = "", kinds: Iterable[str] = (), seed: int = _SEED) -> Iterator[Cell]:
     """Try an operator of each kind and type in a target, each in a file of its own, and yield what became of it.
 
     Args:
@@ -79,7 +79,7 @@ def conformance(target: Target | str, kernels: str = "", kinds: Iterable[str] = 
         kinds: of operators; by default all that have an example (conformance/examples.py).
         seed: of scales, constants and inputs.
     """
-    chosen = target_named(target) if isinstance(target, str) else target
+    chosen = find_target(target)
     runtime, name = kernels_named(kernels) if kernels else (None, "")
     with temporary_folder() as folder:
         for kind in kinds or [name for name, item in KINDS.items() if examples_of(item)]:
@@ -134,7 +134,7 @@ def _try_operator(
         found = load(path, target.format).ops if format_named(target.format).read is not None else ()
     except QConvertError as error:
         return Cell(kind, dtype, target.name, "fails", reason=error.reason)
-    form = tuple(dict.fromkeys(name for name in (op.kind for op in found) if name == kind or not _stands_around(KINDS[name])))
+    form = tuple(name for name in count_kinds(found) if name == kind or not _stands_around(KINDS[name]))
     own = [(op, verdict) for op, verdict in verdicts if op.kind == kind] or [
         (op, verdict) for op, verdict in verdicts if (item := kind_of(op)).rule != "move" and not _stands_around(item)
     ]
@@ -153,7 +153,7 @@ def _try_operator(
         _difference(graph[given], wanted[given], fitted[name], result, is_open)
         for given, name, result in zip(graph.outputs, fitted.outputs, results, strict=True)
     )
-    is_whole = len(fitted.ops) == 1 and fitted.ops[0].kind == kind
+    is_whole = len(fitted.ops) == len(fitted.of_kind(kind)) == 1
     row = rows.of(fitted, fitted.ops[0]) if is_whole else None
     basis = "" if row is None else "reference" if row.reference is not None else "tolerance" if row.tolerance is not None else ""
     is_float = graph[graph.outputs[0]].dtype.startswith("float")

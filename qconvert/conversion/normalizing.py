@@ -11,7 +11,19 @@ from typing import Any
 from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
 from qconvert.graph.correspondence import compose
-from qconvert.plugins import Change, Format, Pass, Target, name_changes, options_named, pass_named, passes, target_named, targets
+from qconvert.plugins import (
+    Change,
+    Format,
+    Pass,
+    Target,
+    find_target,
+    name_changes,
+    options_named,
+    pass_named,
+    passes,
+    target_named,
+    targets,
+)
 from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.rules.validation import validate
 
@@ -169,7 +181,7 @@ def normalize(
     given = _check_options(options)
     if target is None:
         return graph, ()
-    chosen = target_named(target) if isinstance(target, str) else target
+    chosen = find_target(target)
     return _valid(graph, pipeline(chosen.passes), chosen, given, observers=observers)
 
 

@@ -209,6 +209,13 @@ def target_named(name: str) -> Target:
     return _find_named("target", name, targets())
 
 
+def find_target(wanted: Target | Derived | str) -> Target:
+    """Return a target that is given itself, by its name, or as one with changes of another; raises OptionError where there is none."""
+    if isinstance(wanted, Derived):
+        return target_named(wanted.base).derive(**wanted.changes)
+    return target_named(wanted) if isinstance(wanted, str) else wanted
+
+
 def options_named(text: str) -> dict[str, str]:
     """The options that the name of a pass brings, as texts: {"rounding": "mse"} of `power_of_two:rounding=mse`."""
     _, colon, options = text.partition(":")

@@ -14,8 +14,7 @@ import pytest
 from networks import attention, convolutions, dense, model
 from onnx import helper, numpy_helper
 
-from qconvert import Encodings, apply, convert, extract_scales, load_encodings, save, save_encodings
-from qconvert.conversion.encodings import extract_file
+from qconvert import Encodings, apply, convert, extract_scales, load, load_encodings, save, save_encodings
 
 aimet = pytest.importorskip("aimet_onnx.quantsim", reason="aimet-onnx, whose wheels are for Linux on x86-64, is not installed")
 
@@ -230,7 +229,9 @@ def test_nothing_is_left_to_calibrate(version: str, tmp_path: Path) -> None:
     first.export(str(tmp_path), "first", encoding_version="1.0.0")
     onnx.save(network, tmp_path / "float.onnx")
     convert(tmp_path / "float.onnx", tmp_path / "q.onnx", encodings=str(tmp_path / "first.encodings"))
-    extract_file(tmp_path / "q.onnx", tmp_path / "second.encodings", real=tmp_path / "real.onnx", aimet_version=version)
+    floats, found = extract_scales(tmp_path / "q.onnx")
+    save(floats, tmp_path / "real.onnx")
+    save_encodings(found, tmp_path / "second.encodings", graph=load(tmp_path / "real.onnx"), aimet_version=version)
     sim = aimet.QuantizationSimModel(onnx.load(tmp_path / "real.onnx"))
     floats_have_no_entry = version == "2.0.0"
     aimet.load_encodings_to_sim(sim, str(tmp_path / "second.encodings"), strict=False, disable_missing_quantizers=floats_have_no_entry)

@@ -11,7 +11,6 @@ from qconvert_ethos.constraints import cpu_reasons
 from qconvert_ethos.vela import compile_file
 
 from qconvert import audit
-from qconvert.conformance.examples import OF_ACCELERATORS, make_graph
 from qconvert.plugin import (
     Graph,
     Op,
@@ -21,11 +20,12 @@ from qconvert.plugin import (
     TfliteListed,
     UnsupportedError,
     normalize,
+    refuse_violations,
     save,
+    target_named,
     write_tflite_operators,
 )
-from qconvert.plugins import target_named
-from qconvert.targets.audit import refuse_violations
+from qconvert.testing import KINDS_OF_KERNELS, make_graph
 
 NPUS = {"ethos-u55": "ethos-u55-128", "ethos-u65": "ethos-u65-256", "ethos-u85": "ethos-u85-256"}
 #: Models -> how many operators run on an Ethos-U55 and on an Ethos-U85, of how many.
@@ -78,7 +78,7 @@ def join_graphs(graphs: list[Graph]) -> Graph:
 def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
     """An operator of each kind, all of them in one file; what Vela would refuse is refused by name."""
     target, taken, refused = target_named(family), list[Graph](), list[str]()
-    for kind in OF_ACCELERATORS:
+    for kind in KINDS_OF_KERNELS:
         graph, _ = normalize(make_graph(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
         try:
             refuse_violations(graph, target)

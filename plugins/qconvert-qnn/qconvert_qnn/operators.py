@@ -16,10 +16,10 @@ from qconvert.plugin import Array, Graph, Op, Tensor, Violation
 _TAKEN = frozenset(
     "Abs Add ArgMax ArgMin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose Cos CumSum"
     " DepthToSpace Dequantize Div Einsum Elu Equal Exp Expand Flatten Floor FloorDiv Gather GatherElements GatherND Gelu"
-    " Gemm GlobalAveragePool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity InstanceNormalization"
-    " LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization MatMul Max MaxPool Min Mish Mul"
-    " Neg NotEqual PRelu Pad Pow Quantize RMSNormalization Reciprocal ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum"
-    " Relu Requantize Reshape Resize Round Rsqrt ScatterElements ScatterND Selu Sigmoid Sign Sin Slice Softmax Softplus"
+    " Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GroupNormalization HardSigmoid HardSwish Identity"
+    " InstanceNormalization LRN LSTM LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization"
+    " MatMul Max MaxPool Min Mish Mul Neg NotEqual PRelu Pad Pow Quantize RMSNormalization Reciprocal ReduceL2 ReduceMax ReduceMean"
+    " ReduceMin ReduceSum Relu Requantize Reshape Resize Round Rsqrt ScatterElements ScatterND Selu Sigmoid Sign Sin Slice Softmax Softplus"
     " SpaceToDepth Split Sqrt Square SquaredDifference Squeeze Sub Swish Tan Tanh ThresholdedRelu Tile Transpose Unsqueeze"
     " Where".split()
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, Target, integer_range, lower
+from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, Target, format_count, integer_range, lower
 from qconvert_qnn.operators import FIXED_16, refusal_reason
 
 
@@ -27,7 +27,7 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
         relu = Op("Relu", (real,), (limited,), {}, op.source)
         rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), relu, Op("Quantize", (limited,), (result.name,)))
         count += 1
-    return (rewriter.finish(), (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
+    return (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at, replaced by others",)) if count else (graph, ())
 
 
 def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
@@ -50,4 +50,4 @@ def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change
         count += 1
     if not count:
         return graph, ()
-    return rewriter.finish(), (f"{count} results are rounded to the scales that HTP computes in first",)
+    return rewriter.finish(), (f"{format_count(count, 'result')} rounded to the scales that HTP computes in first",)

@@ -12,11 +12,21 @@ from qconvert_qnn.operators import lacks
 from qconvert_qnn.running import HtpModel, layers
 
 import qconvert
-from qconvert.conformance.examples import OF_ACCELERATORS, make_graph, random_operands
-from qconvert.plugin import Graph, ModelFile, Op, Quantization, Tensor, evaluate, infer, load, normalize, save
-from qconvert.plugins import target_named
-from qconvert.targets.audit import refuse_violations
-from qconvert.testing import random_inputs
+from qconvert.plugin import (
+    Graph,
+    ModelFile,
+    Op,
+    Quantization,
+    Tensor,
+    evaluate,
+    infer,
+    load,
+    normalize,
+    refuse_violations,
+    save,
+    target_named,
+)
+from qconvert.testing import KINDS_OF_KERNELS, make_graph, random_inputs, random_operands
 
 P = Quantization.per_tensor
 #: Steps by which uint8 results may be off the exact ones.
@@ -38,7 +48,7 @@ def steps(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -
     return max(int(np.abs(found[name].astype(np.int64) - exact[name].astype(np.int64)).max()) for name in exact)
 
 
-@pytest.mark.parametrize("kind", OF_ACCELERATORS)
+@pytest.mark.parametrize("kind", KINDS_OF_KERNELS)
 def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, tmp_path: Path) -> None:
     target, rng = target_named("qnn-htp"), np.random.default_rng(3)
     graph = make_graph(kind, "uint8", rng, target.kernels)
