@@ -79,13 +79,16 @@ def since(version: int) -> Condition:
     return lambda op, scope: "" if scope.version >= version else f"{op.kind} needs version {version}, not {scope.version}"
 
 
-def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str, str] | None = None, also: Collection[str] = ()) -> Legal:
+def legality(
+    writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str, str] | None = None, also: Collection[str] = (), layout: str = ""
+) -> Legal:
     """Return what says which operators a format takes.
 
     Args:
         writers: kind -> the function that writes it, perhaps a Conditional.
         version, metadata: see Scope.
         also: further kinds that are dealt with elsewhere.
+        layout: the data_format of the format's operators, which the layout pass gives them; "" where writers take any.
     """
 
     def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
@@ -94,6 +97,8 @@ def legality(writers: Mapping[str, Any], version: int = 0, metadata: Mapping[str
         if write is None:
             unheld = ", and no formula of it holds for these operands and attributes" if formulas_of(op) else ""
             return "" if kind in also else f"has no {kind}{unheld}"
+        if layout and op.attributes.get("data_format", layout) != layout:
+            return f"{op['data_format']} data (the layout pass has not run)"
         return write.lacks(op, Scope(tensors, version, metadata or {})) if isinstance(write, Conditional) else ""
 
     return legal

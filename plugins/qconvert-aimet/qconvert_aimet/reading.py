@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, map_file
+from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, format_count, map_file
 from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, read_entries
 from qconvert_aimet.entries_two import read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
@@ -78,7 +78,7 @@ def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str,
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]
     notes = [f"{len(doubtful)} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
-    notes += [f"{len(floats)} tensors are float by their encodings and stay float: {_quote_names(floats)}"] if floats else []
+    notes += [f"{format_count(len(floats), 'tensor')} left float, as the encodings say: {_quote_names(floats)}"] if floats else []
     return quantizations, tuple(notes)
 
 

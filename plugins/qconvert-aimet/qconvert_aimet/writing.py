@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, quantization_of
+from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, format_count, quantization_of
 from qconvert_aimet.entries_one import PARAMETERS, SIDES
 from qconvert_aimet.quantizations import REMEDY, bits_of
 
@@ -54,9 +54,10 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     path.write_text(text + "\n", encoding="utf-8")
     kept, left = sum(found.integers is not None for found in encodings.entries.values()), sum(map(len, floats))
     integers = (
-        f"the integers of {kept} constants are not in the file: AIMET quantizes the model's weights with these scales and zero points"
+        f"the integers of {format_count(kept, 'constant')} are not in the file: AIMET quantizes the model's weights with these scales and "
+        "zero points"
     )
-    is_left = f"{left} tensors are not quantized; the file has them as float16" + (", by no entry" if version == "2.0.0" else "")
+    is_left = f"{format_count(left, 'tensor')} not quantized, and float16 in the file" + (", by no entry" if version == "2.0.0" else "")
     return (*([integers] if kept else ()), *([is_left] if left else ()))
 
 

@@ -118,7 +118,7 @@ def test_bits_between_and_floats(tmp_path: Path) -> None:
     found = load_encodings(path)
     q = Quantization(np.float32([0.5]), np.array([0]), None, 0, -32, 31)
     assert found.entries.keys() == {Place("w")} and found["w"].qparams == QParams("int8", q)
-    assert "1 tensors are float by their encodings" in found.notes[0]
+    assert "1 tensor left float, as the encodings say" in found.notes[0]
 
 
 def one(**changes: Any) -> dict[str, Any]:

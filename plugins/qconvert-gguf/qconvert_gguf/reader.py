@@ -21,6 +21,7 @@ from qconvert.plugin import (
     Tensor,
     UnsupportedError,
     fit_weight,
+    format_count,
     load,
     map_file,
     numpy_dtype,
@@ -101,7 +102,7 @@ def _match_tensors(graph: Graph, stored: list[Stored], options: Mapping[str, Any
     lost = [tensor.name for name, tensor in pairs if name not in graph.tensors or not graph[name].is_constant]
     if lost and options.get("rest") != "ignore":
         raise InvalidModelError(
-            f"{len(lost)} of the file's tensors are not weights of the network: "
+            f"the file has {format_count(len(lost), 'tensor')} other than weights of the network: "
             f"{quote_nearest(lost, [tensor.name for tensor in graph.constants()])}",
             remedy="State names that differ in a JSON file (-O names=names.json), or leave such tensors out (-O rest=ignore).",
             rule="unknown-tensor",

@@ -26,6 +26,7 @@ from qconvert.plugin import (
     Repacked,
     UnsupportedError,
     convert_layer,
+    format_count,
     map_file,
     map_in_order,
     quote_nearest,
@@ -173,7 +174,8 @@ def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
             lost.append(full)
     if lost:
         raise InvalidModelError(
-            f"{len(lost)} tensors of the checkpoint have no place in the template: {quote_nearest(lost, list(template.tensors))}",
+            f"the checkpoint has {format_count(len(lost), 'tensor')} without a place in the template: "
+            f"{quote_nearest(lost, list(template.tensors))}",
             remedy=_TEMPLATE,
             rule="unknown-tensor",
         )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Target, Tensor, dequantize, infer, quantize
+from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Target, Tensor, dequantize, format_count, infer, quantize
 from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, has_data_quantization, missing_kernel_reason, nearest_invertible_scale
 
 #: Candidates for new scale / old scale, in addition to the one of the whole range: many codes stay exact with them.
@@ -97,10 +97,10 @@ def requantize_data(graph: Graph, target: Target | None) -> tuple[Graph, tuple[C
     changed = graph.evolve(tensors=made.values(), ops=_insert_requantize(graph, again))
     notes = []
     if len(made) > len(moved):
-        text = f"{len(made) - len(moved)} tensors that layers read become int8 from -127 to 127, with the zero point 0"
+        text = f"{format_count(len(made) - len(moved), 'tensor')} read by layers, now int8 from -127 to 127 with the zero point 0"
         notes.append(Change(f"{text}; {len(again)} of them in addition to the tensors of the source", exact=False, costs=tuple(costs)))
     if moved:
-        text = f"scales of {len(moved)} weights change by up to 2e-7 of their size, since ncnn stores their inverses"
+        text = f"scales of {format_count(len(moved), 'weight')} change by up to 2e-7 of their size, since ncnn stores their inverses"
         notes.append(Change(text, exact=False, costs=tuple(moved)))
     return changed, tuple(notes)
 

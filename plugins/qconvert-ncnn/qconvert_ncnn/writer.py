@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, legality, lower
+from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, format_count, legality, lower
 from qconvert_ncnn.container import Layer, format_param
 from qconvert_ncnn.ops import WRITERS
 from qconvert_ncnn.quantizations import is_int8_layer
@@ -37,7 +37,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 def layers_of(graph: Graph, rounds: bool) -> Writing:
     """Return the layers of a graph; operators that ncnn lacks are decomposed; see write()."""
-    legal = legality(WRITERS)
+    legal = legality(WRITERS, layout="channels_first")
     graph = lower(graph, legal).graph
     writing = Writing(graph, rounds)
     for name in graph.inputs:
@@ -133,10 +133,11 @@ def _describe_changes(writing: Writing) -> tuple[Change | str, ...]:
     graph, notes = writing.graph, list[Change | str]()
     plain = sum(bool(op.attributes.get("arithmetic")) for op in graph.ops)
     if plain:
-        text = f"{plain} operators are rounded once, halves away from zero or to even, not as the source's kernels round"
+        text = f"{format_count(plain, 'operator')} rounded once, halves away from zero or to even, not as the source's kernels round"
         notes.append(Change(text, exact=False))
     if writing.unrounded:
-        notes.append(Change(f"{writing.unrounded} intermediate tensors are not rounded as in the source (numerics fast)", exact=False))
+        text = f"{format_count(writing.unrounded, 'intermediate tensor')} not rounded as in the source (numerics fast)"
+        notes.append(Change(text, exact=False))
     layers = sum(is_int8_layer(graph, op) for op in graph.ops)
-    notes.append(Change(f"{layers} layers run on int8, {len(writing.stored)} of them give integers to the next", exact=True))
+    notes.append(Change(f"{format_count(layers, 'layer')} on int8, {len(writing.stored)} of them with integers for the next", exact=True))
     return tuple(notes)

@@ -26,7 +26,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
     """Return the openvino.Model of a graph, and the package; operators that OpenVINO lacks are decomposed."""
-    legal = legality(WRITERS)
+    legal = legality(WRITERS, layout="channels_first")
     graph = lower(graph, legal).graph
     _require_known(graph)
     require_legal(graph, legal, "OpenVINO")

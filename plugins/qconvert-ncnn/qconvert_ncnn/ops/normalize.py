@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op
-from qconvert_ncnn.blobs import axis_of, unsupported_error
+from qconvert_ncnn.blobs import axis_of
 from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import MULTIPLIED, Step, Writing, blob_params
@@ -35,8 +35,6 @@ def read_softmax(r: Reading) -> None:
 def write_batch_norm(op: Op, w: Writing) -> None:
     """BatchNorm: channels, epsilon; factors, means, variances and addends."""
     scale, shift, mean, variance = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:5])
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts = (pack_weights(item, marked=False) for item in (scale, mean, variance, shift))
     w.finish(op, "BatchNorm", {0: scale.size, 1: float(op["epsilon"])}, *parts)
 
@@ -109,8 +107,6 @@ def read_layer_norm(r: Reading) -> None:
 def write_instance_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     sizes = w.sizes(op.inputs[0])
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts, params = tuple(pack_weights(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) == _PICTURE:
         w.finish(op, "InstanceNorm", params, *parts)
@@ -132,8 +128,6 @@ def read_instance_norm(r: Reading) -> None:
 
 def write_group_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     parts = (pack_weights(item, marked=False) for item in (scale, shift))
     w.finish(op, "GroupNorm", {0: int(op["num_groups"]), 1: scale.size, 2: float(op["epsilon"]), 3: 1}, *parts)
 

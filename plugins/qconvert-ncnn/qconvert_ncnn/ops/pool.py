@@ -30,8 +30,8 @@ _PICTURE = 3
 def write_pool(op: Op, w: Writing) -> None:
     """Pooling with explicit padding, extended so that every window is whole."""
     kernel = [int(size) for size in op["kernel_shape"]]
-    if op["data_format"] != "channels_first" or len(kernel) != 2:
-        raise unsupported_error(op, "that is not over two dimensions, channels first,")
+    if len(kernel) != 2:
+        raise unsupported_error(op, "that is not over two dimensions")
     if op.kind == "MaxPool" and any(size != 1 for size in op["dilations"]):
         raise unsupported_error(op, "with dilations")
     top, left, bottom, right = pads_of(op, w, kernel)
@@ -110,8 +110,6 @@ def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> t
 def write_global_pool(op: Op, w: Writing) -> None:
     """Global Pooling and a Reshape of its vector; a Reduction for blobs of other than three dimensions."""
     sizes = w.sizes(op.inputs[0])
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if len(sizes) == _PICTURE:
         pool = Step("Pooling", {0: _AVERAGE if op.kind == "GlobalAveragePool" else _MAX, 4: 1}, inputs=(w.value(op.inputs[0]),))
         w.steps(op, [pool, Step("Reshape", blob_params(w.sizes(op.outputs[0])), suffix="real")])
@@ -164,7 +162,7 @@ def write_resize(op: Op, w: Writing) -> None:
     sizes = w.sizes(op.outputs[0])
     known = {("nearest", "asymmetric"): _NEAREST, ("linear", "half_pixel"): _LINEAR, ("linear", "pytorch_half_pixel"): _LINEAR,
              ("linear", "align_corners"): _LINEAR}.get((mode, coordinates))  # fmt: skip
-    is_flat = len(sizes) == 3 and op["data_format"] == "channels_first"
+    is_flat = len(sizes) == 3
     if mode == "nearest" and is_flat and _has_whole_factors(op, w.sizes(op.inputs[0])[1:], sizes[1:]):
         known = _NEAREST
     elif known is None or not is_flat or (known == _NEAREST and op["nearest_mode"] != "floor"):

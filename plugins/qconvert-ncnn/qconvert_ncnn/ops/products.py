@@ -67,8 +67,8 @@ def read_pads(layer: Layer) -> dict[str, Any]:
 
 def _window_params(op: Op, w: Writing) -> dict[int, Any]:
     kernel = w.graph[op.inputs[1]].static_shape
-    if op["data_format"] != "channels_first" or kernel is None or len(kernel) != 4:
-        raise unsupported_error(op, "that is not over two dimensions, channels first,")
+    if kernel is None or len(kernel) != 4:
+        raise unsupported_error(op, "that is not over two dimensions")
     height, width = kernel[2:]
     top, left, bottom, right = (
         (int(pad) for pad in op["pads"]) if op.kind == "ConvTranspose" else pads_of(op, w, kernel[2:], op["dilations"])

@@ -220,8 +220,6 @@ def read_memory(r: Reading) -> None:
 
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, "PixelShuffle", {0: int(op["blocksize"]), 1: int(op["mode"] == "DCR")})
 
 

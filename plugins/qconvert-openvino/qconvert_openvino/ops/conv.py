@@ -98,8 +98,6 @@ def auto_pad_of(op: Op) -> str:
 def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:
     """Return weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
     tensor, group = w.graph[op.inputs[1]], int(op["group"])
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if tensor.data is None:
         if group != 1 or transposed:
             raise unsupported_error(op, "with weights that are computed when the model runs", rule="not-constant")

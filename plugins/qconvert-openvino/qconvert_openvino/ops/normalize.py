@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.plugin import Op, conditions
 from qconvert_openvino.container import Node
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported_error
+from qconvert_openvino.writing import Writing
 
 
 def read_softmax(r: Reading) -> None:
@@ -30,8 +30,6 @@ def read_batch_norm(r: Reading) -> None:
 
 
 def write_batch_norm(op: Op, w: Writing) -> None:
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, w.op.batch_norm_inference(*w.inputs(op), float(op["epsilon"])))
 
 

@@ -43,7 +43,7 @@ def write_avg_pool(op: Op, w: Writing) -> None:
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     from openvino import opset14  # its ceil_torch is ONNX's ceil_mode
 
-    w.finish(op, opset14.avg_pool(_channels_first_data(op, w), strides, begin, end, kernel, exclude, rounding, auto_pad_of(op)))
+    w.finish(op, opset14.avg_pool(w.value(op.inputs[0]), strides, begin, end, kernel, exclude, rounding, auto_pad_of(op)))
 
 
 def read_max_pool(r: Reading) -> None:
@@ -63,22 +63,16 @@ def write_max_pool(op: Op, w: Writing) -> None:
     dilations, rounding = list(op["dilations"] or [1] * len(kernel)), _rounding(op)
     from openvino import opset14
 
-    found = opset14.max_pool(_channels_first_data(op, w), strides, dilations, begin, end, kernel, rounding, auto_pad_of(op))
+    found = opset14.max_pool(w.value(op.inputs[0]), strides, dilations, begin, end, kernel, rounding, auto_pad_of(op))
     w.finish(op, found.output(0))
 
 
 def write_global_pool(op: Op, w: Writing) -> None:
     """A mean, or the maximum, over the spatial axes."""
-    data = _channels_first_data(op, w)
+    data = w.value(op.inputs[0])
     axes = w.numbers(range(2, data.get_partial_shape().rank.get_length()))
     make = w.op.reduce_mean if op.kind == "GlobalAveragePool" else w.op.reduce_max
     w.finish(op, make(data, axes, True))
-
-
-def _channels_first_data(op: Op, w: Writing) -> Any:
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
-    return w.value(op.inputs[0])
 
 
 def _rounding(op: Op) -> str:
@@ -117,7 +111,7 @@ def write_resize(op: Op, w: Writing) -> None:
     coordinates = op["coordinate_transformation_mode"]
     if not mode or coordinates not in _COORDINATES:
         raise unsupported_error(op, f"with mode {op['mode']!r} and {coordinates!r}")
-    data = _channels_first_data(op, w)
+    data = w.value(op.inputs[0])
     axes = w.numbers(range(2, data.get_partial_shape().rank.get_length()))
     from openvino import opset11
 

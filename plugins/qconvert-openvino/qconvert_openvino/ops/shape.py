@@ -243,7 +243,7 @@ def read_depth_to_space(r: Reading) -> None:
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
     mode = next(own for own, name in _DEPTHS.items() if name == op["mode"])
-    w.finish(op, w.op.depth_to_space(_channels_first_data(op, w), mode, int(op["blocksize"])))
+    w.finish(op, w.op.depth_to_space(w.value(op.inputs[0]), mode, int(op["blocksize"])))
 
 
 def read_space_to_depth(r: Reading) -> None:
@@ -253,13 +253,7 @@ def read_space_to_depth(r: Reading) -> None:
 
 
 def write_space_to_depth(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.space_to_depth(_channels_first_data(op, w), "blocks_first", int(op["blocksize"])))
-
-
-def _channels_first_data(op: Op, w: Writing) -> Any:
-    if op["data_format"] != "channels_first":
-        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
-    return w.value(op.inputs[0])
+    w.finish(op, w.op.space_to_depth(w.value(op.inputs[0]), "blocks_first", int(op["blocksize"])))
 
 
 READERS: dict[str, Callable[[Reading], Any]] = {
