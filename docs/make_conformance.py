@@ -21,7 +21,7 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 
 from make_operators import FAMILIES, table, written  # noqa: E402
 
-from qconvert.conformance.examples import WITHOUT_EXAMPLE  # noqa: E402
+from qconvert.conformance.examples import find_kinds_without_example  # noqa: E402
 from qconvert.conformance.matrix import TARGETS, Cell, conformance  # noqa: E402
 from qconvert.operators import KINDS  # noqa: E402
 
@@ -85,7 +85,7 @@ def page(cells: Sequence[Mapping[str, Any]]) -> str:
             reasons.setdefault((cell["target"], _general(cell)), []).append(f"{cell['kind']} {cell['dtype']}")
     lines += table(("target", "reason", "operators"), ([target, reason, _listed(names)] for (target, reason), names in reasons.items()))
     lines += ["", "## What is tried elsewhere", ""]
-    lines += table(("kinds", "why not here"), ([", ".join(kinds), why] for why, kinds in _grouped(WITHOUT_EXAMPLE)))
+    lines += table(("kinds", "why not here"), ([", ".join(kinds), why] for why, kinds in _grouped(find_kinds_without_example())))
     return "\n".join(lines).rstrip() + "\n"
 
 

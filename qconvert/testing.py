@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.conformance.examples import KINDS_OF_KERNELS, QUANTIZED_KINDS, make_graph, random_operands
+from qconvert.conformance.examples import QUANTIZED_KINDS, kinds_with_kernels, make_graph, random_operands
 from qconvert.conformance.matrix import Cell, conformance, measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
@@ -27,7 +27,6 @@ from qconvert.plugins import Derived, Pass, Runtime, Target, find_target, format
 from qconvert.rules.validation import validate
 
 __all__ = [
-    "KINDS_OF_KERNELS",
     "Cell",
     "Tried",
     "assert_exact",
@@ -35,6 +34,7 @@ __all__ = [
     "assert_round_trips",
     "assert_target_takes",
     "conformance",
+    "kinds_with_kernels",
     "make_graph",
     "random_inputs",
     "random_operands",

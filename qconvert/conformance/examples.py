@@ -21,7 +21,6 @@ from qconvert.operators.typing import stated_output_type
 
 #: The storage types in which an example of quantized data is made.
 QUANTIZED_TYPES = ("int8", "uint8", "int16")
-_RUNTIMES = ("litert:default", "tflite-micro:reference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +215,13 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     kind: found if isinstance(found, tuple) else (found,) for kinds, found in _LISTED.items() for kind in kinds.split()
 }
 
-#: The kinds of which one operator alone says nothing, and the tests that are about them.
-WITHOUT_EXAMPLE: Mapping[str, str] = {
-    **dict.fromkeys(("If", "Loop", "Scan", "While", "Call"), "it runs functions of a graph: tests/formats/test_control_flow.py"),
-    **dict.fromkeys(("ReadState", "WriteState"), "it needs a state of a graph: tests/conversion"),
-    **dict.fromkeys(
-        ("IntegerLSTM", "IntegerSVDF", "BasicLSTM", "SVDF"), "a kernel of TFLite with states: tests/test_recurrent_arithmetic.py"
-    ),
-    "Opaque": "nothing is known of it",
-    "Reinterpret": "a kernel of the source makes it",
+#: Why one operator alone says nothing, and the tests that are about it, by the rule of its kind, or "recurs".
+_REASONS: Mapping[str, str] = {
+    "control": "it runs functions of a graph: tests/formats/test_control_flow.py",
+    "state": "it needs a state of a graph: tests/conversion",
+    "recurs": "a kernel of TFLite with states: tests/test_recurrent_arithmetic.py",
+    "opaque": "nothing is known of it",
+    "relabel": "a kernel of the source makes it",
 }
 
 #: The share of graphs whose scales are powers of two, so that results lie in the middle between two integers.
@@ -233,11 +230,16 @@ _WITH_TIES = 0.3
 
 def examples_of(kind: Kind) -> tuple[Example, ...]:
     """Return the examples of a kind; one on operands of one shape where it is a function of each element."""
-    if kind.name in _EXAMPLES or kind.name in WITHOUT_EXAMPLE:
-        return _EXAMPLES.get(kind.name, ())
-    if kind.layout.suits is Suits.BROADCASTS and {*kind.roles} == {"data"}:
-        return (Example((_ROWS,) * kind.inputs[0]),)
-    return ()
+    if kind.name in _EXAMPLES:
+        return _EXAMPLES[kind.name]
+    is_of_elements = kind.layout.suits is Suits.BROADCASTS and {*kind.roles} == {"data"} and kind.rule not in _REASONS
+    return (Example((_ROWS,) * kind.inputs[0]),) if is_of_elements else ()
+
+
+def find_kinds_without_example() -> dict[str, str]:
+    """Return the kinds of which one operator alone says nothing, each with the reason, and the tests that are about it."""
+    rules = {name: "recurs" if kind.recurs else kind.rule for name, kind in KINDS.items() if name not in _EXAMPLES}
+    return {name: reason for word, reason in _REASONS.items() for name, rule in rules.items() if rule == word}
 
 
 def types_of(kind: Kind) -> tuple[str, ...]:
@@ -249,12 +251,13 @@ def types_of(kind: Kind) -> tuple[str, ...]:
 
 #: The kinds whose data are random and quantized.
 QUANTIZED_KINDS = tuple(name for name, kind in KINDS.items() if examples_of(kind) and kind.rule in ("real", "move", "index", "convert"))
-#: Those of which TFLite's runtimes have kernels of integers.
-KINDS_OF_KERNELS = tuple(
-    name
-    for name in QUANTIZED_KINDS
-    if any(name in row.kinds and row.runs in ("integers", "inexact") for runtime in _RUNTIMES for row in KERNELS[runtime].rows)
-)
+
+
+def kinds_with_kernels() -> list[str]:
+    """Return those of QUANTIZED_KINDS of which TFLite's runtimes have kernels of integers, as most accelerators have."""
+    rows = [row for name in ("litert:default", "tflite-micro:reference") for row in KERNELS[name].rows]
+    found = {kind for row in rows if row.runs in ("integers", "inexact") for kind in row.kinds}
+    return [name for name in QUANTIZED_KINDS if name in found]
 
 
 def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, layout: str = "channels_first") -> Graph:

@@ -20,6 +20,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.model import replace_items
+from qconvert.formats.onnx.qonnx.nodes import rounding_of
 from qconvert.formats.onnx.qonnx.quantizations import limits_of, storage
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
@@ -235,13 +236,6 @@ def _input(node: Any, index: int) -> str:
     return str(node.input[index]) if index < len(node.input) else ""
 
 
-#: Rounding modes: what the magnitude is rounded by and what is added to it before, or the operator on the value itself.
-_MODES: Mapping[str, tuple[str, float | None]] = {
-    "ROUND": ("Round", None), "HALF_EVEN": ("Round", None), "CEIL": ("Ceil", None), "FLOOR": ("Floor", None),
-    "UP": ("Ceil", 0.0), "DOWN": ("Floor", 0.0), "HALF_UP": ("Floor", 0.5), "HALF_DOWN": ("Ceil", -0.5),
-}  # fmt: skip
-
-
 def with_onnx_nodes(model: Any) -> bool:
     """Replace every QONNX node in the main graph of a ModelProto; return False without a change if there is none, or an unknown one.
 
@@ -314,7 +308,7 @@ class _Decomposition:
         self._nodes.append(helper.make_node("Identity", [value], [self._output]))
 
     def add_rounding(self, value: str, mode: str) -> str:
-        op_type, offset = _MODES[mode]
+        op_type, offset = rounding_of(mode)
         if offset is None:
             return self.add(op_type, value)
         return self.add("Mul", self.add("Sign", value), self.add(op_type, self.add("Add", self.add("Abs", value), offset)))

@@ -19,6 +19,7 @@ from qconvert.conversion import load
 from qconvert.data.input_limits import Bounds
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Arrays
+from qconvert.operators import KINDS
 from qconvert.plugins import Engine, Layer, ModelFile, Timing
 from qconvert.runtimes.onnx_layers import KEEP
 from qconvert.runtimes.onnx_rewrites import PRODUCTS
@@ -198,10 +199,10 @@ def _builder_refusal(text: str, raw: str, model: NamedModel) -> Refusal:
 
 
 #: Operators after a product that belong to it: a bound, a shift, the rounding.
-_AFTER = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
+_AFTER = {"QuantizeLinear"}.union(name for name, kind in KINDS.items() if kind.clips or kind.casts or kind.sum_sign or kind.picks)
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that return values of their data, or positions of these: they compute alike on integers and in float.
-_CHOICES = KEEP | {"ArgMax", "ArgMin"}
+_CHOICES = KEEP.union(name for name, kind in KINDS.items() if kind.ranks)
 
 
 class TensorRTModel:

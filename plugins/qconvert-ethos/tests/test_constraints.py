@@ -25,7 +25,7 @@ from qconvert.plugin import (
     target_named,
     write_tflite_operators,
 )
-from qconvert.testing import KINDS_OF_KERNELS, make_graph
+from qconvert.testing import kinds_with_kernels, make_graph
 
 NPUS = {"ethos-u55": "ethos-u55-128", "ethos-u65": "ethos-u65-256", "ethos-u85": "ethos-u85-256"}
 #: Models -> how many operators run on an Ethos-U55 and on an Ethos-U85, of how many.
@@ -78,7 +78,7 @@ def join_graphs(graphs: list[Graph]) -> Graph:
 def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
     """An operator of each kind, all of them in one file; what Vela would refuse is refused by name."""
     target, taken, refused = target_named(family), list[Graph](), list[str]()
-    for kind in KINDS_OF_KERNELS:
+    for kind in kinds_with_kernels():
         graph, _ = normalize(make_graph(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
         try:
             refuse_violations(graph, target)

@@ -26,7 +26,7 @@ from qconvert.plugin import (
     save,
     target_named,
 )
-from qconvert.testing import KINDS_OF_KERNELS, make_graph, random_inputs, random_operands
+from qconvert.testing import kinds_with_kernels, make_graph, random_inputs, random_operands
 
 P = Quantization.per_tensor
 #: Steps by which uint8 results may be off the exact ones.
@@ -48,7 +48,7 @@ def steps(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -
     return max(int(np.abs(found[name].astype(np.int64) - exact[name].astype(np.int64)).max()) for name in exact)
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_KERNELS)
+@pytest.mark.parametrize("kind", kinds_with_kernels())
 def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, tmp_path: Path) -> None:
     target, rng = target_named("qnn-htp"), np.random.default_rng(3)
     graph = make_graph(kind, "uint8", rng, target.kernels)

@@ -43,9 +43,15 @@ def mode_of(r: Reading, default: str) -> str:
     return mode
 
 
+def rounding_of(mode: str) -> tuple[str, float | None]:
+    """Return the operator that rounds in a mode, and what is added to magnitudes before it; None where it rounds the values themselves."""
+    _, kind, offset = _ROUNDINGS[_OTHER_NAMES.get(mode, mode)]
+    return kind, offset
+
+
 def emit_rounding(r: Reading, value: str, mode: str) -> str:
     """Appends the operators that round the float value `value`; returns the result's name."""
-    _, kind, offset = _ROUNDINGS[mode]
+    kind, offset = rounding_of(mode)
     if offset is None:
         return apply(r, kind, "rounded", value)
     magnitude = apply(r, "Abs", "magnitude", value)
