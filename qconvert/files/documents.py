@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -80,6 +80,11 @@ def object_of(value: Any, at: str, required: Iterable[str], optional: Iterable[s
     return value
 
 
+def read_members(fields: Mapping[str, Any], at: str, read: Mapping[str, Callable[[Any, str], Any]]) -> dict[str, Any]:
+    """Members of an object by name, each read by a function of the value and its place."""
+    return {name: function(fields[name], f"{at}.{name}") for name, function in read.items()}
+
+
 def list_of(value: Any, at: str, read: Callable[[Any, str], T]) -> list[T]:
     """A list, each item read by a function of the item and its place."""
     if not isinstance(value, list):
@@ -106,6 +111,13 @@ def text_map(value: Any, at: str) -> dict[str, str]:
     if not isinstance(value, dict):
         fail(at, f"is {sort_of(value)}, not an object", rule="wrong-type")
     return {text(key, at): text(item, f"{at}[{key!r}]") for key, item in value.items()}
+
+
+def truth(value: Any, at: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        fail(at, f"is {sort_of(value)}, not true or false", rule="wrong-type")
+    return value
 
 
 def integer(value: Any, at: str, least: int = -(2**63)) -> int:

@@ -18,7 +18,7 @@ from qconvert.operators.products import is_product_of_activations
 _INT8 = ("int8",)
 _GENERATED = "it generates a kernel for each network and device"
 #: Kinds whose sums of int8 products become float32 before the bias is added.
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_PRODUCTS = tuple(name for name, kind in KINDS.items() if kind.sums_all_weights)
 #: Kinds that choose among stored integers where all sides have one quantization.
 _CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
 #: Kinds without a kernel.

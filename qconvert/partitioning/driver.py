@@ -113,14 +113,14 @@ class _Owners:
             refusal = self.judges[number].refusal(self.bases.places(candidate.bases))
             reason = refusal.rule if refusal is not None else ""
         for base in candidate.bases if reason and (len(candidate.bases) == 1 or candidate.name == STATES) else ():
-            if candidate.name != STATES or named_states(self.bases.graph.graph, [self.bases.graph.graph.ops[self.bases.main(base)]]):
+            if candidate.name != STATES or named_states(self.bases.graph.graph, [self.bases.op(base)]):
                 self.refused.setdefault((number, base), reason)
         return not reason
 
     def _outside_group(self, number: int, candidate: Candidate) -> str:
         """Return why an operator is in no region by itself: it belongs to states, or the target takes its kind only in groups."""
         graph, judge = self.bases.graph.graph, self.judges[number]
-        ops = [graph.ops[place] for place in self.bases.places(candidate.bases)]
+        ops = self.bases.ops_of(candidate.bases)
         if candidate.name != STATES and named_states(graph, ops):
             if not judge.holds_states:
                 return f"{judge.target.name} holds no states"
@@ -193,7 +193,7 @@ def cut(
     for item in unwritable:
         number = [target.name for target in targets].index(item.target)
         names = bases.graph.original
-        made = ({names.get(name, name) for name in bases.graph.graph.ops[bases.main(base)].outputs} for base in range(len(bases.ops)))
+        made = ({names.get(name, name) for name in bases.op(base).outputs} for base in range(len(bases.ops)))
         owners.ban(number, [base for base, found in enumerate(made) if not item.outputs.isdisjoint(found)], item.reason)
     while True:
         units, owned = _without_cycles(owners)
@@ -240,7 +240,7 @@ def _ban_small_regions(owners: _Owners, regions: Sequence[_Found], min_ops: int,
     for number, bases in sorted(regions):
         if found not in (None, number):
             break
-        ops = [owners.bases.graph.graph.ops[place] for place in owners.bases.places(bases)]
+        ops = owners.bases.ops_of(bases)
         total = sum(macs(owners.bases.graph.graph, op) for op in ops)
         count = sum(kind_of(op).rule != "convert" for op in ops)
         if count < min_ops:
@@ -256,11 +256,11 @@ def _ban_small_regions(owners: _Owners, regions: Sequence[_Found], min_ops: int,
 
 def _ban_refused_regions(owners: _Owners, regions: Sequence[_Found]) -> bool:
     """Exclude the operators that a target's refusal of a whole region names; whether there were any."""
-    graph, found = owners.bases.graph, False
+    found = False
     for number, bases in regions:
         refusal = owners.judges[number].refusal(owners.bases.places(bases)) if len(bases) > 1 else None
         if refusal is not None:
-            named = [base for base in bases if _is_named(graph.graph.ops[owners.bases.main(base)], refusal.places)]
+            named = [base for base in bases if _is_named(owners.bases.op(base), refusal.places)]
             owners.ban(number, named or bases, refusal.rule)
             found = True
     return found
@@ -307,7 +307,7 @@ def _region(bases: Bases, part: Part, units: Sequence[Candidate]) -> Region:
 
 
 def _outside(owners: _Owners, base: int, targets: Sequence[str]) -> Outside:
-    op = owners.bases.graph.graph.ops[owners.bases.main(base)]
+    op = owners.bases.op(base)
     name = owners.bases.graph.original.get(op.name, op.name)
     reasons = {target: owners.refused.get((number, base), "") for number, target in enumerate(targets)}
     return Outside(op.kind, name, op.source, reasons)

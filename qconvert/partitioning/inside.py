@@ -14,7 +14,7 @@ from qconvert.errors import QConvertError
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
-from qconvert.partitioning.running import PartitionModel, choose_kernels, named_part, part_graph, values_of
+from qconvert.partitioning.running import PartitionModel, choose_kernels, named_part, part_graph, reset_models, values_of
 from qconvert.plugins import Format, Inside, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
 from qconvert.plugins.options import fill_defaults
 
@@ -46,9 +46,7 @@ class PartitionInside:
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""
-        for one in (self._model, *self._inside.values()):
-            if hasattr(one, "reset"):
-                one.reset()
+        reset_models((self._model, *self._inside.values()))
 
     def values(self, feed: Arrays) -> dict[str, Array]:
         found = self._model.all_values(dict(zip(self._model.inputs, feed.values(), strict=True)))
@@ -172,8 +170,7 @@ class _Rewritten:
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""
-        if self._own is not None and hasattr(self._own, "reset"):
-            self._own.reset()
+        reset_models((self._own,))
 
     def values(self, feed: Arrays) -> dict[str, Array]:
         """Return the inner tensors that the runtime gives of the file itself, and the inputs."""

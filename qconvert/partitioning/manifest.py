@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files import file_digest, map_file
-from qconvert.files.documents import fail, integer, json_of, list_of, object_of, sort_of, text, texts
+from qconvert.files.documents import fail, integer, json_of, list_of, object_of, read_members, text, texts, truth
 
 #: The name that the manifest has in its folder.
 NAME = "manifest.json"
@@ -155,21 +156,11 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
 
 
 def _manifest(found: Any) -> Manifest:
-    keys = (_KEY, "qconvert", "source", "targets", "inputs", "outputs", "values", "states", "parts")
     at = "manifest"
-    item = object_of(found, at, keys, ("read",))
+    item = object_of(found, at, (_KEY, "qconvert", *_MEMBERS), ("read",))
     if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
         fail(f"{at}.{_KEY}", f"is {item[_KEY]}; version {_VERSION} can be read", rule="unknown-version")
-    return Manifest(
-        source=_file(item["source"], f"{at}.source", named=False),
-        targets=texts(item["targets"], f"{at}.targets"),
-        inputs=texts(item["inputs"], f"{at}.inputs"),
-        outputs=texts(item["outputs"], f"{at}.outputs"),
-        values=_file(item["values"], f"{at}.values"),
-        states=tuple(list_of(item["states"], f"{at}.states", _state)),
-        parts=tuple(list_of(item["parts"], f"{at}.parts", _part)),
-        read=_any_object(item.get("read", {}), f"{at}.read"),
-    )
+    return Manifest(**read_members(item, at, _MEMBERS), read=_any_object(item.get("read", {}), f"{at}.read"))
 
 
 def _any_object(found: Any, at: str) -> Mapping[str, Any]:
@@ -185,34 +176,36 @@ def _file(found: Any, at: str, *, named: bool = True) -> FileOf:
     return FileOf(name, text(item["sha256"], f"{at}.sha256"))
 
 
-def _state(found: Any, at: str) -> CrossingState:
-    item = object_of(found, at, ("name", "reads", "written"), ())
-    return CrossingState(text(item["name"], f"{at}.name"), texts(item["reads"], f"{at}.reads"), text(item["written"], f"{at}.written"))
+def _files(found: Any, at: str) -> tuple[FileOf, ...]:
+    return tuple(list_of(found, at, _file))
 
 
-def _part(found: Any, at: str) -> PartFile:
-    keys = ("name", "target", "region", "model", "format", "runtime", "graph", "beside", "inputs", "outputs", "operators", "macs")
-    item = object_of(found, at, keys, ())
-    if not isinstance(item["region"], bool):
-        fail(f"{at}.region", f"is {sort_of(item['region'])}, not true or false", rule="wrong-type")
-    graph = None if item["graph"] is None else _file(item["graph"], f"{at}.graph")
-    form = text(item["format"], f"{at}.format")
-    if not form and graph is None:
-        fail(at, "has neither a format nor a graph", rule="missing-member")
-    return PartFile(
-        name=text(item["name"], f"{at}.name"),
-        target=text(item["target"], f"{at}.target"),
-        region=item["region"],
-        model=_file(item["model"], f"{at}.model"),
-        format=form,
-        runtime=text(item["runtime"], f"{at}.runtime"),
-        graph=graph,
-        beside=tuple(list_of(item["beside"], f"{at}.beside", _file)),
-        inputs=texts(item["inputs"], f"{at}.inputs"),
-        outputs=texts(item["outputs"], f"{at}.outputs"),
-        operators=integer(item["operators"], f"{at}.operators", 0),
-        macs=integer(item["macs"], f"{at}.macs", 0),
-    )
+def _states(found: Any, at: str) -> tuple[CrossingState, ...]:
+    return tuple(CrossingState(**item) for item in _objects(found, at, {"name": text, "reads": texts, "written": text}))
+
+
+def _parts(found: Any, at: str) -> tuple[PartFile, ...]:
+    parts = tuple(PartFile(**item) for item in _objects(found, at, _PART))
+    if (place := next((place for place, part in enumerate(parts) if not part.format and part.graph is None), None)) is not None:
+        fail(f"{at}[{place}]", "has neither a format nor a graph", rule="missing-member")
+    return parts
+
+
+def _objects(found: Any, at: str, members: Mapping[str, Callable[[Any, str], Any]]) -> list[dict[str, Any]]:
+    """Read a list of objects with the same members."""
+    return list_of(found, at, lambda item, place: read_members(object_of(item, place, members, ()), place, members))
+
+
+_COUNT = partial(integer, least=0)
+_PART: Mapping[str, Callable[[Any, str], Any]] = {
+    "name": text, "target": text, "region": truth, "model": _file, "format": text, "runtime": text,
+    "graph": lambda found, at: None if found is None else _file(found, at), "beside": _files, "inputs": texts, "outputs": texts,
+    "operators": _COUNT, "macs": _COUNT,
+}  # fmt: skip
+_MEMBERS: Mapping[str, Callable[[Any, str], Any]] = {
+    "source": partial(_file, named=False), "targets": texts, "inputs": texts, "outputs": texts, "values": _file, "states": _states,
+    "parts": _parts,
+}  # fmt: skip
 
 
 def _require_order(manifest: Manifest) -> None:

@@ -23,7 +23,7 @@ from qconvert.partitioning.driver import Cut, Unwritable, cut, resolve_targets
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
 from qconvert.plugins import Format, Target, format_named, format_of, target_named
-from qconvert.plugins.options import ReadOptions, check_options
+from qconvert.plugins.options import ReadOptions, check_options, pick_declared
 from qconvert.targets.audit import refuse_violations
 
 
@@ -106,10 +106,9 @@ def _split_options(options: Mapping[str, Any], reader: Format | None, writer: Fo
     Raises:
         OptionError: neither takes one, or its value is wrong.
     """
-    read = {option.name: option for option in (reader.read_options if reader is not None else ())}
-    write = {option.name: option for option in (writer.write_options if writer is not None else ())}
-    given = check_options(options, (*read.values(), *write.values()), "nothing in this partition")
-    return Given({name: given[name] for name in given if name in read}, {}, {name: given[name] for name in given if name in write})
+    read, write = () if reader is None else reader.read_options, () if writer is None else writer.write_options
+    given = check_options(options, (*read, *write), "nothing in this partition")
+    return Given(pick_declared(given, read), {}, pick_declared(given, write))
 
 
 def _write(found: Cut, place: Path, writer: Format, reader: Format | None, source: Path | None, given: Given, force: bool) -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from qconvert.conversion.judging import LIMIT, refuse_losses
+from qconvert.conversion.judging import refuse_losses
 from qconvert.conversion.normalizing import normalize
 from qconvert.errors import InternalError, QConvertError
 from qconvert.graph import Graph, Names, Op, count_kinds
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import all_ops, named_states, with_used_functions
-from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
+from qconvert.plugins import Codegen, Target, Violation, codegen_of, formats, operators
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
 
@@ -188,7 +188,8 @@ class Judge:
     def _judge(self, places: frozenset[int]) -> Refusal | None:
         piece = self.graph.piece(places)
         try:
-            made, changes = fit_to_target(piece, self.target)
+            made, changes = normalize(piece, self.target)
+            refuse_losses(changes)
         except InternalError:
             raise
         except QConvertError as error:
@@ -227,14 +228,3 @@ def _violation_text(violation: Violation, graph: Graph) -> str:
     """Return the violated rule, with the detail if it names no tensor."""
     how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{op.location}: ")) != violation.where), "")
     return violation.rule if not how or "'" in how or '"' in how else f"{violation.rule}: {how}"
-
-
-def fit_to_target(piece: Graph, target: Target) -> tuple[Graph, tuple[Change, ...]]:
-    """Fit a part by the target's passes; return it with their changes.
-
-    Raises:
-        QConvertError: a pass fails, or the loss is above the default limit of a conversion.
-    """
-    made, changes = normalize(piece, target)
-    refuse_losses(changes, LIMIT)
-    return made, changes

@@ -41,6 +41,14 @@ class Bases:
         """Return the place of a unit's operator after its Dequantize operators."""
         return self.ops[base][-1]
 
+    def op(self, base: int) -> Op:
+        """Return a unit's operator after its Dequantize operators."""
+        return self.graph.graph.ops[self.main(base)]
+
+    def ops_of(self, bases: Iterable[int]) -> list[Op]:
+        """Return the operators of several units."""
+        return [self.graph.graph.ops[place] for place in self.places(bases)]
+
     def places(self, bases: Iterable[int]) -> list[int]:
         """Return the places of the operators of several units."""
         return sorted(place for base in bases for place in self.ops[base])
@@ -104,7 +112,7 @@ def _quantized_after(bases: Bases) -> list[frozenset[int]]:
     graph = bases.graph
     found = []
     for base in range(len(bases.ops)):
-        main = graph.graph.ops[bases.main(base)]
+        main = bases.op(base)
         own = [place for name in main.outputs for place in graph.readers.get(name, ()) if kind_of(graph.graph.ops[place]).quantizes]
         found.append(frozenset(bases.of[place] for place in own) if kind_of(main).rule not in ("convert", "state") else frozenset())
     return found

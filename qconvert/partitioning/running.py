@@ -5,7 +5,7 @@ in its own runtime in the order of the manifest, with tensors going from one to 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -227,9 +227,7 @@ class PartitionModel:
     def reset(self) -> None:
         """The next run is the first of a sequence."""
         self._begin()
-        for _, model in self._models:
-            if hasattr(model, "reset"):
-                model.reset()
+        reset_models(model for _, model in self._models)
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once, the next step if the network has states. Inputs and outputs are stored values by name."""
@@ -252,8 +250,7 @@ class PartitionModel:
     def run_part(self, name: str, values: Arrays) -> dict[str, Array]:
         """Run one part from reset states; return its outputs for values of its inputs."""
         part, model = next(item for item in self._models if item[0].name == name)
-        if hasattr(model, "reset"):
-            model.reset()
+        reset_models((model,))
         return self._run_model(part, model, values)
 
     def _run_model(self, part: PartFile, model: LoadedModel, values: Arrays) -> dict[str, Array]:
@@ -274,6 +271,13 @@ class PartitionModel:
         if found.dtype != dtype and dtype.kind != "O":
             raise RuntimeRefusedError(f"it returns {name!r} as {found.dtype}; its part has {dtype}", rule="part-differs")
         return found
+
+
+def reset_models(models: Iterable[Any]) -> None:
+    """Let the next run of each model that keeps states be the first of a sequence."""
+    for model in models:
+        if hasattr(model, "reset"):
+            model.reset()
 
 
 def choose_kernels(manifest: Manifest, kernels: str) -> Manifest:

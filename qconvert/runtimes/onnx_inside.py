@@ -20,7 +20,7 @@ from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.plugins import LoadedModel, ModelFile, Pieces
 from qconvert.runtimes.onnx_rewrites import with_onnx_nodes
-from qconvert.runtimes.onnxruntime import FEW_BITS, OnnxRuntime, describe_values
+from qconvert.runtimes.onnxruntime import FEW_BITS, OnnxRuntime, describe_failures, describe_values
 
 #: Suffix of the second name of a value at which the file is cut: the graph output of the island.
 _COMPUTED = "/computed"
@@ -97,14 +97,11 @@ class _Watched(OnnxRuntime):
     def run(self, inputs: Arrays) -> dict[str, Array]:
         from onnxruntime import OrtValue
 
-        try:
-            given = {
-                name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in self.bytes.pack_inputs(inputs).items()
-            }
+        with describe_failures():
+            packed = self.bytes.pack_inputs(inputs)
+            given = {name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in packed.items()}
             waiting = self.session.run_with_ort_values([self.bytes.name_in_copy(name) for name in self.outputs], given)[::-1]
             return {name: self.bytes.unpack_output(name, waiting.pop().numpy()) for name in self.outputs}
-        except Exception as error:  # onnxruntime's errors share no base class but Exception
-            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
 
 def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:

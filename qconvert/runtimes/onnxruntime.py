@@ -4,7 +4,8 @@ no arrays of these types, and states carried from one run to the next in two set
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -289,13 +290,20 @@ class OnnxRuntime:
     def run(self, inputs: Arrays) -> dict[str, Array]:
         """Runs once, the next step if the model has states. Inputs and outputs are stored values by name."""
         feeds = self.bytes.pack_inputs({name: np.asarray(value, order="C") for name, value in inputs.items()})
-        try:
+        with describe_failures():
             found = self.session.run(None, feeds) if self._carried is None else self._carried.run(feeds)
             return {name: self.bytes.unpack_output(name, value) for name, value in zip(self.outputs, found, strict=True)}
-        except QConvertError:
-            raise
-        except Exception as error:  # as above
-            raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
+
+
+@contextmanager
+def describe_failures() -> Iterator[None]:
+    """Raise RuntimeRefusedError where onnxruntime fails in the block."""
+    try:
+        yield
+    except QConvertError:
+        raise
+    except Exception as error:  # onnxruntime's errors share no base class but Exception
+        raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
 
 def describe_values(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:

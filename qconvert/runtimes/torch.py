@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,19 +184,30 @@ def wrap_module(module: Any, engine: str = "", graph: Graph | None = None) -> Ca
         engine: whose kernels run its quantized operators.
         graph: what our reader found in the module's file; None for a module that takes a plain tensor for each input.
     """
-    torch = torch_package()
 
     def call(values: Sequence[Array]) -> list[Array]:
-        try:
-            with torch.no_grad(), warnings.catch_warnings(), use_engine(engine):
-                warnings.simplefilter("ignore")
-                given = [torch.from_numpy(np.array(value, order="C")) for value in values]
-                found = module(*(given if graph is None else arguments(module, graph, given)))
-        except Exception as error:  # as above
-            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
+        with run_in_torch(engine):
+            given = as_tensors(values)
+            found = module(*(given if graph is None else arguments(module, graph, given)))
         return [as_array(value) for value in _flatten(found)]
 
     return call
+
+
+@contextmanager
+def run_in_torch(engine: str) -> Iterator[None]:
+    """Run a module in the block, without gradients and warnings; raise RuntimeRefusedError where PyTorch fails."""
+    try:
+        with torch_package().no_grad(), warnings.catch_warnings(), use_engine(engine):
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:  # as above
+        raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
+
+
+def as_tensors(values: Iterable[Array]) -> list[Any]:
+    """Return arrays as plain tensors of PyTorch."""
+    return [torch_package().from_numpy(np.array(value, order="C")) for value in values]
 
 
 def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:

@@ -4,7 +4,6 @@ which runs code in it, is watched while it runs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -20,8 +19,8 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
 from qconvert.rewriting.parts import cut
 from qconvert.runtimes.packages import capture_stderr
-from qconvert.runtimes.torch import arguments, as_array, load_module, program, stateful_program
-from qconvert.runtimes.torch_engines import engine_of, use_engine
+from qconvert.runtimes.torch import arguments, as_array, as_tensors, load_module, program, run_in_torch, stateful_program
+from qconvert.runtimes.torch_engines import engine_of
 
 
 class _Call(NamedTuple):
@@ -70,14 +69,8 @@ class TrustedInside:
         self.names = frozenset(name for name in graph.tensors if name in own and not own[name].is_constant)
 
     def values(self, feed: Arrays) -> dict[str, Array]:
-        torch = torch_package()
-        try:
-            with torch.no_grad(), warnings.catch_warnings(), use_engine(self._engine), capture_stderr():
-                warnings.simplefilter("ignore")
-                given = [torch.from_numpy(np.array(value, order="C")) for value in feed.values()]
-                calls = self._probe.run(arguments(self._module, self._graph, given))
-        except Exception as error:  # PyTorch's errors share no base class but Exception
-            raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
+        with run_in_torch(self._engine), capture_stderr():
+            calls = self._probe.run(arguments(self._module, self._graph, as_tensors(feed.values())))
         found = dict(_match_calls(self._graph, calls))
         return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
 
