@@ -14,9 +14,10 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.storage import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
-from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import Call, ExactResult, find_kind, kind_of
+from qconvert.operators.running import Running
+from qconvert.operators.shapes_and_functions import in_function
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inputs"]
 
@@ -61,7 +62,7 @@ def evaluate_op(
         InvalidGraphError: the inputs do not fit the operator.
     """
     spec = find_kind(op)
-    if spec is not None and spec.rule == "control":
+    if spec is not None and spec.run is not None:
         return _evaluate_control(graph, op, inputs, states, kernels)
     if kernels is not None and (own := kernels(graph, op, inputs)) is not None:
         return [ExactResult(None, own)]
@@ -84,13 +85,17 @@ def _evaluate_control(
     graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None, kernels: Resolver | None
 ) -> list[ExactResult]:
     """What an operator gives that runs functions: stored values as they are."""
+    kind = kind_of(op)
+    assert kind.run is not None
 
-    def run(inner: Graph, values: Sequence[Array]) -> list[Array]:
+    def body(attribute: str, values: Sequence[Array]) -> list[Array]:
+        inner = in_function(graph, calls[attribute].function)
         found = evaluate(inner, dict(zip(inner.inputs, values, strict=True)), states, kernels)
         return [found[name] for name in inner.outputs]
 
     try:
-        found = run_control(graph, op, inputs, run)
+        calls = {call.attribute: call for call in kind.calls(op)}
+        found = kind.run(Running(graph, op, calls, body), list(inputs))
         kept = [np.asarray(value) for value, name in zip(found, op.outputs, strict=True) if name]
     except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=op.location, rule="wrong-arguments") from error

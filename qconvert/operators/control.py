@@ -8,11 +8,16 @@ of both, after the others. Stored values pass as they are: the tensors on either
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import function, has, integer, integers, text
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import FunctionCall, Port
+from qconvert.operators.running import Running
 from qconvert.operators.sizes import unknown_shapes
 
 _CONDITION = Port(dtype="bool")
@@ -67,6 +72,66 @@ def scan_axes(op: Op, name: str, count: int) -> tuple[int, ...]:
     return stated if len(stated) == count else (0,) * count
 
 
+def _truth(value: Array) -> bool:
+    return bool(np.asarray(value).reshape(-1)[0])
+
+
+def _run_if(r: Running, inputs: list[Any]) -> list[Array]:
+    return r.body("then_branch" if _truth(inputs[0]) else "else_branch", inputs[1:])
+
+
+def _run_call(r: Running, inputs: list[Any]) -> list[Array]:
+    return r.body("function", inputs)
+
+
+def _run_while(r: Running, inputs: list[Any]) -> list[Array]:
+    turn = 0
+    while _truth(r.body("condition", inputs)[0]):
+        r.turn(turn)
+        inputs, turn = list(r.body("body", inputs)), turn + 1
+    return inputs
+
+
+def _run_loop(r: Running, inputs: list[Any]) -> list[Array]:
+    count, turns = int(r.op["carried"]), None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
+    condition = np.array(True) if inputs[1] is None else np.asarray(inputs[1])
+    carried, captured = inputs[2 : 2 + count], inputs[2 + count :]
+    stacks: list[list[Array]] = [[] for _ in r.op.outputs[count:]]
+    turn = 0
+    while (turns is None or turn < turns) and _truth(condition):
+        found = r.body("body", [np.array(r.turn(turn), np.int64), condition, *carried, *captured])
+        condition, carried = found[0], found[1 : 1 + count]
+        for stack, value in zip(stacks, found[1 + count :], strict=True):
+            stack.append(value)
+        turn += 1
+    return [*carried, *(r.stack_outputs("body", 1 + count + index, stack, 0) for index, stack in enumerate(stacks))]
+
+
+def _run_scan(r: Running, inputs: list[Any]) -> list[Array]:
+    count, scanned = int(r.op["carried"]), int(r.op["num_scan_inputs"])
+    carried, stacks, captured = inputs[:count], inputs[count : count + scanned], inputs[count + scanned :]
+    axes, ways = (scan_axes(r.op, name, scanned) for name in ("scan_input_axes", "scan_input_directions"))
+    results: list[list[Array]] = [[] for _ in r.op.outputs[count:]]
+    length = np.asarray(stacks[0]).shape[axes[0]]
+    for turn in range(length):
+        places = [length - 1 - r.turn(turn) if way else r.turn(turn) for way in ways]
+        slices = [np.take(stack, place, axis) for stack, place, axis in zip(stacks, places, axes, strict=True)]
+        found = r.body("body", [*carried, *slices, *captured])
+        carried = found[:count]
+        for result, value in zip(results, found[count:], strict=True):
+            result.append(value)
+    turned = zip(
+        results,
+        scan_axes(r.op, "scan_output_axes", len(results)),
+        scan_axes(r.op, "scan_output_directions", len(results)),
+        strict=True,
+    )
+    outputs = [
+        r.stack_outputs("body", count + index, result[::-1] if way else result, axis) for index, (result, axis, way) in enumerate(turned)
+    ]
+    return [*carried, *outputs]
+
+
 _SCANNED = has(
     num_scan_inputs=integer(),
     scan_input_axes=integers(()),
@@ -78,28 +143,28 @@ _SCANNED = has(
 # The functions and states have the shapes of the results; validation compares both.
 KINDS = (
     Kind(
-        "If", "condition data...?", "data...?", shape=unknown_shapes, rule="control", calls=_if,
+        "If", "condition data...?", "data...?", shape=unknown_shapes, rule="control", calls=_if, run=_run_if,
         attributes=has(then_branch=function(), else_branch=function()),
     ),
     # trip count, condition, `carried` values, captures -> carried values, stacks; the function also takes the turn and the condition, and
     # gives the condition first
     Kind(
-        "Loop", "index? condition? data...?", "data...?", shape=unknown_shapes, rule="control", calls=_loop,
+        "Loop", "index? condition? data...?", "data...?", shape=unknown_shapes, rule="control", calls=_loop, run=_run_loop,
         attributes=has(body=function(), carried=integer()),
     ),
     # `carried` values, stacks, captures -> carried values, stacks
     Kind(
-        "Scan", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_scan,
+        "Scan", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_scan, run=_run_scan,
         attributes=has(_SCANNED, body=function(), carried=integer()),
     ),
     # carried values -> carried values, as long as the first function gives true
     Kind(
-        "While", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_while,
+        "While", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_while, run=_run_while,
         attributes=has(condition=function(), body=function()),
     ),
     # target: of a region that a partition made, what runs it
     Kind(
-        "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call,
+        "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call, run=_run_call,
         attributes=has(function=function(), target=text("")),
     ),
     Kind("ReadState", "", "data", shape=unknown_shapes, rule="state", attributes=has(state=text())),

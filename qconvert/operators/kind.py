@@ -34,6 +34,7 @@ from qconvert.operators.properties import (
     same_axes,
     within_data,
 )
+from qconvert.operators.running import Running
 from qconvert.operators.sizes import Rule as ShapeRule
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
@@ -98,7 +99,7 @@ class Kind:
         rule: how quantization goes through it (see RULES).
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See operators/sizes.py.
         evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
-            what means something within a graph alone: states, and operators that run functions (evaluate/).
+            what means something within a graph alone: states, and operators that run functions (see `run`).
         fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
         layout: how it takes part in a change of layout.
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
@@ -115,6 +116,7 @@ class Kind:
         by_place: whether each element of the result comes from a place that no value of its data decides (Reshape, Concat; not MaxPool).
         canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
         calls: the functions that it runs; by default none.
+        run: how it runs them: (what it is while it runs, stored inputs) -> stored outputs. None for all else.
         tensor_rule: what it demands of its tensors that no other field says; None: nothing.
         chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
         quantizes: whether it rounds float values to stored ones (Quantize).
@@ -167,6 +169,7 @@ class Kind:
     weights: tuple[int, ...] = _IMPLIED
     canonical: Canonical | None = None
     calls: Calls = lambda op: ()
+    run: Callable[[Running, list[Any]], list[Array]] | None = None
     tensor_rule: TensorRule | None = None
     chooses: bool = False
     picks: int = 0
