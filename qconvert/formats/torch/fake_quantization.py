@@ -70,7 +70,7 @@ class _Matcher:
             before = self._draft.producers.get(steps)
             if before is None or before.attributes.get("activation"):
                 return None
-            if before.kind == "Round" and not rounded:
+            if not rounded and self._draft.producers.find(steps, "Round"):
                 steps, rounded = before.inputs[0], True
             elif (bounds := self._bounds(before)) is not None:
                 limits = max(limits[0], bounds[0]), min(limits[1], bounds[1])
@@ -119,32 +119,34 @@ class _Matcher:
 
     def _bounds(self, op: Op) -> tuple[float, float, str] | None:
         """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""
-        if limits := kind_of(op).limits(op, self._draft.known.get):
+        kind = kind_of(op)
+        if limits := kind.limits(op, self._draft.known.get):
             low, high = limits
             return -np.inf if low is None else low, np.inf if high is None else high, op.inputs[0]
-        if op.kind == "Where":
-            return self._where_limit(op)
-        if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
-            return None
+        if not kind.picks:
+            return self._choice_limit(op) if kind.chooses and len(op.inputs) == 3 else None
         for data, other in (op.inputs, op.inputs[::-1]):
             known = self._number(other)
             if known is not None and known.size == 1:  # of a constant, both sides are known
-                bound = float(known.reshape(()))
-                return (bound, np.inf, data) if op.kind == "Max" else (-np.inf, bound, data)
+                return _limit_at(known, kind.picks > 0, data)
         return None
 
-    def _where_limit(self, op: Op) -> tuple[float, float, str] | None:
+    def _choice_limit(self, op: Op) -> tuple[float, float, str] | None:
         """The limit of where(x > limit, limit, x), as Brevitas clips, or of one with "<"."""
-        test = self._draft.producers.find(op.inputs[0], "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-        if test is None:
+        find = self._draft.producers.find
+        greater = find(op.inputs[0], "Greater", "GreaterOrEqual")
+        test = greater or find(op.inputs[0], "Less", "LessOrEqual")
+        if test is None or op.inputs[2] != test.inputs[0]:
             return None
         limit, chosen = self._number(test.inputs[1]), self._number(op.inputs[1])
-        if limit is None or chosen is None or limit.size != 1 or chosen.size != 1 or op.inputs[2] != test.inputs[0]:
+        if limit is None or chosen is None or limit.size != 1 or chosen.size != 1 or limit.item() != chosen.item():
             return None
-        bound = float(limit.reshape(()))
-        if bound != float(chosen.reshape(())):
-            return None
-        return (-np.inf, bound, test.inputs[0]) if test.kind.startswith("Greater") else (bound, np.inf, test.inputs[0])
+        return _limit_at(limit, greater is None, op.inputs[2])
+
+
+def _limit_at(bound: Array, is_lowest: bool, data: str) -> tuple[float, float, str]:
+    """The limits of data with one bound, and the data."""
+    return (bound.item(), np.inf, data) if is_lowest else (-np.inf, bound.item(), data)
 
 
 def _are_close(first: Array, second: Array, tolerance: float) -> bool:

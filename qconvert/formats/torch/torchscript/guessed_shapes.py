@@ -9,7 +9,7 @@ from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
-from qconvert.operators import kind_of
+from qconvert.operators import kind_of, output_axis
 from qconvert.operators.properties import Suits
 from qconvert.operators.sizes import Shapes
 
@@ -25,52 +25,20 @@ _ROWS = 2
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The first layer that reads an input.
+    """What the first layer that reads an input says of the input.
 
     Attributes:
-        op: its operator.
-        rank: of its weights; of a recurrent layer, that of the input.
-        channels: of its data.
-        axis: of the input that the channels are along; of a recurrent layer, the rows.
+        shapes: by rank, the most likely first; dynamic dimensions have names.
+        dtype: the input's storage type.
     """
 
-    op: Op
-    rank: int
-    channels: int
-    axis: int
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The ranks that the input may have, the most likely first."""
-        if _is_embedding(self.op):
-            return 2, 1
-        return (self.rank,) if _is_convolution(self.op) or _is_recurrent(self.op) else (2, 3)
+    shapes: Mapping[int, Shape]
+    dtype: str = "float32"
 
     def shape(self, rank: int, prefix: str) -> Shape:
         """The shape of an input of a rank; dynamic dimensions but the batch have names with the prefix."""
-        length = f"{prefix}length"
-        if _is_embedding(self.op):
-            return (length,) if rank == 1 else ("batch", length)
-        if _is_convolution(self.op):
-            sizes: list[int | str] = [f"{prefix}{size}" for size in _SPATIAL[self.rank]]
-            sizes.insert(max(self.axis - 1, 0), self.channels)
-            return "batch", *sizes
-        if rank == _ROWS:
-            return "batch", self.channels
-        is_time_first = _is_recurrent(self.op) and self.axis
-        return (length, "batch", self.channels) if is_time_first else ("batch", length, self.channels)
-
-
-def _is_embedding(op: Op) -> bool:
-    return op.kind == "Gather"
-
-
-def _is_recurrent(op: Op) -> bool:
-    return kind_of(op).recurs
-
-
-def _is_convolution(op: Op) -> bool:
-    return kind_of(op).layout.suits is Suits.DECIDES
+        sizes = self.shapes.get(rank, self.shapes[max(self.shapes)])
+        return tuple(f"{prefix}{size}" if isinstance(size, str) and size != "batch" else size for size in sizes)
 
 
 class _FoundError(Exception):
@@ -93,7 +61,7 @@ class Probe(Draft):
     def append(self, op: Op, shapes: Shapes | None = None) -> None:
         """Appends an operator, and looks at what it reads."""
         super().append(op, shapes)
-        if _is_embedding(op):
+        if op.outputs and self.producers.find(op.outputs[0], "Gather"):
             self._add_layer(op, op.inputs[1], op.inputs[0])
         elif weights := kind_of(op).weights:
             self._add_layer(op, op.inputs[0], op.inputs[weights[0]])
@@ -102,23 +70,18 @@ class Probe(Draft):
         shape = self.tensors[weights].static_shape
         if shape is None or len(shape) < 2 or (self.tensors[weights].data is None and self.known.get(weights) is None):
             return
-        name, axis = self._source(data, 1 if _is_convolution(op) or _is_recurrent(op) else -1)
+        kind = kind_of(op)
+        name, axis = self._source(data, 1 if kind.recurs or kind.layout.suits is Suits.DECIDES else -1)
         if name not in self._wanted or name in self.found:
             return
-        rank, channels = len(shape), shape[1]
-        if _is_recurrent(op):  # a cell takes rows alone
-            rank, channels = self.tensors[name].rank or rank, shape[-1]
-        elif "group" in kind_of(op).attributes:
-            channels *= int(op["group"])
-        elif op.kind == "MatMul":
-            channels = shape[0]
-        self.found[name] = _Layer(op, rank, channels, axis)
+        self.found[name] = _describe_layer(op, self.tensors[name].rank, axis, shape)
         if set(self.found) == self._wanted:
             raise _FoundError
 
     def _source(self, name: str, axis: int) -> tuple[str, int]:
         """The input that a tensor is but for its values, and the axis that `axis` is there; "" if it is none."""
-        while (op := self.producers.get(name)) is not None:
+        find = self.producers.find
+        while (op := find(name)) is not None:
             kind = kind_of(op)
             data = [item for item in kind.data(op) if self.tensors[item].data is None]
             if len(data) != 1:
@@ -126,17 +89,40 @@ class Probe(Draft):
             if kind.transposes and axis >= 0:
                 order = op["perm"]
                 axis = order[axis] if axis < len(order) else axis
-            elif op.kind == "Unsqueeze" and self.tensors[op.inputs[0]].rank == _ROWS:
+            elif find(name, "Unsqueeze") and self.tensors[op.inputs[0]].rank == _ROWS:
                 axis = 0  # of rows that are one step of a sequence
-            elif not _keeps_channels(op) and not (op.kind == "Reshape" and axis == -1):
+            elif kind.layout.suits is not Suits.BROADCASTS and not find(name, *_KEEPS_CHANNELS, *(["Reshape"] if axis == -1 else [])):
                 return "", axis
             name = data[0]
         return name, axis
 
 
-def _keeps_channels(op: Op) -> bool:
-    """Whether the channels of an operator's result are along the axis of those of its data."""
-    return kind_of(op).layout.suits is Suits.BROADCASTS or op.kind in ("Pad", "BatchNormalization")
+#: Operators, besides those of each element, whose result has its channels along the axis of those of the data.
+_KEEPS_CHANNELS = ("Pad", "BatchNormalization")
+
+
+def _describe_layer(op: Op, rank: int | None, axis: int, weights: Sequence[int]) -> _Layer:
+    """What a layer says of its input.
+
+    Args:
+        op: the layer.
+        rank: of the input, as it is tried.
+        axis: of the input that the channels are along; of a recurrent layer, the rows.
+        weights: their shape.
+    """
+    kind = kind_of(op)
+    if not kind.weights:  # indices into a table of embeddings
+        return _Layer({2: ("batch", "length"), 1: ("length",)}, "int64")
+    if kind.layout.suits is Suits.DECIDES:
+        sizes: list[int | str] = list(_SPATIAL.get(len(weights), ()))
+        sizes.insert(max(axis - 1, 0), weights[1] * int(op["group"]))
+        return _Layer({len(weights): ("batch", *sizes)})
+    channels = weights[-1] if kind.recurs else weights[1 - output_axis(op, 2)]
+    rows: Mapping[int, Shape] = {2: ("batch", channels), 3: ("batch", "length", channels)}
+    if not kind.recurs:
+        return _Layer(rows)
+    own = rank or len(weights)
+    return _Layer({own: ("length", "batch", channels) if axis and own != 2 else rows.get(own, rows[3])})
 
 
 def guess_shapes(names: Sequence[str], run: Callable[[Draft, Guesses], object]) -> Iterator[Guesses]:
@@ -155,9 +141,9 @@ def guess_shapes(names: Sequence[str], run: Callable[[Draft, Guesses], object]) 
         except (_FoundError, QConvertError):
             pass
         if set(probe.found) == set(names):
-            for wanted in next(iter(probe.found.values())).ranks:
+            for wanted in next(iter(probe.found.values())).shapes:
                 yield {
-                    name: (layer.shape(wanted, f"{name}_" if place else ""), "int64" if _is_embedding(layer.op) else "float32")
+                    name: (layer.shape(wanted, f"{name}_" if place else ""), layer.dtype)
                     for place, (name, layer) in enumerate(probe.found.items())
                 }
             return
