@@ -4,8 +4,8 @@ inputs. A pass makes quantized operators of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import output_shapes
+from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, reduce
 from qconvert.passes.encodings.entries import split_limits
 
 
@@ -79,7 +81,7 @@ class Rounding:
         held = [self._quantizations.get(item) for item in data]
         if not held or any(item is None for item in held) or name in self._kept_real:
             return None
-        if (fixed := self._network.parameters.fixed.get(op.kind)) is not None:
+        if (fixed := self._network.fixed(op)) is not None:
             return fixed if self._leads_to_layer(name) else None
         return held[0] if kind_of(op).keeps_range else None
 
@@ -90,16 +92,17 @@ class Rounding:
         own, its data were dequantized after what has a quantization before.
         """
         found: set[str] = set()
+        producers = self._network.producers
         for name, quantization in self._places.following.items():
-            op = self._network.producers.get(name)
-            if op is None or not kind_of(op).keeps_range or kind_of(op).chooses or op.kind == "Relu":
+            op = producers.get(name)
+            if op is None or not kind_of(op).keeps_range or kind_of(op).chooses or producers.find(name, "Relu"):
                 continue
             between: set[str] = set()
             waiting, before = list(self._network.data(op)), None
             while waiting and before is None:
                 item = waiting.pop()
                 before = self._places.following.get(item)
-                made = self._network.producers.get(item)
+                made = producers.get(item)
                 if before is None and made is not None and kind_of(made).keeps_range and item not in between:
                     between.add(item)
                     waiting += self._network.data(made)
@@ -171,19 +174,41 @@ class Rounding:
 
     def _decompose_rounding(self, name: str, quantization: QParams, called: str) -> str:
         """The float values of data rounded as the quantization says, part by part."""
-        q, network = quantization.quantization, self._network
-        point, (low, high) = np.float32(q.zero_point[0]), q.limits(quantization.dtype)
-        parts: list[tuple[str, list[Any]]] = [("Div", [q.scale[0]]), ("Add", [point]), ("Round", []), ("Clip", [low, high])]
-        for kind, numbers in [*parts, ("Sub", [point]), ("Mul", [q.scale[0]])]:
-            constants = [network.add_constant(f"{called}/number", np.asarray(number, np.float32)) for number in numbers]
-            result = network.add(f"{called}/{kind.lower()}", Tensor("", "float32", network[name].shape))
-            self._ops.append(Op(kind, (name, *constants), (result,), {}, ""))
-            name = result
-        return name
+        scale, point = quantization.quantization.step, quantization.quantization.point
+        steps = _Part(self._network, self._ops, called, name) / scale + point
+        steps = clip(apply("Round", steps), *quantization.quantization.limits(quantization.dtype))
+        return str(((steps - point) * scale).name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part(Values):
+    """A float value on the way from one tensor to another: its operators and numbers are named after a tensor.
+
+    Attributes:
+        network: gets the tensors.
+        ops: get the operators.
+        hint: the tensor.
+        name: of this value.
+    """
+
+    network: Network
+    ops: list[Op]
+    hint: str
+    name: str
+
+    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> _Part:
+        names = [item.name if isinstance(item, _Part) else self._constant(item) for item in operands]
+        (shape,) = output_shapes({name: self.network[name] for name in names}, Op(kind, tuple(names), ("",), attributes))
+        return replace(self, name=self.network.append(self.ops, kind, names, self.hint, shape, **attributes))
+
+    def _constant(self, value: Any) -> str:
+        if isinstance(value, np.ndarray):
+            return self.network.add_constant(f"{self.hint}/axis", value)
+        return self.network.add_constant(f"{self.hint}/number", np.asarray(value, np.float32))
 
 
 _LOWEST, _HIGHEST = -128.0, 127.0
-_EPSILON = {"rows_symmetric": float(np.finfo(np.float32).eps), "rows_affine": float(np.finfo(np.float32).eps)}
+_EPSILON = float(np.finfo(np.float32).eps)
 
 
 def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
@@ -203,8 +228,8 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
         if not kind_of(op).is_matrix_product:
             raise _dynamic_error(op)
         if how in ("rows_symmetric", "rows_affine"):
-            data = _Rows(network, ops, op).round_rows(op.inputs[0], how)
-            ops.append(op.with_input(0, data))
+            data = _round_rows(_Part(network, ops, op.outputs[0], op.inputs[0]), how)
+            ops.append(op.with_input(0, data.name))
         else:
             ops.append(_with_arithmetic(network, op, how))
     network.replace_ops(ops)
@@ -222,46 +247,18 @@ def _with_arithmetic(network: Network, op: Op, how: str) -> Op:
     return op.with_input(1, weights.name).with_attributes(arithmetic=how)
 
 
-class _Rows:
-    """Rows with quantizations of their own, part by part, as torchao computes them in float32."""
-
-    def __init__(self, network: Network, ops: list[Op], op: Op) -> None:
-        self._network, self._ops, self._name = network, ops, op.outputs[0]
-
-    def round_rows(self, data: str, how: str) -> str:
-        """The float values of data whose every row is rounded onto 8 bits by its own range."""
-        shape = self._network[data].shape
-        ends = None if shape is None else (*shape[:-1], 1)
-        low, high = (self._add_op(kind, [data, self._axis()], ends, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
-        low, high = self._add_op("Min", [low, self._number(0)], ends), self._add_op("Max", [high, self._number(0)], ends)
-        if how == "rows_symmetric":
-            span = self._add_op("Max", [self._add_op("Neg", [low], ends), high], ends)
-            steps = (_HIGHEST - _LOWEST) / 2
-        else:
-            span, steps = self._add_op("Sub", [high, low], ends), _HIGHEST - _LOWEST
-        scale = self._add_op("Max", [self._add_op("Div", [span, self._number(steps)], ends), self._number(_EPSILON[how])], ends)
-        reciprocal = self._add_op("Div", [self._number(1), scale], ends)
-        rounded = self._add_op("Round", [self._add_op("Mul", [data, reciprocal], shape)], shape)
-        if how == "rows_symmetric":
-            return self._add_op("Mul", [self._add_op("Clip", [rounded, *self._limits()], shape), scale], shape)
-        point = self._add_op("Sub", [self._number(_LOWEST), self._add_op("Round", [self._add_op("Div", [low, scale], ends)], ends)], ends)
-        point = self._add_op("Clip", [point, *self._limits()], ends)
-        stored = self._add_op("Clip", [self._add_op("Add", [rounded, point], shape), *self._limits()], shape)
-        return self._add_op("Mul", [self._add_op("Sub", [stored, point], shape), scale], shape)
-
-    def _add_op(self, kind: str, inputs: list[str], shape: tuple[int | str, ...] | None, **attributes: int) -> str:
-        name = self._network.add(f"{self._name}/{kind.lower()}", Tensor("", "float32", shape))
-        self._ops.append(Op(kind, tuple(inputs), (name,), attributes, ""))
-        return name
-
-    def _number(self, value: float) -> str:
-        return self._network.add_constant(f"{self._name}/number", np.asarray(value, np.float32))
-
-    def _limits(self) -> list[str]:
-        return [self._number(_LOWEST), self._number(_HIGHEST)]
-
-    def _axis(self) -> str:
-        return self._network.add_constant(f"{self._name}/axis", np.array([-1], np.int64))
+def _round_rows(data: Value, how: str) -> Value:
+    """Float values whose every row is rounded onto 8 bits by its own range, part by part, as torchao computes them in float32."""
+    low, high = reduce("ReduceMin", data, [-1]), reduce("ReduceMax", data, [-1])
+    low, high = minimum(low, 0), maximum(high, 0)
+    symmetric = how == "rows_symmetric"
+    span, steps = (maximum(-low, high), (_HIGHEST - _LOWEST) / 2) if symmetric else (high - low, _HIGHEST - _LOWEST)
+    scale = maximum(span / steps, _EPSILON)
+    rounded = apply("Round", data * (1 / scale))
+    if symmetric:
+        return clip(rounded, _LOWEST, _HIGHEST) * scale
+    point = clip(_LOWEST - apply("Round", low / scale), _LOWEST, _HIGHEST)
+    return (clip(rounded + point, _LOWEST, _HIGHEST) - point) * scale
 
 
 def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
@@ -291,9 +288,9 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
             )
         data = op.inputs[0]
         if factors is not None:
-            data = adjusted.data(data, Op("Mul", (data, f"{module}.factors"), ("",), {}, op.source), factors)
+            data = adjusted.data(data, "Mul", f"{module}.factors", factors, op.source)
         if order is not None:
-            data = adjusted.data(data, Op("Gather", (data, f"{module}.order"), ("",), {"axis": -1}, op.source), order)
+            data = adjusted.data(data, "Gather", f"{module}.order", order, op.source, axis=-1)
         adjusted.ops.append(op.with_input(0, data))
     network.replace_ops(adjusted.ops)
 
@@ -306,14 +303,13 @@ class _Adjusted:
         self._made: dict[tuple[str, str, Shape | None, bytes], str] = {}
         self.ops: list[Op] = []
 
-    def data(self, name: str, op: Op, values: Array) -> str:
-        """The result of an operator on data and a constant, whose wanted name is its second input."""
+    def data(self, name: str, kind: str, constant: str, values: Array, source: str, **attributes: int) -> str:
+        """The result of an operator of a kind on data and a constant, which has the data's shape."""
         before = self._network.producers.find(name, "Reshape")
-        source = before.inputs[0] if before is not None else name  # rows that each layer makes for itself
-        key = op.kind, source, self._network[name].shape, values.tobytes()
+        rows = before.inputs[0] if before is not None else name  # that each layer makes for itself
+        tensor = self._network[name]
+        key = kind, rows, tensor.shape, values.tobytes()
         if key not in self._made:
-            constant = self._network.add_constant(op.inputs[1], values)
-            made = self._network.add(f"{name}/{op.kind.lower()}", Tensor("", self._network[name].dtype, self._network[name].shape))
-            self.ops.append(replace(op, inputs=(name, constant), outputs=(made,)))
-            self._made[key] = made
+            inputs = name, self._network.add_constant(constant, values)
+            self._made[key] = self._network.append(self.ops, kind, inputs, name, tensor.shape, tensor.dtype, source, **attributes)
         return self._made[key]

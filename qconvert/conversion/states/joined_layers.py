@@ -9,6 +9,7 @@ import numpy as np
 
 from qconvert.conversion.states.network import member, module_of
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import kind_of
 
 #: A layer of a network -> the layers of a file whose outputs, one after another, are its own (conversion_mapping.py of transformers).
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +39,8 @@ class _Splitting:
 
     def split(self, op: Op) -> list[Op]:
         """Return the operators that compute what a layer does; itself where the file has it as it is."""
-        modules = _find_modules(op.inputs[1], self._known) if op.kind == "Gemm" else ()
+        kind = kind_of(op)
+        modules = _find_modules(op.inputs[1], self._known) if kind.has_weights and kind.is_matrix_product else ()
         sizes = [(self._known[member(module, "weight")].static_shape or (0,))[0] for module in modules]
         constants = [self._graph[name] for name in op.inputs[1:] if name]
         if not modules or any(constant.data is None or len(constant.data) != sum(sizes) for constant in constants):

@@ -5,11 +5,12 @@ compared.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.graph import Array, Graph, Op, Producers, Tensor
+from qconvert.encodings import QParams
+from qconvert.graph import Array, Attribute, Graph, Op, Producers, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
 from qconvert.rewriting import dequantized_source
@@ -191,10 +192,20 @@ class Network:
         """Takes other operators."""
         self.ops, self._consumers, self._producers = ops, None, None
 
-    def only_consumer(self, name: str) -> Op | None:
-        """The one operator that reads a tensor which nothing else sees; None if there are others."""
+    def only_consumer(self, name: str, *kinds: str) -> Op | None:
+        """The one operator that reads a tensor which nothing else sees, of one of `kinds` if these are given; None if there is none."""
         readers = self.consumers.get(name, [])
-        return readers[0] if len(readers) == 1 and name not in self.graph.public else None
+        if len(readers) != 1 or name in self.graph.public:
+            return None
+        return readers[0] if not kinds or readers[0].kind in kinds else None
+
+    def fixed(self, op: Op) -> QParams | None:
+        """The one quantization that quantized results of an operator have, whatever its data are; None if it has no such."""
+        return self.parameters.fixed.get(op.kind)
+
+    def function(self, op: Op) -> str:
+        """The function of PyTorch that an operator of two values is in the code of a module, such as "add"; "" if it is none."""
+        return self.parameters.called.get(op.kind, "")
 
     def add(self, name: str, tensor: Tensor) -> str:
         """Takes a new tensor in under a free name; returns it."""
@@ -205,6 +216,22 @@ class Network:
     def add_constant(self, name: str, values: Array) -> str:
         """Takes a new constant in under a free name; returns it."""
         return self.add(name, Tensor("", str(values.dtype), values.shape, values))
+
+    def append(
+        self,
+        ops: list[Op],
+        kind: str,
+        inputs: Sequence[str],
+        hint: str,
+        shape: Shape | None,
+        dtype: str = "float32",
+        source: str = "",
+        **attributes: Attribute,
+    ) -> str:
+        """Appends an operator of one result to `ops`; returns the result, which is named after `hint` and the kind."""
+        result = self.add(f"{hint}/{kind.lower()}", Tensor("", dtype, shape))
+        ops.append(Op(kind, tuple(inputs), (result,), attributes, source))
+        return result
 
     def data(self, op: Op) -> list[str]:
         """The data inputs of an operator that are neither constants nor dequantized weights."""
@@ -238,7 +265,8 @@ def _with_named_weights(graph: Graph) -> Graph:
     ops: list[Op] = []
     turned: set[str] = set()
     for op in graph.ops:
-        before = producers.find(op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
+        is_plain = "trans_b" in kind_of(op).attributes and not op["trans_b"]
+        before = producers.find(op.inputs[1], "Transpose") if is_plain else None
         if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
             op = op.with_input(1, before.inputs[0]).with_attributes(trans_b=1)
             turned.add(before.outputs[0])

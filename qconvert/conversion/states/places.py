@@ -12,8 +12,6 @@ from qconvert.graph import Op
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 
-#: Operators that a FloatFunctional, or an operator in the code of a module, can be, and a word in its name that says so.
-_FUNCTIONS = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
 #: Modules that are looked for among all operators.
 _MOST = 1000
 _REMEDY = (
@@ -112,9 +110,9 @@ class Places:
     def put_after_relu(self, name: str, quantization: QParams) -> None:
         """Puts a quantization after a tensor, or after the Relu that alone reads it: a quantization without negative values is one of both
         together."""
-        reader = self._network.only_consumer(name)
+        reader = self._network.only_consumer(name, "Relu")
         lowest = quantization.quantization.limits(quantization.dtype)[0]
-        if reader is not None and reader.kind == "Relu" and quantization.quantization.point == lowest:
+        if reader is not None and quantization.quantization.point == lowest:
             self.inner.add(name)
             self._taken.add(name)
             name = reader.outputs[0]
@@ -212,16 +210,15 @@ class Places:
         """The operators that a module without operators of its own can be."""
         last, above = module.rpartition(".")[2], module.rpartition(".")[0]
         ops = [op for op in self._network.ops if self._is_free(op) and self._stands_in(op, above)]
-        words = {kind for kind, word in _FUNCTIONS.items() if word in last.lower()}
-        named = [op for op in ops if op.kind in words]
-        return named or [op for op in ops if op.kind in _FUNCTIONS or self._network.scope(op) is None]
+        named = [op for op in ops if (function := self._network.function(op)) and function in last.lower()]
+        return named or [op for op in ops if self._network.function(op) or self._network.scope(op) is None]
 
     def _is_free(self, op: Op) -> bool:
         """Whether an operator computes a float value of values, and no module is known to be it."""
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
         own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or kind_of(op).chooses)
-        return own_quantization and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
+        return own_quantization and (not self._network.function(op) or (len(op.inputs) > 1 and not self._has_constant(op)))
 
     def _stands_in(self, op: Op, module: str) -> bool:
         """Whether an operator stands in the code of a module: by its scope, else by the layers that lead to it."""

@@ -11,12 +11,6 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Op
 from qconvert.operators import kind_of
 
-#: Operators that FX quantizes and that have an observer after them.
-_OBSERVED = frozenset(
-    "Conv ConvTranspose Gemm MatMul Add Mul Concat BatchNormalization LayerNormalization InstanceNormalization GroupNormalization "
-    "HardSwish LeakyRelu Elu Sigmoid Tanh HardSigmoid Softmax Relu Clip MaxPool AveragePool GlobalAveragePool GlobalMaxPool ReduceMean "
-    "Resize Reshape Transpose Squeeze Unsqueeze".split()
-)
 _REMEDY = (
     "Give a graph of the same network and of the same version of its code. A TorchScript file of the quantized model "
     "(torch.jit.trace) holds everything."
@@ -89,7 +83,7 @@ def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no quantization of its data fits: sums and products of two values, activations, norms."""
     if not op.outputs or op.outputs[0] in places.following or op.outputs[0] in places.inner or kind_of(op).rule != "real":
         return False
-    if kind_of(op).keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
+    if kind_of(op).keeps_range or network.fixed(op) is not None or network[op.outputs[0]].dtype != "float32":
         return False
     two = kind_of(op).affine is None or not any(network.constant(name) is not None for name in op.inputs)
     return two and bool(network.data(op))
@@ -104,7 +98,7 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
     left = list(reversed(quantizations))
     fused: set[str] = set()
     for op in network.ops:
-        data = [name for name in network.data(op) if network[name].dtype == "float32"] if op.kind in _OBSERVED else []
+        data = [name for name in network.data(op) if network[name].dtype == "float32"] if op.kind in network.parameters.observed else []
         if not data or op.outputs[0] in fused:
             continue
         for name in data:
@@ -115,7 +109,11 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
         held, quantization = places.following[data[0]], _take_next(left, quantizations, op)
         kind = kind_of(op)
         keeps = not kind.chooses and (kind.keeps_range or (kind.affine is not None and len(data) == 1))
-        if keeps and _key(held) != _key(quantization) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
+        if (
+            keeps
+            and _key(held) != _key(quantization)
+            and not any(network.function(reader) == "cat" for reader in network.consumers.get(name, []))
+        ):
             raise _observers_error(quantizations, op)
         places.put(name, quantization)
     if left:
@@ -130,8 +128,7 @@ def _take_next(left: list[QParams], quantizations: Sequence[QParams], op: Op) ->
 
 def _fused_result(network: Network, op: Op) -> str:
     """The result of an operator with the Relu that was fused with it: FX has one observer for both."""
-    reader = network.only_consumer(op.outputs[0])
-    return op.outputs[0] if reader is None or reader.kind != "Relu" else reader.outputs[0]
+    return (network.only_consumer(op.outputs[0], "Relu") or op).outputs[0]
 
 
 def _observers_error(quantizations: Sequence[QParams], op: Op | None) -> InvalidModelError:

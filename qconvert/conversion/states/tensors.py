@@ -35,24 +35,21 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
     def constant(hint: str, values: Array) -> str:
         return network.add_constant(f"{stored}/{hint}", values)
 
-    def add_op(kind: str, inputs: tuple[str, ...], dtype: str, sizes: tuple[int, ...], **attributes: int | str) -> str:
-        made = network.add(f"{stored}/{kind.lower()}", Tensor("", dtype, sizes))
-        ops.append(Op(kind, inputs, (made,), attributes, source))
-        return made
+    def add_op(kind: str, *inputs: str, sizes: Shape = shape, dtype: str = "float32", **attributes: int | str) -> str:
+        return network.append(ops, kind, inputs, stored, sizes, dtype, source, **attributes)
 
-    real = add_op("Dequantize", (stored,), "float32", shape)
+    real = add_op("Dequantize", stored)
     if decoding.factor is not None:
-        return add_op("Mul", (real, constant("factor", np.array(decoding.factor, np.float32))), "float32", shape), ops
+        return add_op("Mul", real, constant("factor", np.array(decoding.factor, np.float32))), ops
     if decoding.table is not None:
-        indices = add_op("Cast", (real,), "int32", shape, to="int32")
-        real = add_op("Gather", (constant("table", decoding.table), indices), "float32", shape, axis=0)
-        kind, numbers = "Mul", decoding.scales
+        indices = add_op("Cast", real, dtype="int32", to="int32")
+        real = add_op("Gather", constant("table", decoding.table), indices, axis=0)
+        kind, hint, numbers = "Mul", "scales", decoding.scales
     else:
-        kind, numbers = "Add", decoding.offsets if decoding.offsets is not None else np.zeros_like(decoding.scales)
-    in_blocks = add_op("Reshape", (real, constant("blocks", np.array(parts, np.int64))), "float32", parts)
-    numbers = np.ascontiguousarray(numbers[..., None], dtype=np.float32)
-    changed = add_op(kind, (in_blocks, constant("scales" if kind == "Mul" else "offsets", numbers)), "float32", parts)
-    return add_op("Reshape", (changed, constant("shape", np.array(shape, np.int64))), "float32", shape), ops
+        kind, hint, numbers = "Add", "offsets", decoding.offsets if decoding.offsets is not None else np.zeros_like(decoding.scales)
+    in_blocks = add_op("Reshape", real, constant("blocks", np.array(parts, np.int64)), sizes=parts)
+    changed = add_op(kind, in_blocks, constant(hint, np.ascontiguousarray(numbers[..., None], dtype=np.float32)), sizes=parts)
+    return add_op("Reshape", changed, constant("shape", np.array(shape, np.int64))), ops
 
 
 _WITH_NORMS = (
@@ -100,8 +97,8 @@ class Substitution:
         for op in network.ops:
             owner = self._layer(op)
             if owner is not None and owner in network.parameters.folded:
-                norm = network.only_consumer(op.outputs[0])
-                if norm is not None and norm.kind == "BatchNormalization":
+                norm = network.only_consumer(op.outputs[0], "BatchNormalization")
+                if norm is not None:
                     following[owner] = float(norm["epsilon"])
         lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in following]
         if lacking:
@@ -133,7 +130,7 @@ class Substitution:
         network, renamed = self._network, {}
         ops: list[Op] = []
         for op in network.ops:
-            before = network.producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
+            before = network.producers.get(op.inputs[0]) if _has_statistics(op) else None
             if before is None or self._layer(before) is None or self._owner(op) is not None or network.only_consumer(op.inputs[0]) is None:
                 ops.append(op)
                 continue
@@ -239,9 +236,14 @@ class Substitution:
         return inputs
 
 
+def _has_statistics(op: Op) -> bool:
+    """Whether an operator normalizes by the statistics of a training."""
+    return "running_mean" in parts_of(op).values()
+
+
 def _normalizes_data(op: Op) -> bool:
     """Whether an operator normalizes by statistics of its data, not by those of a training."""
-    return kind_of(op).normalizes and "running_mean" not in parts_of(op).values()
+    return kind_of(op).normalizes and not _has_statistics(op)
 
 
 def _fit_tensor(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Tensor:
