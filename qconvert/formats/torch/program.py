@@ -58,6 +58,11 @@ class Node:
         """Whether it is an input of the program."""
         return not self.operator and self.data is None
 
+    @property
+    def number(self) -> bool:
+        """Whether it is a size, a number that is known only at run time."""
+        return self.operator.startswith(("operator.", "aten.sym_")) and self.operator != "operator.getitem"
+
 
 def read_by(node: Node) -> Iterator[Node]:
     """The nodes in a node's arguments."""

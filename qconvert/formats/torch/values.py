@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
 
 
@@ -49,7 +50,7 @@ class Named(tuple[Any, ...]):
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A tensor of the graph.
+    """A tensor of the graph, or, in a torch.export program, of the program.
 
     Attributes:
         name: in the graph.
@@ -193,15 +194,15 @@ def _fits(argument: Argument, value: Any) -> bool:
 
 
 def _tensor(value: Any) -> bool:
-    return isinstance(value, (Ref, StoredTensor)) and not (isinstance(value, Ref) and value.number)
+    return isinstance(value, StoredTensor) or (isinstance(value, (Ref, Node)) and not value.number)
 
 
 def _integer(value: Any) -> bool:
-    return isinstance(value, int) or (isinstance(value, Ref) and value.number)
+    return isinstance(value, int) or (isinstance(value, (Ref, Node)) and value.number)
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or (isinstance(value, Ref) and value.number)
+    return _integer(value) or isinstance(value, float)
 
 
 def _several(value: Any, one: Any) -> bool:

@@ -18,6 +18,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.stored_values import EXPORT, Storages, StoredTensor, WrappedTensor
 from qconvert.formats.torch.unpickler import unpickle
+from qconvert.formats.torch.values import Ref
 
 _NEWEST, _OLDEST = 8, 2
 _MOST_NODES = 1_000_000
@@ -30,27 +31,13 @@ _SIZES = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class TensorName:
-    """An argument that is a tensor of the program."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SizeName:
-    """An argument that is a number known only at run time."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """One call.
 
     Attributes:
         target: such as "aten::conv2d", without the overload.
         overload: such as "default".
-        arguments: by name; those of higher-order operators by their position as text.
+        arguments: by name; those of higher-order operators by their position as text. A Ref is a value of the program.
         outputs: names of what it computes: a name, a list of names, or None for what nobody has.
         name: of the node.
     """
@@ -166,7 +153,7 @@ def _node(node: Any) -> Node:
     for position, argument in enumerate(node["inputs"]):
         arguments[str(argument.get("name") or position)] = value_of(argument["arg"])
     outputs = [value_of(output) for output in node["outputs"]]
-    names = [item.name if isinstance(item, (TensorName, SizeName)) else item for item in outputs]
+    names = [item.name if isinstance(item, Ref) else item for item in outputs]
     return Node(target, overload, arguments, names, str(node.get("name") or (names[0] if names and isinstance(names[0], str) else target)))
 
 
@@ -179,7 +166,7 @@ def _target(text: str) -> tuple[str, str]:
 
 
 def value_of(union: Any) -> Any:
-    """The value of an argument, a union of one key: numbers and lists as they are, tensors and sizes by name."""
+    """The value of an argument, a union of one key: numbers and lists as they are, tensors and sizes as Refs of the program's values."""
     if not isinstance(union, dict) or len(union) != 1:
         raise ValueError("an argument that is no union of one")
     ((kind, value),) = union.items()
@@ -188,11 +175,11 @@ def value_of(union: Any) -> Any:
     if kind in _PLAIN:
         return float(value) if kind == "as_float" else value
     if kind == "as_tensor":
-        return TensorName(str(value["name"]))
+        return Ref(str(value["name"]))
     if kind == "as_name":
-        return SizeName(str(value))
+        return Ref(str(value), number=True)
     if kind == "as_tensors":
-        return [TensorName(str(item["name"])) for item in value]
+        return [Ref(str(item["name"])) for item in value]
     if kind in _SIZES:
         return [None if item is None else value_of(item) for item in value] if isinstance(value, list) else value_of(value)
     if kind == "as_graph":
@@ -211,7 +198,7 @@ def _read_spec(spec: Any) -> tuple[str, Any, str]:
         return str(kind), None, ""
     argument = value["arg"]
     plain = isinstance(argument, dict) and set(argument) == {"name"}
-    found = TensorName(str(argument["name"])) if plain else value_of(argument)
+    found = Ref(str(argument["name"])) if plain else value_of(argument)
     names = [str(value[key]) for key in ("parameter_name", "buffer_name", "tensor_constant_name", "custom_obj_name") if key in value]
     return str(kind), found, names[0] if names else ""
 

@@ -18,7 +18,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import Noted
 from qconvert.formats.reading.quantizations import label_tensor
 from qconvert.formats.torch.export.contents import Node as Call
-from qconvert.formats.torch.export.contents import Program, SizeName, TensorName
+from qconvert.formats.torch.export.contents import Program
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.program import Node
@@ -78,7 +78,7 @@ def _index_program(program: Program, stored: Mapping[str, Any], notes: Notes) ->
     names = {canonical: name for name, canonical in notes.tensors.items()}
     constants = {}
     for _, argument, target in program.inputs:
-        if isinstance(argument, TensorName) and isinstance(stored.get(target), StoredTensor):
+        if isinstance(argument, Ref) and isinstance(stored.get(target), StoredTensor):
             constants[argument.name] = stored[target]
             names[notes.buffers.get(target, target)] = argument.name
     calls = {name: (call, index) for call in program.nodes for index, name in enumerate(_outputs(call)) if name}
@@ -89,7 +89,7 @@ def _outputs(call: Call) -> Iterator[str]:
     """The names of what a call gives, one after the other."""
     several = call.outputs[0] if len(call.outputs) == 1 and isinstance(call.outputs[0], (list, tuple)) else call.outputs
     for item in several:
-        yield item.name if isinstance(item, (TensorName, SizeName)) else item if isinstance(item, str) else ""
+        yield item.name if isinstance(item, Ref) else item if isinstance(item, str) else ""
 
 
 def _results(held: _Held, item: Noted) -> list[Call]:
@@ -112,7 +112,7 @@ def _absent_results(held: _Held, item: Noted) -> list[str]:
 def _make_call(held: _Held, item: Noted, name: str) -> Call:
     """A DECOMPOSED call for a noted operator, with the names of the program's tensors."""
     known = {tensor.name for tensor in item.constants}
-    inputs = [None if not name or name in known else TensorName(held.name(name)) for name in item.op.inputs]
+    inputs = [None if not name or name in known else Ref(held.name(name)) for name in item.op.inputs]
     there = _present_results(held, item)
     outputs = [held.name(name) if name in there else None for name in item.op.outputs]
     types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
@@ -135,7 +135,7 @@ def _is_written_as_noted(held: _Held, item: Noted) -> bool:
     except QConvertError:
         return False
     pairs = zip(builder.outputs, outputs, strict=True)
-    return all(_is_same(held, TensorName(held.name(name)), node, builder.names, {}) for node, name in pairs)
+    return all(_is_same(held, Ref(held.name(name)), node, builder.names, {}) for node, name in pairs)
 
 
 def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
@@ -179,7 +179,7 @@ def _is_same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], know
         return isinstance(value, int) and EXPORT.get(value) == IN_BYTES.get(node.name, node.name)
     if not isinstance(node, Node):
         return _is_same_number(value, node)
-    if not isinstance(value, (TensorName, SizeName)):
+    if not isinstance(value, Ref):
         return False
     if known.get(id(node)) == value.name:
         return True
@@ -238,28 +238,8 @@ def _split_arguments(call: Call) -> tuple[list[Any], dict[str, Any]]:
 
 def _bind_arguments(target: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
     """Arguments by their names, defaults filled in; None if the operator has no form with them."""
-    marks: dict[Ref, Any] = {}
-
-    def mark_values(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [mark_values(item) for item in value]
-        if isinstance(value, (Node, TensorName, SizeName)):
-            is_size = isinstance(value, SizeName) or (isinstance(value, Node) and value.operator.startswith(("operator.", "aten.sym_")))
-            mark = Ref(f"{len(marks)}", number=is_size and getattr(value, "operator", "") != "operator.getitem")
-            marks[mark] = value
-            return mark
-        return value
-
-    def restore_values(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [restore_values(item) for item in value]
-        return marks.get(value, value) if isinstance(value, Ref) else value
-
-    for operator in OPERATORS.get(target, ()):
-        found = operator.bind([mark_values(value) for value in given], {key: mark_values(value) for key, value in named.items()})
-        if found is not None:
-            return {key: restore_values(value) for key, value in found.items()}
-    return None
+    found = (operator.bind(given, named) for operator in OPERATORS.get(target, ()))
+    return next((values for values in found if values is not None), None)
 
 
 def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: Constants) -> list[Ref]:
@@ -277,7 +257,7 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
     inputs = []
     for place, name in enumerate(item.op.inputs):
         argument = call.arguments[str(place)]
-        if isinstance(argument, TensorName):
+        if isinstance(argument, Ref):
             name = _operand(item, name, values[argument.name], draft, constants)
         elif name:
             name = draft.add(name, own[name].dtype, own[name].shape, own[name].data, item.quantizations.get(name))

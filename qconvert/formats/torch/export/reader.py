@@ -16,8 +16,6 @@ from qconvert.formats.torch.export.contents import (
     Body,
     Node,
     Program,
-    SizeName,
-    TensorName,
     parse_program,
     read_early_tensors,
     read_stored_tensors,
@@ -45,7 +43,7 @@ _WRAPPERS = {
 
 def names_in(value: Any) -> Iterator[str]:
     """The names in an argument, which may be a list."""
-    if isinstance(value, (TensorName, SizeName)):
+    if isinstance(value, Ref):
         yield value.name
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -66,7 +64,7 @@ def is_in_place(node: Node) -> bool:
 def changed_by(node: Node) -> str:
     """The name of the tensor that a node changes; "" if it changes none."""
     first = node.arguments.get("self")
-    return first.name if is_in_place(node) and isinstance(first, TensorName) else ""
+    return first.name if is_in_place(node) and isinstance(first, Ref) else ""
 
 
 def roots_of(nodes: Iterable[Node]) -> dict[str, str]:
@@ -206,13 +204,13 @@ class _Reading:
         buffers = {
             argument.name: target
             for kind, argument, target in self._program.inputs
-            if kind == "buffer" and target and isinstance(argument, TensorName)
+            if kind == "buffer" and target and isinstance(argument, Ref)
         }
         by_target = {target: name for name, target in buffers.items()}
         stated = {
             by_target[target]: argument.name
             for kind, argument, target in self._program.outputs
-            if kind == "buffer_mutation" and target in by_target and isinstance(argument, TensorName)
+            if kind == "buffer_mutation" and target in by_target and isinstance(argument, Ref)
         }
         roots = roots_of(self._program.nodes)
         changed = {roots.get(name, name) for node in self._program.nodes if (name := changed_by(node))}
@@ -233,7 +231,7 @@ class _Reading:
         read = {name for node in self._nodes for name in _read_names(node)}
         read |= {name for _, argument, _ in self._program.outputs for name in names_in(argument)}
         for kind, argument, target in self._program.inputs:
-            if not isinstance(argument, (TensorName, SizeName)):
+            if not isinstance(argument, Ref):
                 continue
             name = argument.name
             if name in self._values:
@@ -251,8 +249,8 @@ class _Reading:
         given.require_used()
         return names
 
-    def _input(self, argument: TensorName | SizeName, index: int, given: GivenInputs) -> Ref:
-        if isinstance(argument, SizeName):
+    def _input(self, argument: Ref, index: int, given: GivenInputs) -> Ref:
+        if argument.number:
             self._draft.add_exactly(argument.name, "int64", ())
             return Ref(argument.name, number=True)
         if argument.name not in self._program.tensors:
@@ -285,7 +283,7 @@ class _Reading:
     def results(self) -> list[Any]:
         """The outputs of the program for the user."""
         found = [argument for kind, argument, _ in self._program.outputs if kind == "user_output"]
-        results = [_resolve_names(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
+        results = [_resolve_names(argument, self._values, "outputs") for argument in found if isinstance(argument, Ref)]
         return [self._in_place.current_value(result) for result in results]
 
     def write_states(self) -> None:
@@ -329,7 +327,7 @@ class _Reading:
             )
         for name, value in zip(wanted, found, strict=False):
             if name is not None:
-                values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
+                values[name.name if isinstance(name, Ref) else str(name)] = value
 
     def _inline_body(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
         """Read the nodes of a body in place of the operator that runs it; returns the body's outputs."""
@@ -354,7 +352,7 @@ def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants)
 
 def _resolve_names(value: Any, values: Mapping[str, Any], where: str) -> Any:
     """An argument with the values that its names stand for."""
-    if isinstance(value, (TensorName, SizeName)):
+    if isinstance(value, Ref):
         if value.name not in values:
             raise InvalidModelError(f"{value.name!r} is read before it is computed", where=where, rule="not-in-order")
         return values[value.name]
