@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.quantize import Parts
+from qconvert.formats.torch.ops.quantize import Part
 from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
+from qconvert.operators.values import apply, clip, where
 
 
 def _apply_activation(c: Reading, result: str, activation: str) -> str:
@@ -87,18 +88,14 @@ def read_convolution(spatial: int, transposed: bool) -> ReadFunction:
 
 def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     """Float values rounded to the quantization of the data's range, decomposed."""
-
-    parts = Parts(c)
     axes = c.list64(list(range(c.rank("qx"))), "axes")
-    low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max"))
-    low, high = parts.emit("Min", low, parts.number(0)), parts.emit("Max", high, parts.number(0))
-    span = parts.emit("Div", parts.emit("Sub", high, low), parts.number(127 if c["reduce_range"] else 255))
-    empty = c.emit("Equal", [span, parts.number(0)], hint="empty")
-    scale = parts.emit("Where", empty, parts.number(0.1), span, hint="scale")
-    point = parts.emit("Round", parts.emit("Div", parts.emit("Neg", low), scale), hint="zero_point")
-    steps = parts.emit("Add", parts.emit("Round", parts.emit("Div", result, scale)), point)
-    steps = parts.emit("Clip", steps, parts.number(0), parts.number(255), hint="steps")
-    return c.emit("Mul", [parts.emit("Sub", steps, point), scale], dtype="float32")
+    ends = [c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
+    low, high = (apply(kind, Part(c, end), 0) for kind, end in zip(("Min", "Max"), ends, strict=True))
+    span = (high - low) / (127 if c["reduce_range"] else 255)
+    scale = where(apply("Equal", span, 0, hint="empty"), 0.1, span, hint="scale")
+    point = apply("Round", -low / scale, hint="zero_point")
+    steps = clip(apply("Round", Part(c, result) / scale) + point, 0, 255, hint="steps")
+    return str(apply("Mul", steps - point, scale, hint="").name)
 
 
 _OUTPUT = "f output_scale, i output_zero_point"

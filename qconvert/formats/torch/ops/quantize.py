@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,89 +34,85 @@ from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
+from qconvert.operators import KINDS
+from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, where
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 
 
-class Parts:
-    """Real numbers on the way to a scale, under one name each."""
+@dataclass(frozen=True, eq=False)
+class Part(Values):
+    """A float value on the way to a scale.
 
-    def __init__(self, c: Reading) -> None:
-        self._c = c
+    Attributes:
+        c: the call.
+        name: of the tensor.
+    """
 
-    def number(self, value: float) -> str:
-        return self._c.const(np.float32(value), "number")
+    c: Reading
+    name: str
 
-    def emit(self, kind: str, *names: str, hint: str = "part") -> str:
-        return self._c.emit(kind, list(names), dtype="float32", hint=hint)
+    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Part:
+        names = [item.name if isinstance(item, Part) else self.c.const(np.float32(item), "number") for item in operands]
+        return Part(self.c, self.c.emit(kind, names, dtype=KINDS[kind].result_type or "float32", **{"hint": "part", **attributes}))
 
-    def ends(self, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> tuple[str, str]:
-        """The smallest and the largest element along axes, 0 among them."""
-        c = self._c
-        data = cast_to_float32(c, c.name("input"))
-        found = []
-        for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
-            end = c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=other.lower(), keepdims=int(keepdims))
-            found.append(self.emit(other, end, self.number(0), hint=f"{other.lower()}_zero") if with_zero else end)
-        return found[0], found[1]
 
-    def at_least(self, value: str, lowest: float) -> str:
-        return self.emit("Max", value, self.number(lowest), hint="scale")
+def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> list[Value]:
+    """The smallest and the largest element along axes, 0 among them."""
+    data = cast_to_float32(c, c.name("input"))
+    found: list[Value] = []
+    for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
+        hint = other.lower()
+        end = Part(c, c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=hint, keepdims=int(keepdims)))
+        found.append(apply(other, end, 0, hint=f"{hint}_zero") if with_zero else end)
+    return found
 
-    def zero_point(self, low_end: str, scale: str, limits: tuple[int, int]) -> str:
-        """low - rint(min / scale), within the limits."""
-        steps = self.emit("Round", self.emit("Div", low_end, scale))
-        point = self.emit("Sub", self.number(limits[0]), steps)
-        return self.emit("Clip", point, self.number(limits[0]), self.number(limits[1]), hint="zero_point")
+
+def _at_least(value: Value, lowest: float) -> Value:
+    return maximum(value, lowest, hint="scale")
+
+
+def _zero_point(low_end: Value, scale: Value, limits: tuple[int, int]) -> Value:
+    """low - rint(min / scale), within the limits."""
+    return clip(limits[0] - apply("Round", low_end / scale), *limits, hint="zero_point")
 
 
 def read_choose(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
-    parts, limits = Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
-    low, high = parts.ends(range(c.rank("input")), False)
-    scale = parts.emit("Div", parts.emit("Sub", high, low), parts.number(limits[1] - limits[0]))
-    scale = parts.at_least(scale, c.number("eps"))
-    point = parts.zero_point(low, scale, limits)
-    return _unsqueeze_scalar(c, scale), _unsqueeze_scalar(c, point)
+    limits = c.integer("quant_min"), c.integer("quant_max")
+    low, high = _find_ends(c, range(c.rank("input")), False)
+    scale = _at_least((high - low) / (limits[1] - limits[0]), c.number("eps"))
+    point = _zero_point(low, scale, limits)
+    return _unsqueeze_scalar(scale), _unsqueeze_scalar(point)
 
 
 def read_choose_symmetric(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
-    parts, limits = Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
-    low, high = parts.ends(range(c.rank("input")), False)
-    largest = parts.emit("Max", parts.emit("Neg", low), high)
-    scale = parts.at_least(parts.emit("Div", largest, parts.number((limits[1] - limits[0]) / 2)), c.number("eps"))
-    return _unsqueeze_scalar(c, scale), c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point")
+    low, high = _find_ends(c, range(c.rank("input")), False)
+    scale = _at_least(maximum(-low, high) / ((c.integer("quant_max") - c.integer("quant_min")) / 2), c.number("eps"))
+    return _unsqueeze_scalar(scale), c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point")
 
 
-def _unsqueeze_scalar(c: Reading, name: str) -> str:
-    return c.emit("Unsqueeze", [name, c.list64([0], "axes")], quantization=None, hint="listed")
+def _unsqueeze_scalar(value: Part) -> str:
+    return value.c.emit("Unsqueeze", [value.name, value.c.list64([0], "axes")], quantization=None, hint="listed")
 
 
 def read_choose_rows(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
-    parts, axis = Parts(c), [c.rank("input") - 1]
-    low, high = parts.ends(axis, True, with_zero=False)
-    largest = parts.emit("Max", parts.emit("Neg", low), high)
-    scale = parts.emit("Div", parts.at_least(largest, 1e-5), parts.number(c.range_of(c.dtype("dtype") or "int8")[1]))
-    return scale, parts.emit("Mul", scale, parts.number(0), hint="zero_point")
+    low, high = _find_ends(c, [c.rank("input") - 1], True, with_zero=False)
+    scale = _at_least(maximum(-low, high), 1e-5) / c.range_of(c.dtype("dtype") or "int8")[1]
+    return scale.name, apply("Mul", scale, 0, hint="zero_point").name
 
 
 def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
-    parts, axis = Parts(c), [c.rank("input") - 1]
     limits = (-128, 127)
-    low, high = parts.ends(axis, True)
-    scale = parts.emit("Div", parts.emit("Sub", high, low), parts.number(255))
-    scale = parts.at_least(scale, float(np.finfo(np.float32).eps))
-    first, last = (parts.emit("Div", end, scale) for end in (low, high))
-    errors = parts.emit("Add", parts.emit("Add", parts.number(limits[0]), first), parts.emit("Add", parts.number(limits[1]), last))
-    condition = c.emit("Greater", [errors, parts.number(0)], hint="nearer")
-    chosen = parts.emit(
-        "Where", condition, parts.emit("Sub", parts.number(limits[0]), first), parts.emit("Sub", parts.number(limits[1]), last)
-    )
-    point = parts.emit("Round", parts.emit("Clip", chosen, *map(parts.number, limits)), hint="zero_point")
-    return scale, point
+    low, high = _find_ends(c, [c.rank("input") - 1], True)
+    scale = _at_least((high - low) / 255, float(np.finfo(np.float32).eps))
+    first, last = low / scale, high / scale
+    is_nearer = apply("Greater", (limits[0] + first) + (limits[1] + last), 0, hint="nearer")
+    point = clip(where(is_nearer, limits[0] - first, limits[1] - last), *limits)
+    return scale.name, apply("Round", point, hint="zero_point").name
 
 
 def read_choose_affine(c: Reading) -> tuple[str, str]:
@@ -122,26 +120,25 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
         raise c.unsupported_error(f"blocks of shape {blocks} in a tensor of shape {shape}", rule="form-not-covered")
-    parts, limits = Parts(c), stated_limits(c, c.dtype("target_dtype") or "int8")
+    limits = stated_limits(c, c.dtype("target_dtype") or "int8")
     axes = [axis for axis, block in enumerate(blocks) if block != 1]
     if axes:
-        low, high = parts.ends(axes, bool(c["keepdim"]))
+        low, high = _find_ends(c, axes, bool(c["keepdim"]))
     else:
-        data, zero = c.name("input"), parts.number(0)
-        low, high = (parts.emit(kind, data, zero) for kind in ("Min", "Max"))
+        data, zero = Part(c, c.name("input")), Part(c, c.const(np.float32(0), "number"))
+        low, high = minimum(data, zero), maximum(data, zero)
     eps = _SMALLEST if c["eps"] is None else c.number("eps")
     mapping = c["mapping_type"]
     if mapping == "ASYMMETRIC":
-        scale = parts.at_least(parts.emit("Div", parts.emit("Sub", high, low), parts.number(limits[1] - limits[0])), eps)
-        return scale, parts.zero_point(low, scale, limits)
+        scale = _at_least((high - low) / (limits[1] - limits[0]), eps)
+        return scale.name, _zero_point(low, scale, limits).name
     if mapping == "SYMMETRIC":
-        scale = parts.emit("Div", parts.emit("Max", parts.emit("Neg", low), high), parts.number((limits[1] - limits[0]) / 2))
+        scale = maximum(-low, high) / ((limits[1] - limits[0]) / 2)
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
-        scale = parts.emit("Max", parts.emit("Div", low, parts.number(limits[0])), parts.emit("Div", high, parts.number(limits[1])))
+        scale = maximum(low / limits[0], high / limits[1])
     else:
         raise c.unsupported_error(f"the mapping {mapping}", rule="form-not-covered")
-    scale = parts.at_least(scale, eps)
-    return scale, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
+    return _at_least(scale, eps).name, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
 
 
 _RANGE_LIMITS = "i quant_min, i quant_max, f eps, i dtype"
