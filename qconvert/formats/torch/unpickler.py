@@ -100,14 +100,8 @@ class _Machine:
                 )
             if name in _CONSTANTS:
                 self._stack.append(argument)
-            elif name in _HANDLERS:
-                _HANDLERS[name](self, argument)
             else:
-                raise UnsupportedError(
-                    f"the pickle {self._what} has the opcode {name}, which PyTorch does not write",
-                    remedy=READABLE,
-                    rule="opcode-not-allowed",
-                )
+                self._execute(name, argument)
         if len(self._stack) != 1:
             raise ValueError(f"{len(self._stack)} values are left")
         found = self._pop()
@@ -135,57 +129,67 @@ class _Machine:
         del self._stack[place:]
         return items
 
-    def push_get(self, index: int) -> None:
-        self._stack.append(self._memo[int(index)])
+    def _execute(self, name: str, argument: Any) -> None:
+        """Does what an opcode says; raises UnsupportedError for one that PyTorch does not write."""
+        push = self._stack.append
+        match name:
+            case "PROTO" | "FRAME":
+                pass
+            case "NONE":
+                push(None)
+            case "NEWTRUE" | "NEWFALSE":
+                push(name == "NEWTRUE")
+            case "EMPTY_LIST":
+                push([])
+            case "EMPTY_DICT":
+                push({})
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                push(self._pop_tuple(int(name[-1]) if name[-1].isdecimal() else 0))
+            case "MARK":
+                push(_MARK)
+            case "GET" | "BINGET" | "LONG_BINGET":
+                push(self._memo[int(argument)])
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self._memo[int(argument)] = self._top()
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = self._top()
+            case "GLOBAL":
+                push(self._resolve_name(argument.replace(" ", ".", 1)))
+            case "STACK_GLOBAL":
+                last, module = self._pop(), self._pop()
+                push(self._resolve_name(f"{module}.{last}"))
+            case "TUPLE":
+                push(tuple(self._pop_mark()))
+            case "LIST":
+                push(self._pop_mark())
+            case "DICT":
+                push(_pair_up(self._pop_mark()))
+            case "APPEND" | "APPENDS":
+                items = [self._pop()] if name == "APPEND" else self._pop_mark()
+                self._list().extend(items)
+            case "SETITEM" | "SETITEMS":
+                items = [self._pop(), self._pop()][::-1] if name == "SETITEM" else self._pop_mark()
+                self._dict().update(_pair_up(items))
+            case "BINPERSID":
+                push(self._storage_of(self._pop()))
+            case "NEWOBJ" | "REDUCE":
+                arguments, function = self._pop(), self._pop()
+                push(self._call(function, arguments, is_class=name == "NEWOBJ"))
+            case "BUILD":
+                self._build(self._pop())
+            case _:
+                raise UnsupportedError(
+                    f"the pickle {self._what} has the opcode {name}, which PyTorch does not write",
+                    remedy=READABLE,
+                    rule="opcode-not-allowed",
+                )
 
-    def put(self, index: int) -> None:
-        self._memo[int(index)] = self._top()
-
-    def memoize(self, _: Any) -> None:
-        self._memo[len(self._memo)] = self._top()
-
-    def push_global(self, text: str) -> None:
-        self._stack.append(self._resolve_name(text.replace(" ", ".", 1)))
-
-    def stack_global(self, _: Any) -> None:
-        name, module = self._pop(), self._pop()
-        self._stack.append(self._resolve_name(f"{module}.{name}"))
-
-    def push_mark(self, _: Any) -> None:
-        self._stack.append(_MARK)
-
-    def push_tuple(self, _: Any) -> None:
-        self._stack.append(tuple(self._pop_mark()))
-
-    def tuple_of(self, count: int) -> None:
+    def _pop_tuple(self, count: int) -> tuple[Any, ...]:
         items = tuple(self._stack[-count:]) if count else ()
         if len(items) != count or _MARK in items:
             raise ValueError("a tuple lacks items")
         del self._stack[len(self._stack) - count :]
-        self._stack.append(items)
-
-    def push_list(self, _: Any) -> None:
-        self._stack.append(self._pop_mark())
-
-    def push_dict(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append(dict(zip(items[::2], items[1::2], strict=True)))
-
-    def append(self, _: Any) -> None:
-        item = self._pop()
-        self._list().append(item)
-
-    def appends(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._list().extend(items)
-
-    def setitem(self, _: Any) -> None:
-        value, key = self._pop(), self._pop()
-        self._dict()[key] = value
-
-    def setitems(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._dict().update(zip(items[::2], items[1::2], strict=True))
+        return items
 
     def _list(self) -> list[Any]:
         found = self._stack[-1]
@@ -199,37 +203,27 @@ class _Machine:
             raise TypeError("items are set in what is no dictionary")
         return found
 
-    def persistent(self, _: Any) -> None:
+    def _storage_of(self, value: Any) -> _Storage:
         """('storage', class, key, place, count, …): the only thing that PyTorch keeps outside of a pickle.
 
         torch::jit::Unpickler reads its tuples by index and ignores what follows; so do the functions here.
         """
-        tag, kind, key, _, count, *_ = self._pop()
+        tag, kind, key, _, count, *_ = value
         if tag != "storage" or not isinstance(kind, _Name) or not isinstance(key, str) or type(count) is not int or count < 0:
             raise ValueError("a persistent value is no storage")
-        self._stack.append(_Storage(STORAGES[kind.name.removeprefix("torch.").removeprefix("storage.")], key, count))
+        return _Storage(STORAGES[kind.name.removeprefix("torch.").removeprefix("storage.")], key, count)
 
-    def make(self, _: Any) -> None:
-        arguments, kind = self._pop(), self._pop()
-        if not isinstance(kind, _Name) or type(arguments) is not tuple:
-            raise TypeError("an object is made of no class")
-        if not kind.name.startswith(_CLASSES):
-            raise self._refusal_error(kind.name)
-        self._stack.append(ScriptObject(kind.name, arguments))
-
-    def reduce(self, _: Any) -> None:
-        arguments, function = self._pop(), self._pop()
+    def _call(self, function: Any, arguments: Any, *, is_class: bool) -> Any:
+        """What a class, or a function of the list, makes of arguments."""
         if not isinstance(function, _Name) or type(arguments) is not tuple:
-            raise TypeError("what is called is no function")
-        if function.name in _FUNCTIONS:
-            self._stack.append(_FUNCTIONS[function.name](self, *arguments))
-        elif function.name.startswith(_CLASSES):
-            self._stack.append(ScriptObject(function.name, arguments))
-        else:
+            raise TypeError("an object is made of no class" if is_class else "what is called is no function")
+        if not is_class and function.name in _FUNCTIONS:
+            return _FUNCTIONS[function.name](self, *arguments)
+        if not function.name.startswith(_CLASSES):
             raise self._refusal_error(function.name)
+        return ScriptObject(function.name, arguments)
 
-    def build(self, _: Any) -> None:
-        state = self._pop()
+    def _build(self, state: Any) -> None:
         target = self._stack[-1]
         if isinstance(target, ScriptObject):
             target.state = state
@@ -301,41 +295,16 @@ class _Machine:
         return self._storages.view(storage.key, content, kind, (offset, sizes, strides), storage.count), storage.dtype, shape
 
 
-_Handler = Callable[[_Machine, Any], None]
 #: Opcodes whose argument is the value.
 _CONSTANTS = frozenset(
     ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
      "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINUNICODE8"]
 )  # fmt: skip
-_HANDLERS: Mapping[str, _Handler] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, _: None),
-    "NONE": lambda machine, _: machine._stack.append(None),
-    "NEWTRUE": lambda machine, _: machine._stack.append(True),
-    "NEWFALSE": lambda machine, _: machine._stack.append(False),
-    "EMPTY_TUPLE": lambda machine, _: machine._stack.append(()),
-    "EMPTY_LIST": lambda machine, _: machine._stack.append([]),
-    "EMPTY_DICT": lambda machine, _: machine._stack.append({}),
-    "MARK": _Machine.push_mark,
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine.push_get),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _Machine.put),
-    "MEMOIZE": _Machine.memoize,
-    "GLOBAL": _Machine.push_global,
-    "STACK_GLOBAL": _Machine.stack_global,
-    "TUPLE": _Machine.push_tuple,
-    "TUPLE1": lambda machine, _: machine.tuple_of(1),
-    "TUPLE2": lambda machine, _: machine.tuple_of(2),
-    "TUPLE3": lambda machine, _: machine.tuple_of(3),
-    "LIST": _Machine.push_list,
-    "DICT": _Machine.push_dict,
-    "APPEND": _Machine.append,
-    "APPENDS": _Machine.appends,
-    "SETITEM": _Machine.setitem,
-    "SETITEMS": _Machine.setitems,
-    "BINPERSID": _Machine.persistent,
-    "NEWOBJ": _Machine.make,
-    "REDUCE": _Machine.reduce,
-    "BUILD": _Machine.build,
-}
+
+
+def _pair_up(items: list[Any]) -> dict[Any, Any]:
+    """Keys and values, one after the other, as a dictionary."""
+    return dict(zip(items[::2], items[1::2], strict=True))
 
 
 def _size(machine: _Machine, sizes: Any = ()) -> tuple[int, ...]:
