@@ -12,7 +12,7 @@ from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.formats.torch.values import Ref, Uncomputed, map_leaves
 
 _MOST = 20
 
@@ -107,18 +107,14 @@ class Calls:
 
 
 def _read(operator: Operator, call: Reading) -> Any:
-    """Return the results of an operator. In a damaged file any argument may stand that fits the signature, such as a negative size."""
+    """Return the results of an operator, a Ref for each name of a tensor.
+
+    In a damaged file any argument may stand that fits the signature, such as a negative size.
+    """
     try:
-        return _as_refs(operator.read(call))
+        return map_leaves(operator.read(call), lambda item: Ref(item) if isinstance(item, str) else item)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
-
-
-def _as_refs(result: Any) -> Any:
-    """The result of a read function with a Ref for each name of a tensor."""
-    if isinstance(result, (list, tuple)):
-        return type(result)(map(_as_refs, result))
-    return Ref(result) if isinstance(result, str) else result
 
 
 def _describe_arguments(given: Sequence[Any], named: Mapping[str, Any]) -> str:

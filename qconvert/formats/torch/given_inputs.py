@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qconvert.arithmetic.storage import DTYPES
 from qconvert.errors import OptionError
@@ -15,15 +15,17 @@ _SCALED = re.compile(r"(\w+)\(([^,()]+),([^,()]+)\)")
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
-    """What the user says of one input.
+class Input:
+    """A tensor that the user of a model gives, and what the user, or a trace, says of it.
 
     Attributes:
-        shape: None if nothing is stated.
-        dtype: its storage type; "" if none is stated.
+        name: of it.
+        shape: None if nobody says it.
+        dtype: its storage type; "" if nobody says it.
         quantization: its scale and zero point; None for a plain tensor.
     """
 
+    name: str
     shape: Shape | None = None
     dtype: str = ""
     quantization: Quantization | None = None
@@ -43,22 +45,22 @@ class GivenInputs:
 
     def __init__(self, text: str) -> None:
         #: By name or place.
-        self._stated: dict[str | int, Stated] = {}
+        self._stated: dict[str | int, Input] = {}
         self._used: set[str | int] = set()
         for part in filter(None, (piece.strip() for piece in text.split(";"))):
             name, equals, rest = part.rpartition("=")
             sizes, _, kind = rest.partition(":")
             key = name.strip() if equals else self._count_listed()
-            self._stated[key] = Stated(_shape(sizes, part), *_type(kind.strip(), part))
+            self._stated[key] = Input("", _shape(sizes, part), *_type(kind.strip(), part))
 
     def _count_listed(self) -> int:
         return sum(isinstance(key, int) for key in self._stated)
 
-    def of(self, name: str, index: int) -> Stated:
-        """What the user says of an input by its name or its place."""
+    def of(self, name: str, index: int) -> Input:
+        """The input of a name with what the user says of it, by its name or its place."""
         key = name if name in self._stated else index
         self._used.add(key)
-        return self._stated.get(key, Stated())
+        return replace(self._stated.get(key, Input(name)), name=name)
 
     def members(self, name: str, index: int) -> list[str]:
         """Return the names of the tensors stated for an argument that is a list or a dictionary of tensors.

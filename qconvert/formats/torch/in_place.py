@@ -12,10 +12,10 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.stored_values import StoredTensor
-from qconvert.formats.torch.values import Ref
+from qconvert.formats.torch.values import Ref, map_leaves
 
 #: Calls an operator: its name, its arguments by position and by name.
-_Call = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
+_Call = Callable[..., Any]
 
 
 def _aten(*names: str) -> frozenset[str]:
@@ -70,40 +70,35 @@ def write_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, A
         UnsupportedError: the operator is one of those whose results are not written to.
     """
     short = name.removeprefix("aten::")
-    if short in _RESHAPED:
-        return call("aten::view_as", [new, base], {})
-    if short in ("t", "numpy_T", "mT"):
-        return call(name, [new], {})
     values = dict(zip(_ARGUMENTS.get(short, ()), given, strict=False)) | dict(named)
-    if short == "permute":
-        order = [axis % len(values["dims"]) for axis in values["dims"]]
-        return call(name, [new, [order.index(axis) for axis in range(len(order))]], {})
-    if short in ("movedim", "moveaxis"):
-        return call(name, [new, values["destination"], values["source"]], {})
-    if short in ("transpose", "swapaxes", "swapdims"):
-        return call(name, [new, *values.values()], {})
-    if short == "select":
-        return call("aten::select_scatter", [base, new, values["dim"], values["index"]], {})
-    if short == "diagonal":
-        return call("aten::diagonal_scatter", [base, new, *given], named)
-    if short == "unbind":
-        return call("aten::select_scatter", [base, new, values.get("dim", 0), part], {})
-    if short == "slice":
-        bounds = [values.get(key, default) for key, default in (("dim", 0), ("start", None), ("end", None), ("step", 1))]
-        return call("aten::slice_scatter", [base, new, *bounds], {})
-    if short == "narrow" and isinstance(values["start"], int) and isinstance(values["length"], int):
-        start, end = values["start"], values["start"] + values["length"]
-        return call("aten::slice_scatter", [base, new, values["dim"], start, None if start < 0 == end else end], {})
-    if short in ("chunk", "split", "split_with_sizes", "tensor_split"):
-        return _replace_part(name, base, given, named, part, values.get("dim", 0), new, call)
+    match short:
+        case "t" | "numpy_T" | "mT":
+            return call(name, new)
+        case "permute":
+            order = [axis % len(values["dims"]) for axis in values["dims"]]
+            return call(name, new, [order.index(axis) for axis in range(len(order))])
+        case "movedim" | "moveaxis":
+            return call(name, new, values["destination"], values["source"])
+        case "transpose" | "swapaxes" | "swapdims":
+            return call(name, new, *values.values())
+        case "select":
+            return call("aten::select_scatter", base, new, values["dim"], values["index"])
+        case "diagonal":
+            return call("aten::diagonal_scatter", base, new, *given, **named)
+        case "unbind":
+            return call("aten::select_scatter", base, new, values.get("dim", 0), part)
+        case "slice":
+            return call("aten::slice_scatter", base, new, *({"dim": 0, "start": None, "end": None, "step": 1} | values).values())
+        case "narrow" if isinstance(values["start"], int) and isinstance(values["length"], int):
+            start, end = values["start"], values["start"] + values["length"]
+            return call("aten::slice_scatter", base, new, values["dim"], start, None if start < 0 == end else end)
+        case "chunk" | "split" | "split_with_sizes" | "tensor_split":
+            parts = list(call(name, base, *given, **named))
+            parts[part] = new
+            return call("aten::cat", parts, values.get("dim", 0))
+        case _ if short in _RESHAPED:
+            return call("aten::view_as", new, base)
     raise UnsupportedError(f"an in-place change of the result of {name} is not covered", rule="change-of-a-view")
-
-
-def _replace_part(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, axis: int, new: Any, call: _Call) -> Any:
-    """Concatenate the parts of a tensor again after one of them has changed."""
-    parts = list(call(name, [base, *given], named))
-    parts[part] = new
-    return call("aten::cat", [parts, axis], {})
 
 
 def is_change(name: str) -> bool:
@@ -186,14 +181,9 @@ class InPlace:
         Raises:
             UnsupportedError: one may or may not have changed with another.
         """
-        if not self._changed:
-            return value
-        if isinstance(value, list):
-            return [self.current_value(item) for item in value]
-        if isinstance(value, tuple):
-            return type(value)(self.current_value(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self.current_value(item) for key, item in value.items()}
+        return map_leaves(value, self._current_tensor) if self._changed else value
+
+    def _current_tensor(self, value: Any) -> Any:
         held = self._held.get(id(value))
         return value if held is None else self._current(held)
 
@@ -295,7 +285,7 @@ class InPlace:
             held.base, held.step, held.version = None, None, held.version + 1
             return
 
-        def call(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        def call(name: str, *given: Any, **named: Any) -> Any:
             return self._call(name, given, named, where, step.hint)
 
         try:

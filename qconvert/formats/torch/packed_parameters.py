@@ -200,26 +200,10 @@ def _conv_transpose(
     return _pack_convolution(place, weight, bias, stride, padding, dilation, groups, output_padding, True)
 
 
-def _linear(place: str, weight: Any, bias: Any = None) -> Packed:
-    return Packed(place, weight, bias)
-
-
 def _half_linear(place: str, weight: Any, bias: Any = None) -> Packed:
     if isinstance(weight, StoredTensor) and weight.dtype != "float32":
         raise TypeError(f"weights of {weight.dtype} in float16")
     return Packed(place, weight, bias)
-
-
-def _dynamic_cell(place: str, w_ih: Any, w_hh: Any, bias_ih: Any, bias_hh: Any, reduce_range: Any = False) -> PackedCell:
-    return cell_of(w_ih, w_hh, reduces=bool(reduce_range))  # its kernels take the biases that are packed with the weights
-
-
-def _half_cell(place: str, w_ih: Any, w_hh: Any) -> PackedCell:
-    return cell_of(w_ih, w_hh, reduces=False)
-
-
-def _embedding(place: str, weight: Any, *rest: Any) -> Packed:
-    return Packed(place, weight, None)
 
 
 def _packing(make: Callable[..., Packed | PackedCell]) -> Callable[..., Any]:
@@ -251,33 +235,30 @@ def _unpacking(read: Callable[[Packed], Any]) -> Callable[..., Any]:
     return unpack
 
 
-def _weight_and_bias(packed: Packed) -> Any:
-    return packed.weight, packed.bias
+def _method(name: str) -> Callable[..., Any]:
+    return _unpacking(lambda packed: method_of_packed(packed, name, ""))
 
 
-def _sizes(name: str) -> Callable[[Packed], Any]:
-    return lambda packed: method_of_packed(packed, name, "")
-
-
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 #: Operator -> (place, where, its arguments) -> what it gives.
 PACKING: dict[str, Callable[..., Any]] = {
     **{f"quantized::{name}_prepack": _packing(_pack_convolution) for name in ("conv", "conv1d", "conv2d", "conv3d")},
     **{f"quantized::conv_transpose{rank}d_prepack": _packing(_conv_transpose) for rank in (1, 2, 3)},
-    "quantized::linear_prepack": _packing(_linear),
+    "quantized::linear_prepack": _packing(lambda place, weight, bias=None: Packed(place, weight, bias)),
     "quantized::linear_prepack_fp16": _packing(_half_linear),
-    "quantized::make_quantized_cell_params_dynamic": _packing(_dynamic_cell),
-    "quantized::make_quantized_cell_params_fp16": _packing(_half_cell),
-    "quantized::embedding_bag_prepack": _packing(_embedding),
-    **{
-        f"quantized::{name}_unpack": _unpacking(_weight_and_bias)
-        for name in ("conv", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
-    },
-    "quantized::linear_unpack_fp16": _unpacking(_weight_and_bias),
+    "quantized::make_quantized_cell_params_dynamic": _packing(  # its kernels take the biases that are packed with the weights
+        lambda place, w_ih, w_hh, bias_ih, bias_hh, reduce_range=False: cell_of(w_ih, w_hh, reduces=bool(reduce_range))
+    ),
+    "quantized::make_quantized_cell_params_fp16": _packing(lambda place, w_ih, w_hh: cell_of(w_ih, w_hh, reduces=False)),
+    "quantized::embedding_bag_prepack": _packing(lambda place, weight, *rest: Packed(place, weight, None)),
+    **{f"quantized::{name}_unpack": _method("unpack") for name in ("conv", *_CONVOLUTIONS, "linear")},
+    "quantized::linear_unpack_fp16": _method("unpack"),
     "quantized::embedding_bag_unpack": _unpacking(lambda packed: packed.weight),
     **{
-        f"quantized::{layer}_{name}": _unpacking(_sizes(name))
-        for layer in ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
+        f"quantized::{layer}_{name}": _method(name)
+        for layer in _CONVOLUTIONS
+        if not layer.endswith("1d")
         for name in ("stride", "padding", "output_padding", "dilation", "groups", "transpose")
     },
-}  # fmt: skip
+}
 PACKING |= {f"_{name}": PACKING[name] for name in PACKING if name.endswith(("_prepack", "_prepack_fp16"))}

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
-from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.formats.torch.values import Ref, Uncomputed, leaves
 from qconvert.graph import Quantization
 from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
 
@@ -112,14 +112,11 @@ def flatten_outputs(result: Any, constants: Constants) -> list[str]:
     Raises:
         UnsupportedError: something in it is no tensor.
     """
-    if isinstance(result, Ref):
-        return [result.name]
-    if isinstance(result, StoredTensor):
-        return [constants.ref(result, "output").name]
-    if isinstance(result, dict):
-        result = list(result.values())
-    if isinstance(result, (list, tuple)):
-        return [name for item in result if item is not None for name in flatten_outputs(item, constants)]
-    if isinstance(result, Uncomputed):
-        raise UnsupportedError(f"an output that is {result.what} is not covered", rule="output-not-a-tensor")
-    raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered", rule="output-not-a-tensor")
+    found = []
+    for item in leaves(result):
+        if isinstance(item, (Ref, StoredTensor)):
+            found.append((item if isinstance(item, Ref) else constants.ref(item, "output")).name)
+        elif item is not None or result is None:
+            what = item.what if isinstance(item, Uncomputed) else f"{type(item).__name__}, not a tensor,"
+            raise UnsupportedError(f"an output that is {what} is not covered", rule="output-not-a-tensor")
+    return found

@@ -142,6 +142,15 @@ def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Ite
             raise EndlessError("lists contain themselves, or each other too often", rule="nested-too-deeply")
 
 
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value that may be a list, a tuple or a dictionary, with what `change` makes of each item."""
+    if isinstance(value, dict):
+        return {key: map_leaves(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_leaves(item, change) for item in value)
+    return change(value)
+
+
 _MISSING = object()
 
 

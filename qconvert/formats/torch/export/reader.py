@@ -27,7 +27,7 @@ from qconvert.formats.torch.in_place import VIEWS, InPlace, is_change
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, WrappedTensor
-from qconvert.formats.torch.values import EndlessError, Ref
+from qconvert.formats.torch.values import EndlessError, Ref, map_leaves
 from qconvert.graph import Graph, Op, Tensor
 
 #: Operators that run a graph for its values alone, and how many arguments stand before the graph.
@@ -352,10 +352,10 @@ def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants)
 
 def _resolve_names(value: Any, values: Mapping[str, Any], where: str) -> Any:
     """An argument with the values that its names stand for."""
-    if isinstance(value, Ref):
-        if value.name not in values:
-            raise InvalidModelError(f"{value.name!r} is read before it is computed", where=where, rule="not-in-order")
-        return values[value.name]
-    if isinstance(value, list):
-        return [_resolve_names(item, values, where) for item in value]
-    return value
+
+    def resolve(item: Any) -> Any:
+        if isinstance(item, Ref) and item.name not in values:
+            raise InvalidModelError(f"{item.name!r} is read before it is computed", where=where, rule="not-in-order")
+        return values[item.name] if isinstance(item, Ref) else item
+
+    return map_leaves(value, resolve)

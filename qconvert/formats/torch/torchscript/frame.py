@@ -80,22 +80,34 @@ class Frame:
             hint: the variable that it is for.
         """
         self._interpreter.budget.spend()
-        handler = _EXPRESSIONS.get(type(node))
-        if handler is None:
-            raise self._unsupported_error(f"the expression {type(node).__name__} in its code", node)
-        return handler(self, node, hint)
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self._variable(node)
+            case ast.Attribute():
+                return self._attribute(node)
+            case ast.List() | ast.Tuple():
+                items = [self.value(item, f"{hint}/{index}" if hint else "") for index, item in enumerate(node.elts)]
+                return items if isinstance(node, ast.List) else tuple(items)
+            case ast.Dict():
+                return self._mapping(node, hint)
+            case ast.UnaryOp():
+                return self._evaluate_unary(node, hint)
+            case ast.Subscript():
+                return self._item(node)
+            case ast.Call():
+                return self._evaluate_call(node, hint)
+        raise self._unsupported_error(f"the expression {type(node).__name__} in its code", node)
 
-    def constant(self, node: ast.Constant, hint: str) -> Any:
-        return node.value
-
-    def variable(self, node: ast.Name, hint: str) -> Any:
+    def _variable(self, node: ast.Name) -> Any:
         if node.id in self._values:
             return self._values[node.id]
         if node.id in _NAMES:
             return _NAMES[node.id]
         raise self._invalid_error(f"the code uses {node.id!r} before it is set", node, rule="unknown-name")
 
-    def attribute(self, node: ast.Attribute, hint: str) -> Any:
+    def _attribute(self, node: ast.Attribute) -> Any:
         parts = dotted_names(node)
         if parts and parts[0] not in self._values:
             if parts[0] == "CONSTANTS" and len(parts) == 2:
@@ -104,11 +116,7 @@ class Frame:
                 return Function(".".join(parts))
         return self._interpreter.objects.attribute(self.value(node.value), node.attr, self._where(node))
 
-    def sequence(self, node: ast.List | ast.Tuple, hint: str) -> Any:
-        items = [self.value(item, f"{hint}/{index}" if hint else "") for index, item in enumerate(node.elts)]
-        return items if isinstance(node, ast.List) else tuple(items)
-
-    def mapping(self, node: ast.Dict, hint: str) -> Any:
+    def _mapping(self, node: ast.Dict, hint: str) -> Any:
         found = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
@@ -121,20 +129,14 @@ class Frame:
             return value
         raise self._unsupported_error("a key that is no text or number", node)
 
-    def evaluate_unary(self, node: ast.UnaryOp, hint: str) -> Any:
+    def _evaluate_unary(self, node: ast.UnaryOp, hint: str) -> Any:
         value = self.value(node.operand)
-        if isinstance(value, Unknown):
-            return value
-        if isinstance(value, (Ref, StoredTensor)):
-            name = "aten::neg" if isinstance(node.op, ast.USub) else "aten::__not__"
-            return self._interpreter.call(Function(name), [value], {}, self._where(node), self._hint(hint, node), self._place)
-        if isinstance(node.op, ast.Not):
-            return not value
-        if not isinstance(node.op, ast.USub) or not isinstance(value, (int, float, complex)):
+        if not isinstance(node.op, ast.USub | ast.Not):
             raise self._unsupported_error(f"{type(node.op).__name__} of {type(value).__name__}", node)
-        return -value
+        name = "aten::neg" if isinstance(node.op, ast.USub) else "aten::__not__"
+        return self._interpreter.call(Function(name), [value], {}, self._where(node), self._hint(hint, node), self._place)
 
-    def item(self, node: ast.Subscript, hint: str) -> Any:
+    def _item(self, node: ast.Subscript) -> Any:
         target, index = self.value(node.value), self.value(node.slice)
         if isinstance(target, Unknown) or isinstance(index, Unknown):
             return UNKNOWN
@@ -148,7 +150,7 @@ class Frame:
             return target[index]
         raise self._unsupported_error("an item whose place is known only at run time", node, rule="not-constant")
 
-    def evaluate_call(self, node: ast.Call, hint: str) -> Any:
+    def _evaluate_call(self, node: ast.Call, hint: str) -> Any:
         if any(keyword.arg is None for keyword in node.keywords) or any(isinstance(item, ast.Starred) for item in node.args):
             raise self._unsupported_error("a call with arguments in a list of their own", node)
         if isinstance(node.func, ast.Name) and node.func.id not in self._values:
@@ -251,17 +253,43 @@ class Frame:
         """Follows statements in order."""
         for node in nodes:
             self._interpreter.budget.spend()
-            handler = _STATEMENTS.get(type(node))
-            if handler is None:
-                raise self._unsupported_error(f"the statement {type(node).__name__} in its code", node)
-            handler(self, node)
+            self._follow(node)
 
-    def assign(self, node: ast.Assign) -> None:
-        """`a = value`, `a, b, = value`."""
-        if len(node.targets) != 1:
-            raise self._unsupported_error("a statement with several assignments", node)
-        target = node.targets[0]
-        self._bind(target, self.value(node.value, target.id if isinstance(target, ast.Name) else ""))
+    def _follow(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=[target]):
+                self._assign(target, node.value)
+            case ast.Assign():
+                raise self._unsupported_error("a statement with several assignments", node)
+            case ast.AnnAssign():
+                if node.value is not None:
+                    self._assign(node.target, node.value)
+            case ast.Expr():  # a call whose result nobody wants
+                self.value(node.value)
+            case ast.Return():
+                raise ReturnedError(None if node.value is None else self.value(node.value, "output"))
+            case ast.If():
+                self._branch(node)
+            case ast.For():
+                self._loop(node)
+            case ast.While():
+                self._run_while(node)
+            case ast.With():
+                self._run_with(node)
+            case ast.Break() | ast.Continue():
+                raise _LeftError(isinstance(node, ast.Break))
+            case ast.Assert():
+                condition = self.value(node.test)
+                if not isinstance(condition, _RUN_TIME) and not condition:
+                    raise CodeError(ast.unparse(node.test)[:500])
+            case ast.Pass():
+                pass
+            case _:
+                raise self._unsupported_error(f"the statement {type(node).__name__} in its code", node)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        """`a = value`, `a : T = value`, `a, b, = value`."""
+        self._bind(target, self.value(value, target.id if isinstance(target, ast.Name) else ""))
 
     def _bind(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
@@ -277,20 +305,7 @@ class Frame:
         else:
             raise self._unsupported_error(f"an assignment to {type(target).__name__}", target)
 
-    def assign_annotated(self, node: ast.AnnAssign) -> None:
-        """`a : T = value`."""
-        if node.value is not None:
-            self._bind(node.target, self.value(node.value, node.target.id if isinstance(node.target, ast.Name) else ""))
-
-    def expression(self, node: ast.Expr) -> None:
-        """A call whose result nobody wants."""
-        self.value(node.value)
-
-    def return_value(self, node: ast.Return) -> None:
-        """`return value`."""
-        raise ReturnedError(None if node.value is None else self.value(node.value, "output"))
-
-    def branch(self, node: ast.If) -> None:
+    def _branch(self, node: ast.If) -> None:
         """The branch that the condition selects. If it is known only at run time, the branch without a `raise`."""
         condition = self.value(node.test)
         if isinstance(condition, Unknown):
@@ -311,7 +326,7 @@ class Frame:
             except (CodeError, ReturnedError, _LeftError):
                 continue
 
-    def loop(self, node: ast.For) -> None:
+    def _loop(self, node: ast.For) -> None:
         """`for i in range(n)`, or over a list."""
         items = self.value(node.iter)
         if isinstance(items, Unknown):
@@ -326,7 +341,7 @@ class Frame:
             if not self._run_iteration(node.body):
                 return
 
-    def run_while(self, node: ast.While) -> None:
+    def _run_while(self, node: ast.While) -> None:
         """`while condition`."""
         while True:
             self._interpreter.budget.spend()
@@ -347,11 +362,7 @@ class Frame:
             return not left.ends
         return True
 
-    def leave_loop(self, node: ast.stmt) -> None:
-        """`break` and `continue`."""
-        raise _LeftError(isinstance(node, ast.Break))
-
-    def run_with(self, node: ast.With) -> None:
+    def _run_with(self, node: ast.With) -> None:
         """`with torch.no_grad():` and the like, which say nothing about values; any other would run methods of its own."""
         for item in node.items:
             context = item.context_expr
@@ -361,15 +372,6 @@ class Frame:
             if item.optional_vars is not None or name not in _GUARDS:
                 raise self._unsupported_error(f"the statement With of {ast.unparse(context)[:80]!r} in its code", node)
         self.statements(node.body)
-
-    def skip_pass(self, node: ast.stmt) -> None:
-        """`pass`."""
-
-    def check_assert(self, node: ast.Assert) -> None:
-        """`assert condition`."""
-        condition = self.value(node.test)
-        if not isinstance(condition, _RUN_TIME) and not condition:
-            raise CodeError(ast.unparse(node.test)[:500])
 
 
 def dotted_names(node: ast.expr) -> list[str]:
@@ -398,11 +400,6 @@ _NAMES: Mapping[str, Any] = {
 _BUILTIN: Mapping[str, Callable[..., Any]] = {
     "int": _to_int64, "float": float, "bool": bool, "range": range, "len": len, "max": max, "min": min,
 }  # fmt: skip
-_EXPRESSIONS: Mapping[type[ast.expr], Callable[..., Any]] = {
-    ast.Constant: Frame.constant, ast.Name: Frame.variable, ast.Attribute: Frame.attribute,
-    ast.List: Frame.sequence, ast.Tuple: Frame.sequence, ast.Dict: Frame.mapping,
-    ast.UnaryOp: Frame.evaluate_unary, ast.Subscript: Frame.item, ast.Call: Frame.evaluate_call,
-}  # fmt: skip
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:
@@ -413,8 +410,3 @@ def _raises(body: Sequence[ast.stmt]) -> bool:
 
 #: What says how tensors are followed, not what they are.
 _GUARDS = frozenset(["no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "record_function", "autocast"])
-_STATEMENTS: Mapping[type[ast.stmt], Callable[..., None]] = {
-    ast.Assign: Frame.assign, ast.AnnAssign: Frame.assign_annotated, ast.Expr: Frame.expression, ast.Return: Frame.return_value,
-    ast.If: Frame.branch, ast.For: Frame.loop, ast.While: Frame.run_while, ast.Pass: Frame.skip_pass, ast.Assert: Frame.check_assert,
-    ast.Break: Frame.leave_loop, ast.Continue: Frame.leave_loop, ast.With: Frame.run_with,
-}  # fmt: skip

@@ -7,39 +7,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.given_inputs import GivenInputs
+from qconvert.formats.torch.given_inputs import GivenInputs, Input
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.stored_values import QUANTIZED, StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.torchscript.guessed_shapes import Guesses
-from qconvert.formats.torch.values import Ref, leaves
-from qconvert.graph import Quantization, Shape
+from qconvert.formats.torch.values import Ref, leaves, map_leaves
 
-_Tensor = Callable[[str, StoredTensor | None], "Input"]
+_Tensor = Callable[[str, StoredTensor | None], Input]
 _TENSOR = ast.Name("Tensor")
 _REMEDY = "Save the model by torch.jit.trace, which notes its inputs, or by torch.export.save."
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A tensor that the user of a model gives.
-
-    Attributes:
-        name: of it.
-        shape: None if nobody says it.
-        dtype: its storage type; "" if nobody says it.
-        quantization: its scale and zero point, if it is a quantized tensor.
-    """
-
-    name: str
-    shape: Shape | None
-    dtype: str
-    quantization: Quantization | None
 
 
 def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list[Any]:
@@ -63,9 +45,11 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
         nonlocal count
         stated = given.of(name, count)
         count += 1
-        shape = stated.shape if stated.shape is not None or example is None else example.shape
-        if stated.dtype or example is None:
-            return Input(name, shape, stated.dtype, stated.quantization)
+        if example is None:
+            return stated
+        shape = example.shape if stated.shape is None else stated.shape
+        if stated.dtype:
+            return replace(stated, shape=shape)
         return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), quantization_of(example, name))
 
     def members(name: str) -> list[str]:
@@ -155,14 +139,12 @@ def _split_type(kind: ast.expr) -> tuple[str, list[ast.expr]]:
 
 def arguments(inputs: Any, draft: Draft, guesses: Guesses) -> Any:
     """The arguments of `forward` with each Input as a tensor of the graph; Inputs without a shape get the guessed one."""
-    if isinstance(inputs, Input):
-        shape, dtype = guesses.get(inputs.name, (None, "float32"))
-        draft.add_exactly(inputs.name, inputs.dtype or dtype, shape if inputs.shape is None else inputs.shape, None, inputs.quantization)
-        return Ref(inputs.name)
-    if isinstance(inputs, list):
-        return [arguments(item, draft, guesses) for item in inputs]
-    if isinstance(inputs, tuple):
-        return tuple(arguments(item, draft, guesses) for item in inputs)
-    if isinstance(inputs, dict):
-        return {key: arguments(item, draft, guesses) for key, item in inputs.items()}
-    return inputs
+
+    def add_input(item: Any) -> Any:
+        if not isinstance(item, Input):
+            return item
+        shape, dtype = guesses.get(item.name, (None, "float32"))
+        draft.add_exactly(item.name, item.dtype or dtype, shape if item.shape is None else item.shape, None, item.quantization)
+        return Ref(item.name)
+
+    return map_leaves(inputs, add_input)

@@ -10,12 +10,12 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.finishing import finish_graph
-from qconvert.formats.torch.given_inputs import GivenInputs
+from qconvert.formats.torch.given_inputs import GivenInputs, Input
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guessed_shapes import Guesses, guess_shapes
-from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
+from qconvert.formats.torch.torchscript.inputs import arguments, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
 from qconvert.formats.torch.unpickler import unpickle
 from qconvert.formats.torch.values import EndlessError, Ref, leaves
