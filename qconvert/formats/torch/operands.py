@@ -39,7 +39,7 @@ def operands(c: Reading, *arguments: str, dtype: str = "", real: bool = False) -
     return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
 
 
-def as_real(c: Reading, argument: str) -> str:
+def as_real(c: Reading, argument: str = "self") -> str:
     """The name of a tensor, which is cast to float32 if it holds integers or truth values without a quantization."""
     return operands(c, argument, real=True)[0][0]
 
@@ -149,6 +149,18 @@ def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = 
     if constant is not None:
         return c.emit("Reshape", [name, c.list64(constant, f"{hint}sizes")], hint=hint)
     return c.emit("Reshape", [name, computed], hint=hint)
+
+
+def emit_transpose(c: Reading, name: str, order: Sequence[int], hint: str = "") -> str:
+    """A tensor with its axes in another order; itself if that is the order they have."""
+    return c.emit("Transpose", [name], perm=tuple(order), hint=hint) if list(order) != list(range(len(order))) else name
+
+
+def emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> str:
+    """A tensor repeated to a shape; itself if it has that shape."""
+    if c.lookup(name).shape == tuple(shape):
+        return name
+    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape" if hint else "shape")], hint=hint)
 
 
 def read_batched(c: Reading, argument: str, spatial: int, read: Callable[[str], str]) -> str:

@@ -7,9 +7,10 @@ quantize and dequantize. A read function returns what the operator returns: the 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical
 from qconvert.operators import KINDS
 
 _KEEP = Quantization.per_tensor(1.0)
+_SPATIAL = re.compile("([123])d")
 _LARGEST_REAL = float(np.finfo(np.float32).max)
 #: Attributes that count elements along an axis, which has less than so many.
 _STEPS, _LARGEST_STEP = ("strides", "pads", "dilations", "kernel_shape", "output_padding"), 2**31
@@ -65,7 +67,12 @@ class Reading(OperatorReading):
         """Whether this overload has an argument."""
         return name in self._values
 
-    def name(self, argument: str) -> str:
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the arguments, in order."""
+        return list(self._values)
+
+    def name(self, argument: str = "self") -> str:
         """The name of the tensor that an argument is."""
         value = self[argument]
         if not isinstance(value, Ref):
@@ -84,18 +91,18 @@ class Reading(OperatorReading):
     def _tensor_name(self, value: StoredTensor | Ref) -> str:
         return self._constants.name(value)
 
-    def operand(self, argument: str) -> Tensor:
+    def operand(self, argument: str = "self") -> Tensor:
         """The canonical tensor that an argument is."""
         return self.lookup(self.name(argument))
 
-    def rank(self, argument: str) -> int:
+    def rank(self, argument: str = "self") -> int:
         """The rank of a tensor; raises UnsupportedError if the file does not say it."""
         rank = self.operand(argument).rank
         if rank is None:
             raise self.unknown_shape(argument)
         return rank
 
-    def static_shape(self, argument: str) -> tuple[int, ...]:
+    def static_shape(self, argument: str = "self") -> tuple[int, ...]:
         """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
         shape = self.operand(argument).static_shape
         if shape is None:
@@ -232,6 +239,10 @@ class Reading(OperatorReading):
             )
         return Quantization.per_tensor(float(real), zero)
 
+    def output_quantization(self, data: str = "self") -> Quantization:
+        """The quantization that a quantized:: operator states for its result, of the type of the tensor `data`."""
+        return self.quantization("output_scale", "output_zero_point", self.operand(data).dtype)
+
     def range_of(self, dtype: str) -> tuple[int, int]:
         """The smallest and largest integer of a storage type, which has to be one of integers."""
         if "int" not in dtype or dtype not in DTYPES:
@@ -274,6 +285,18 @@ class Reading(OperatorReading):
     def label_tensor(self, tensor: Tensor, quantization: Quantization) -> str:
         """A tensor of integers with a quantization that this call states; see formats/reading/quantizations.py."""
         return label_tensor(self.draft, tensor, quantization, self.source)
+
+    @property
+    def spatial(self) -> int:
+        """How many axes of space the operator's name says: 2 of conv2d."""
+        found = _SPATIAL.search(self.operator)
+        assert found is not None
+        return int(found[1])
+
+    @property
+    def activation(self) -> str:
+        """The activation that the operator's name says: "relu" of conv2d_relu."""
+        return "relu" if "_relu" in self.operator else ""
 
     @property
     def is_plain(self) -> bool:
@@ -392,6 +415,16 @@ class Reading(OperatorReading):
 
 
 ReadFunction = Callable[[Reading], Any]
+P = ParamSpec("P")
+
+
+def parametrized(read: Callable[Concatenate[Reading, P], Any]) -> Callable[P, ReadFunction]:
+    """Decorate a function of a call and further arguments: called with these alone, it returns the read function of an operator."""
+
+    def choose(*given: P.args, **named: P.kwargs) -> ReadFunction:
+        return lambda c: read(c, *given, **named)
+
+    return choose
 
 
 def with_unused(read: ReadFunction, further: Any, count: int = 1) -> ReadFunction:

@@ -1,8 +1,8 @@
 """The operators of PyTorch that are read, by family.
 
 A row of a family's table is an overload, as PyTorch's own schemas have it, and the function that reads it: "aten::relu(T self)". Several
-names before one signature are separated by "|"; those without a namespace have that of the first. Overloads of one name are tried in the
-order of their rows. The short form of signatures is that of formats/torch/values.py.
+names before one signature are separated by "|", those without a namespace have that of the first, and "#" is 1, 2 and 3. Overloads of one
+name are tried in the order of their rows. The short form of signatures is that of formats/torch/values.py.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def _read_tables() -> dict[str, Sequence[Operator]]:
             names, _, signature = row.removesuffix(")").partition("(")
             space = names.partition("::")[0]
             for name in names.split("|"):
-                own.setdefault(name if "::" in name else f"{space}::{name}", []).append(Operator(signature, read))
+                full = name if "::" in name else f"{space}::{name}"
+                for number in "123" if "#" in name else "1":
+                    own.setdefault(full.replace("#", number), []).append(Operator(signature, read))
         if twice := found.keys() & own.keys():
             raise ValueError(f"{min(twice)} is read by two families")
         found |= own

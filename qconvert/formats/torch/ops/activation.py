@@ -9,14 +9,15 @@ import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import read_real, scale_values
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
+from qconvert.kernels.torch import FIXED_RESULTS
 
 
 def read_relu(c: Reading) -> str:
     """aten::relu, which keeps the quantization of a quantized tensor, and takes integers."""
-    name = c.name("self")
+    name = c.name()
     if c.is_real(name):
         return c.emit("Relu", [name])
     return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
@@ -33,71 +34,59 @@ def emit_clip(c: Reading, name: str, low: float | None, high: float | None) -> s
 
 def read_relu6(c: Reading) -> str:
     """aten::relu6 and quantized::relu6."""
-    return emit_clip(c, c.name("self"), 0.0, 6.0)
+    return emit_clip(c, c.name(), 0.0, 6.0)
 
 
-def read_clip(low: str, high: str) -> ReadFunction:
+@parametrized
+def read_clip(c: Reading, low: str, high: str) -> str:
     """aten::clamp, hardtanh, clip, clamp_min, clamp_max, quantized::clamp: bounds are numbers, tensors, or absent."""
-
-    def read(c: Reading) -> str:
-        bounds = [c.get(low), c.get(high)]
-        stated = [bound for bound in bounds if bound is not None]
-        name = c.name("self")
-        if not c.lookup(name).is_quantized:
-            name = cast_operand(c, name, common_type(c, [name, *stated]), "data")
-        if not any(isinstance(bound, Ref) for bound in stated):
-            return emit_clip(c, name, bounds[0], bounds[1])
-        if c.lookup(name).is_quantized:
-            raise c.unsupported_error("bounds for each element of a quantized tensor", rule="form-not-covered")
-        result = name
-        for kind, bound in zip(("Max", "Min"), bounds, strict=True):
-            if bound is not None:
-                result = c.emit(kind, [result, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
-        return result
-
-    return read
+    bounds = [c.get(low), c.get(high)]
+    stated = [bound for bound in bounds if bound is not None]
+    name = c.name()
+    if not c.lookup(name).is_quantized:
+        name = cast_operand(c, name, common_type(c, [name, *stated]), "data")
+    if not any(isinstance(bound, Ref) for bound in stated):
+        return emit_clip(c, name, bounds[0], bounds[1])
+    if c.lookup(name).is_quantized:
+        raise c.unsupported_error("bounds for each element of a quantized tensor", rule="form-not-covered")
+    result = name
+    for kind, bound in zip(("Max", "Min"), bounds, strict=True):
+        if bound is not None:
+            result = c.emit(kind, [result, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
+    return result
 
 
-#: The quantization of an activation's result by the type of its integers: what values from 0 to 1, or from -1 to 1, need.
-_UNIT = {"uint8": Quantization.per_tensor(1 / 256, 0), "int8": Quantization.per_tensor(1 / 256, -128)}
-_BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.per_tensor(1 / 128, 0)}
-
-
-def read_bounded(kind: str, quantizations: dict[str, Quantization], **attributes: Any) -> ReadFunction:
+@parametrized
+def read_bounded(c: Reading, /, kind: str, **attributes: Any) -> str:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
-
-    def read(c: Reading) -> str:
-        tensor = c.operand("self")
-        if not tensor.is_quantized:
-            return c.emit(kind, [as_real(c, "self")], quantization=None, **attributes)
-        if tensor.dtype not in quantizations:
-            raise c.unsupported_error(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
-        return c.emit(kind, [tensor.name], quantization=quantizations[tensor.dtype], **attributes)
-
-    return read
+    tensor = c.operand()
+    if not tensor.is_quantized:
+        return c.emit(kind, [as_real(c)], quantization=None, **attributes)
+    if tensor.dtype not in FIXED_RESULTS[kind]:
+        raise c.unsupported_error(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
+    return c.emit(kind, [tensor.name], quantization=Quantization.per_tensor(*FIXED_RESULTS[kind][tensor.dtype]), **attributes)
 
 
 def read_quantized_activation(kind: str, **attributes: Any) -> ReadFunction:
     """quantized::sigmoid, hardswish: to the quantization that the call states."""
-    return lambda c: c.emit(kind, [c.name("self")], quantization=_stated_quantization(c), **attributes)
+    return lambda c: c.emit(kind, [c.name()], quantization=_stated_quantization(c), **attributes)
 
 
 def _stated_quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
-    tensor = c.operand("self")
-    return c.quantization("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
+    return c.output_quantization() if "output_scale" in c else c.operand().quantization
 
 
 def read_leaky_relu(c: Reading) -> str:
     """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
-    return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
+    return c.emit("LeakyRelu", [as_real(c)], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
 
 
 def read_rrelu(c: Reading) -> str:
     """aten::rrelu of a model that is not trained: the middle of its slopes."""
     if c["training"]:
         raise c.unsupported_error("training mode", rule="training-mode")
-    return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
+    return c.emit("LeakyRelu", [as_real(c)], alpha=(c.number("lower") + c.number("upper")) / 2)
 
 
 def read_elu(c: Reading) -> str:
@@ -106,28 +95,28 @@ def read_elu(c: Reading) -> str:
     Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
     """
     alpha, scale, inner = c.number("alpha"), c.number("scale"), c.number("input_scale")
-    quantization, name = _stated_quantization(c), as_real(c, "self")
+    quantization, name = _stated_quantization(c), as_real(c)
     if scale == inner == 1:
         return c.emit("Elu", [name], quantization=quantization, alpha=alpha)
     if inner <= 0:
         raise c.unsupported_error(f"input_scale {inner}", rule="form-not-covered")
     if inner != 1:
-        name = _scale_input(c, name, inner)
+        name = stretch(c, name, inner)
     return c.emit("Selu", [name], quantization=quantization, gamma=scale / inner, alpha=alpha * inner)
 
 
-def _scale_input(c: Reading, name: str, factor: float) -> str:
+def stretch(c: Reading, name: str, factor: float) -> str:
     """Float values times a positive number: of a quantized tensor the same integers with another quantization."""
-    tensor = c.lookup(name)
-    if tensor.quantization is None:
+    held = c.lookup(name).quantization
+    if held is None:
         return scale_values(c, name, factor, "stretched")
-    quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), tensor.quantization.point)
+    quantization = Quantization.per_tensor(float(np.float32(held.scale[0] * factor)), held.point)
     return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
 
 
 def read_celu(c: Reading) -> str:
     """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    return c.emit("Celu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("alpha"))
+    return c.emit("Celu", [as_real(c)], quantization=_stated_quantization(c), alpha=c.number("alpha"))
 
 
 def read_prelu(c: Reading) -> str:
@@ -135,7 +124,7 @@ def read_prelu(c: Reading) -> str:
 
     quantized::prelu means the same. PyTorch 2.13 computes something else: it multiplies values above 0 too.
     """
-    name, weight, rank = as_real(c, "self"), c.operand("weight"), c.rank("self")
+    name, weight, rank = as_real(c), c.operand("weight"), c.rank()
     count = weight.static_shape
     if count is None or len(count) > 1:
         raise c.unsupported_error(f"weights of shape {weight.shape}", rule="shape-not-covered")
@@ -149,12 +138,12 @@ def read_prelu(c: Reading) -> str:
 
 def read_gelu(c: Reading) -> str:
     """aten::gelu, by the error function or its tanh approximation."""
-    return c.emit("Gelu", [as_real(c, "self")], approximate=c["approximate"])
+    return c.emit("Gelu", [as_real(c)], approximate=c["approximate"])
 
 
 def read_softplus(c: Reading) -> str:
     """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
-    beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c, "self")
+    beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c)
     if beta == 1:
         result = c.emit("Softplus", [name], quantization=None, hint="" if threshold >= 17 else "curve")
     else:
@@ -166,22 +155,19 @@ def read_softplus(c: Reading) -> str:
     return c.emit("Where", [above, name, result], quantization=None)
 
 
-def read_shrink(soft: bool) -> ReadFunction:
+@parametrized
+def read_shrink(c: Reading, soft: bool) -> str:
     """aten::hardshrink and softshrink: 0 within ±lambda."""
-
-    def read(c: Reading) -> str:
-        limit = c.number("lambd")
-        return c.emit("Shrink", [as_real(c, "self")], quantization=None, lambd=limit, bias=limit if soft else 0.0)
-
-    return read
+    limit = c.number("lambd")
+    return c.emit("Shrink", [as_real(c)], quantization=None, lambd=limit, bias=limit if soft else 0.0)
 
 
 def read_threshold(c: Reading) -> str:
     """threshold: x above the threshold, else a value, which a quantized tensor rounds to its quantization."""
-    name, limit, value = c.name("self"), c.number("threshold"), c.number("value")
+    name, limit, value = c.name(), c.number("threshold"), c.number("value")
     tensor = c.lookup(name)
     if value == 0:
-        return c.emit("ThresholdedRelu", [as_real(c, "self")], alpha=limit)
+        return c.emit("ThresholdedRelu", [as_real(c)], alpha=limit)
     above = c.emit("Greater", [name, c.real_constant(limit, name, "threshold")], hint="above")
     other = c.real_constant(value, name, "value")
     if tensor.quantization is not None:
@@ -189,38 +175,35 @@ def read_threshold(c: Reading) -> str:
     return c.emit("Where", [above, name, other])
 
 
-def read_softmax(kind: str) -> ReadFunction:
+@parametrized
+def read_softmax(c: Reading, kind: str) -> str:
     """softmax and log_softmax along an axis; quantized::softmax states the quantization of its result."""
-
-    def read(c: Reading) -> str:
-        axis, rank = c.integer("dim"), c.operand("self").rank
-        if rank is not None:
-            axis = c.axis(axis, max(rank, 1))
-        name = as_real(c, "self")
-        if "output_scale" in c:
-            return c.emit(kind, [name], quantization=_stated_quantization(c), axis=axis)
-        c.require_plain(name)
-        wanted = c.dtype("dtype") if "dtype" in c else None
-        if wanted is not None:
-            name = cast_operand(c, name, wanted, "data")
-        return c.emit(kind, [name], quantization=None, axis=axis)
-
-    return read
+    axis, rank = c.integer("dim"), c.operand().rank
+    if rank is not None:
+        axis = c.axis(axis, max(rank, 1))
+    name = as_real(c)
+    if "output_scale" in c:
+        return c.emit(kind, [name], quantization=_stated_quantization(c), axis=axis)
+    c.require_plain(name)
+    wanted = c.dtype("dtype") if "dtype" in c else None
+    if wanted is not None:
+        name = cast_operand(c, name, wanted, "data")
+    return c.emit(kind, [name], quantization=None, axis=axis)
 
 
 def read_glu(c: Reading) -> str:
     """aten::glu: the first half of an axis times the sigmoid of the second."""
     axis = c.axis_of()
-    size = (c.operand("self").shape or ())[axis]
+    size = (c.operand().shape or ())[axis]
     if not isinstance(size, int) or size % 2:
         raise c.unsupported_error(f"an axis of size {size}", rule="shape-not-covered")
-    halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
+    halves = c.emit_several("Split", [c.name(), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
     return c.emit("Mul", [halves[0], c.emit("Sigmoid", [halves[1]], quantization=None, hint="gate")], quantization=None)
 
 
 def read_log_sigmoid(c: Reading) -> str:
     """aten::log_sigmoid: -log(1 + exp(-x))."""
-    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c, "self")], quantization=None, hint="negative")], hint="softplus")
+    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c)], quantization=None, hint="negative")], hint="softplus")
     return c.emit("Neg", [inner])
 
 
@@ -236,9 +219,9 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::clamp_min(T self, x min)": read_clip("min", ""),
     "aten::clamp_max(T self, x max)": read_clip("", "max"),
     "aten::hardtanh(T self, f min_val=-1, f max_val=1)": read_clip("min_val", "max_val"),
-    "aten::sigmoid|special_expit(T self)": read_bounded("Sigmoid", _UNIT),
-    "aten::hardsigmoid(T self)": read_bounded("HardSigmoid", _UNIT, **_SIXTH),
-    "aten::tanh(T self)": read_bounded("Tanh", _BOTH),
+    "aten::sigmoid|special_expit(T self)": read_bounded("Sigmoid"),
+    "aten::hardsigmoid(T self)": read_bounded("HardSigmoid", **_SIXTH),
+    "aten::tanh(T self)": read_bounded("Tanh"),
     f"quantized::sigmoid(q self, {_GRID})": read_quantized_activation("Sigmoid"),
     f"quantized::hardswish(q self, {_GRID})": read_quantized_activation("HardSwish"),
     "aten::hardswish(T self)": read_real("HardSwish"),

@@ -68,8 +68,9 @@ def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     return verify_quantization(c, replace(found, scale=float32(found.scale)), dtype), found.scale
 
 
-def _is_constant(c: Reading) -> bool:
-    return c.constant("scale") is not None and c.constant("input") is not None
+def _has_known_scales(c: Reading, counts: Sequence[int | str]) -> bool:
+    """Whether scales are constants, of a constant or for the whole tensor."""
+    return c.constant("scale") is not None and (c.constant("input") is not None or all(count == 1 for count in counts))
 
 
 def _type(c: Reading, argument: str) -> str:
@@ -95,13 +96,15 @@ def _per_block(c: Reading, name: str, counts: Sequence[int | str]) -> str:
     return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks")
 
 
-def _require_rows(c: Reading, counts: Sequence[int | str]) -> None:
-    """Computed scales are covered for blocks that fill an axis, or have one element of it."""
+def _computed_scales(c: Reading, counts: Sequence[int | str]) -> tuple[str, str]:
+    """Scales, and zero points or "", that are computed: for blocks that fill an axis, or have one element of it."""
     for count, block in zip(counts, c.integers("block_size"), strict=True):
         if count != 1 and block != 1:
             raise c.unsupported_error(
                 f"blocks of shape {c.integers('block_size')} whose scales are computed at run time", rule="not-constant"
             )
+    point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
+    return _per_block(c, c.name("scale"), counts), point
 
 
 def read_quantize(c: Reading) -> str:
@@ -109,26 +112,22 @@ def read_quantize(c: Reading) -> str:
     dtype = _type(c, "output_dtype")
     low, high = stated_limits(c, dtype)
     counts = _counts(c, c.operand("input").shape or ())
-    if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
+    if _has_known_scales(c, counts):
         quantization, exact = _quantization(c, dtype)
         return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
-    _require_rows(c, counts)
-    point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
-    return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
+    return decomposed_quantize(c, c.name("input"), *_computed_scales(c, counts), (low, high), dtype)
 
 
 def read_dequantize(c: Reading) -> str:
     """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
     tensor = c.operand("input")
     counts = _counts(c, tensor.shape or ())
-    if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
+    if _has_known_scales(c, counts):
         quantization, _ = _quantization(c, tensor.dtype)
         if c.constant("input") is not None:
             quantization = set_limits(c, quantization, tensor.dtype)
         return emit_dequantize(c, c.label_tensor(tensor, quantization))
-    _require_rows(c, counts)
-    point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
-    return decomposed_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)
+    return decomposed_dequantize(c, tensor.name, *_computed_scales(c, counts))
 
 
 _BLOCKS = "T input, l block_size, T scale, T? zero_point"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape, operands, size_of
+from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape, emit_transpose, operands, size_of
 from qconvert.formats.torch.ops.reduce import emit_reduction, read_norm
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.graph import Array, numpy_dtype
@@ -17,8 +17,8 @@ from qconvert.graph import Array, numpy_dtype
 
 def read_without_nan(c: Reading) -> str:
     """aten::nan_to_num(x, nan, posinf, neginf)."""
-    name = c.name("self")
-    if not c.is_real(name) or c.operand("self").is_quantized:
+    name = c.name()
+    if not c.is_real(name) or c.operand().is_quantized:
         return name
     dtype = c.lookup(name).dtype
     largest = float(np.finfo(numpy_dtype(dtype)).max)
@@ -51,7 +51,7 @@ def read_hypotenuse(c: Reading) -> str:
 
 def read_logit(c: Reading) -> str:
     """aten::logit(x, eps): log(x / (1 - x)), of x that is eps away from 0 and 1 at least."""
-    name = as_real(c, "self")
+    name = as_real(c)
     c.require_plain(name)
     if c["eps"] is not None:
         bounds = [c.real_constant(value, name, hint) for value, hint in ((c.number("eps"), "low"), (1 - c.number("eps"), "high"))]
@@ -86,15 +86,15 @@ class _Diagonal:
 
 
 def _diagonal(c: Reading) -> _Diagonal:
-    rank, offset = c.rank("self"), c.integer("offset")
+    rank, offset = c.rank(), c.integer("offset")
     first, second = c.axis(c.integer("dim1"), rank), c.axis(c.integer("dim2"), rank)
-    shape = c.operand("self").shape or ()
+    shape = c.operand().shape or ()
     rows, columns = shape[first], shape[second]
     if not isinstance(rows, int) or not isinstance(columns, int) or first == second:
         raise c.unknown_shape("self")
     order = (*(axis for axis in range(rank) if axis not in (first, second)), first, second)
-    rest = [size_of(c, c.name("self"), axis) for axis in order[:-2]]
-    name = c.emit("Transpose", [c.name("self")], perm=order, hint="last") if order != tuple(range(rank)) else c.name("self")
+    rest = [size_of(c, c.name(), axis) for axis in order[:-2]]
+    name = emit_transpose(c, c.name(), order, "last")
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     c.take(8 * count)
     places = (np.arange(count, dtype=np.int64) + max(-offset, 0)) * columns + np.arange(count) + max(offset, 0)
@@ -114,22 +114,21 @@ def read_diagonal_scatter(c: Reading) -> str:
     c.take(8 * size)
     places = np.arange(size, dtype=np.int64)
     places[found.places] = size + np.arange(len(found.places))
-    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand().dtype, "source")
     both = c.emit("Concat", [found.flat, source], hint="both", axis=len(found.rest))
     whole = c.emit("Gather", [both, c.const(places, "places")], axis=len(found.rest), hint="whole")
-    order = found.order
-    turned = order != tuple(range(len(order)))
-    result = emit_reshape(c, whole, [*found.rest, *found.sizes], hint="matrix_" if turned else "")
-    return c.emit("Transpose", [result], perm=tuple(order.index(axis) for axis in range(len(order)))) if turned else result
+    back = np.argsort(found.order).tolist()
+    result = emit_reshape(c, whole, [*found.rest, *found.sizes], hint="" if back == sorted(back) else "matrix_")
+    return emit_transpose(c, result, back)
 
 
 def read_trace(c: Reading) -> str:
     """aten::trace: the sum of the diagonal of a matrix."""
-    c.require_plain(c.name("self"))
-    shape = c.static_shape("self")
+    c.require_plain(c.name())
+    shape = c.static_shape()
     if len(shape) != 2:
         raise c.invalid(f"the shape is {shape}; the operator requires a matrix", rule="wrong-rank")
-    name = c.name("self") if c.is_real(c.name("self")) else cast_operand(c, c.name("self"), "int64", "whole")
+    name = c.name() if c.is_real(c.name()) else cast_operand(c, c.name(), "int64", "whole")
     c.take(8 * shape[0] * shape[1])
     eye = c.const(np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype)), "diagonal")
     masked = c.emit("Mul", [name, eye], hint="masked")
@@ -138,8 +137,8 @@ def read_trace(c: Reading) -> str:
 
 def read_count(c: Reading) -> str:
     """aten::count_nonzero(x, dim): how many elements are not 0."""
-    c.require_plain(c.name("self"))
-    yes = cast_operand(c, c.name("self"), "bool", "is_there")
+    c.require_plain(c.name())
+    yes = cast_operand(c, c.name(), "bool", "is_there")
     return emit_reduction(c, "ReduceSum", cast_operand(c, yes, "int64", "ones"))
 
 
@@ -180,7 +179,7 @@ def read_meshgrid(c: Reading) -> list[str]:
 def read_linear_norm(c: Reading) -> str:
     """aten::linalg_norm(x, ord, dim, keepdim): of vectors; of matrices the root of all squares."""
     dim, order = c.get("dim"), c.get("ord")
-    axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank("self") if order is not None else 1
+    axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank() if order is not None else 1
     if order is not None and axes != 1:
         raise c.unsupported_error(f"the order {order} of a matrix", rule="form-not-covered")
     return read_norm(c)

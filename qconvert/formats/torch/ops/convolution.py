@@ -89,14 +89,14 @@ def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
     return c.emit("Reshape", [turned, c.list64([groups * outputs, inputs // groups, *kernel], "weights_shape")], hint="weights")
 
 
-def read_conv(spatial: int) -> ReadFunction:
+def read_conv(c: Reading) -> str:
     """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
-    return lambda c: _emit_conv(c, spatial)
+    return _emit_conv(c, c.spatial)
 
 
-def read_transposed(spatial: int) -> ReadFunction:
+def read_transposed(c: Reading) -> str:
     """aten::conv_transpose1d, 2d, 3d."""
-    return lambda c: _emit_conv_transpose(c, spatial)
+    return _emit_conv_transpose(c, c.spatial)
 
 
 def read_convolution(c: Reading) -> str:
@@ -110,12 +110,9 @@ _CONV = "T input, T weight, T? bias=None, l stride=1"
 _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups"
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    **{f"aten::conv{n}d({_CONV}, l padding=0, l dilation=1, i groups=1)": read_conv(n) for n in (1, 2, 3)},
-    **{f"aten::conv{n}d({_CONV}, s padding='valid', l dilation=1, i groups=1)": read_conv(n) for n in (1, 2, 3)},
-    **{
-        f"aten::conv_transpose{n}d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": read_transposed(n)
-        for n in (1, 2, 3)
-    },
+    f"aten::conv#d({_CONV}, l padding=0, l dilation=1, i groups=1)": read_conv,
+    f"aten::conv#d({_CONV}, s padding='valid', l dilation=1, i groups=1)": read_conv,
+    f"aten::conv_transpose#d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": read_transposed,
     "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": lambda c: _emit_conv(
         c, c.rank("weight") - 2
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, sizes_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
@@ -41,25 +41,22 @@ def _fill_type(c: Reading, value: Any) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
-def read_full(value: float | None) -> ReadFunction:
+@parametrized
+def read_full(c: Reading, value: float | None) -> str:
     """aten::zeros, ones, full, empty, in the type that the call states; new_zeros … in that of a tensor, zeros_like … in its shape too."""
-
-    def read(c: Reading) -> str:
-        number = c["fill_value"] if value is None else value
-        if "self" in c:
-            dtype = "float32" if c.operand("self").is_quantized else c.operand("self").dtype
-        else:
-            dtype = "float32" if value is not None else _fill_type(c, number)
-        return emit_full(c, _list(c, "size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
-
-    return read
+    number = c["fill_value"] if value is None else value
+    if "self" in c:
+        dtype = "float32" if c.operand().is_quantized else c.operand().dtype
+    else:
+        dtype = "float32" if value is not None else _fill_type(c, number)
+    return emit_full(c, _list(c, "size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
 
 
 def read_fill(c: Reading) -> str:
     """aten::fill(x, value), and zero(x): x with all its elements changed."""
     value: Any = c.get("value", 0)
-    c.require_plain(c.name("self"))
-    return emit_full(c, sizes_of(c), value, c.operand("self").dtype)
+    c.require_plain(c.name())
+    return emit_full(c, sizes_of(c), value, c.operand().dtype)
 
 
 def read_arange(c: Reading) -> str:
@@ -145,5 +142,5 @@ OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::eye(i n, i m, {_OPTIONS})": read_eye,
     f"aten::tensor|as_tensor(a data, {_TENSOR})": read_tensor,
     f"aten::scalar_tensor(a s, {_OPTIONS})": read_tensor,
-    "aten::_shape_as_tensor(T self)": lambda c: c.emit("Shape", [c.name("self")], dtype="int64", quantization=None),
+    "aten::_shape_as_tensor(T self)": lambda c: c.emit("Shape", [c.name()], dtype="int64", quantization=None),
 }  # fmt: skip

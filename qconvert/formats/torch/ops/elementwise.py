@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
 
@@ -33,7 +33,7 @@ def _quantization(c: Reading, scale: float, zero_point: int) -> Quantization:
     return Quantization.per_tensor(float(real), zero_point)
 
 
-def read_scalar_sum(c: Reading, hint: str = "") -> str:
+def read_scalar_sum(c: Reading, hint: str) -> str:
     """x + n: the zero point is shifted by n / scale, rounded. If it would leave the type, the scale is enlarged and the integers are
     requantized."""
     name, dtype, scale, zero_point = _data(c)
@@ -58,7 +58,7 @@ def _add_step_constant(c: Reading, steps: int, scale: float, dtype: str) -> str:
     return c.const(np.array(steps * scale, np.float32), "number")
 
 
-def read_scalar_product(c: Reading, hint: str = "") -> str:
+def read_scalar_product(c: Reading, hint: str) -> str:
     """x * n: the scale is multiplied. A negative number turns the integers around; by 0 they are all 0 on the scale 1."""
     name, dtype, scale, zero_point = _data(c)
     low, high = integer_range(dtype)
@@ -73,8 +73,8 @@ def read_scalar_product(c: Reading, hint: str = "") -> str:
 
 
 def _with_relu(read: Callable[[Reading, str], str]) -> ReadFunction:
-    """A Relu after it, with the quantization that it found."""
-    return lambda c: c.emit("Relu", [read(c, "unclipped")])
+    """A Relu after it where the operator's name says so, with the quantization that it found."""
+    return lambda c: c.emit("Relu", [read(c, "unclipped")]) if c.activation else read(c, "")
 
 
 def _dequantize(c: Reading, name: str, hint: str) -> str:
@@ -84,15 +84,12 @@ def _dequantize(c: Reading, name: str, hint: str) -> str:
     return c.emit("Dequantize", [name], dtype="float32", hint=f"{hint}/real")
 
 
-def read_comparison(kind: str) -> ReadFunction:
+@parametrized
+def read_comparison(c: Reading, kind: str) -> str:
     """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
-
-    def read(c: Reading) -> str:
-        names, _ = operands(c, "self", "other")
-        plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
-        return c.emit(kind, plain, dtype="bool")
-
-    return read
+    names, _ = operands(c, "self", "other")
+    plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
+    return c.emit(kind, plain, dtype="bool")
 
 
 def _cast_to_bool(c: Reading, argument: str) -> str:
@@ -105,16 +102,13 @@ def read_logical(kind: str) -> ReadFunction:
     return lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool")
 
 
-def read_bitwise(kind: str) -> ReadFunction:
+@parametrized
+def read_bitwise(c: Reading, kind: str) -> str:
     """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
-
-    def read(c: Reading) -> str:
-        names, dtype = operands(c, "self", "other")
-        if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
-            raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-        return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
-
-    return read
+    names, dtype = operands(c, "self", "other")
+    if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
+        raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
+    return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
 
 
 def read_not(c: Reading) -> str:
@@ -124,7 +118,7 @@ def read_not(c: Reading) -> str:
 
 def read_bitwise_not(c: Reading) -> str:
     """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
-    tensor = c.operand("self")
+    tensor = c.operand()
     if tensor.dtype == "bool":
         return c.emit("Not", [tensor.name])
     if tensor.is_quantized or "int" not in tensor.dtype:
@@ -139,24 +133,18 @@ _COMPARISONS = {
 _BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
 
 
-def read_quantized_binary(kind: str, activation: str = "") -> ReadFunction:
+@parametrized
+def read_quantized_binary(c: Reading, kind: str) -> str:
     """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
-
-    def read(c: Reading) -> str:
-        quantization = c.quantization(dtype=c.operand("qa").dtype)
-        return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=activation)
-
-    return read
+    quantization = c.quantization(dtype=c.operand("qa").dtype)
+    return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=c.activation)
 
 
-def _keep_numbers(read: Callable[[Reading], str]) -> ReadFunction:
+@parametrized
+def _keep_numbers(c: Reading, read: Callable[[Reading], str]) -> Ref:
     """The read function of an operator on two operands, whose result is a number if both are."""
-
-    def read_number(c: Reading) -> Ref:
-        name, given = read(c), (c["self"], c["exponent" if "exponent" in c else "other"])
-        return Ref(name, number=not any(isinstance(value, Ref) and not value.number for value in given))
-
-    return read_number
+    name, given = read(c), (c["self"], c["exponent" if "exponent" in c else "other"])
+    return Ref(name, number=not any(isinstance(value, Ref) and not value.number for value in given))
 
 
 def _emit_binary(c: Reading, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> str:
@@ -231,17 +219,14 @@ def read_power(c: Reading) -> str:
     return _emit_binary(c, "Pow", names, dtype)
 
 
-def read_weighted(kind: str) -> ReadFunction:
+@parametrized
+def read_weighted(c: Reading, kind: str) -> str:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
-
-    def read(c: Reading) -> str:
-        names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
-        term = _emit_binary(c, kind, names[1:], dtype, "term")
-        if c["value"] != 1:
-            term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled")
-        return _emit_binary(c, "Add", [names[0], term], dtype)
-
-    return read
+    names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
+    term = _emit_binary(c, kind, names[1:], dtype, "term")
+    if c["value"] != 1:
+        term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled")
+    return _emit_binary(c, "Add", [names[0], term], dtype)
 
 
 def read_lerp(c: Reading) -> str:
@@ -276,16 +261,13 @@ def read_cosine(c: Reading) -> str:
     return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths")], dtype)
 
 
-def read_shift(left: bool) -> ReadFunction:
+@parametrized
+def read_shift(c: Reading, left: bool) -> str:
     """x << n and x >> n of integers: the product with a power of two, or the quotient rounded down."""
-
-    def read(c: Reading) -> str:
-        count, tensor = c.integer("other"), c.operand("self")
-        if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
-            raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
-        return _emit_binary(c, "Mul" if left else "FloorDiv", [tensor.name, cast_operand(c, 2**count, tensor.dtype, "power")], tensor.dtype)
-
-    return read
+    count, tensor = c.integer("other"), c.operand()
+    if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
+        raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
+    return _emit_binary(c, "Mul" if left else "FloorDiv", [tensor.name, cast_operand(c, 2**count, tensor.dtype, "power")], tensor.dtype)
 
 
 _SUM = "x self, x other, f alpha=1"
@@ -300,14 +282,10 @@ OPERATORS: Mapping[str, ReadFunction] = {
     **{f"aten::{name}(x self, x other)": read_bitwise(kind) for (kind, names) in _BITWISE.items() for name in names},
     "aten::logical_not(T self)": read_not,
     "aten::bitwise_not|__not__(T self)": read_bitwise_not,
-    f"quantized::add({_QUANTIZED})": read_quantized_binary("Add"),
-    f"quantized::add_relu({_QUANTIZED})": read_quantized_binary("Add", "relu"),
-    f"quantized::mul({_QUANTIZED})": read_quantized_binary("Mul"),
-    f"quantized::mul_relu({_QUANTIZED})": read_quantized_binary("Mul", "relu"),
-    **{f"quantized::add|add_scalar({form})": read_scalar_sum for form in _SCALAR},
-    **{f"quantized::add_relu|add_scalar_relu({form})": _with_relu(read_scalar_sum) for form in _SCALAR},
-    **{f"quantized::mul|mul_scalar({form})": read_scalar_product for form in _SCALAR},
-    **{f"quantized::mul_relu|mul_scalar_relu({form})": _with_relu(read_scalar_product) for form in _SCALAR},
+    f"quantized::add|add_relu({_QUANTIZED})": read_quantized_binary("Add"),
+    f"quantized::mul|mul_relu({_QUANTIZED})": read_quantized_binary("Mul"),
+    **{f"quantized::add|add_scalar|add_relu|add_scalar_relu({form})": _with_relu(read_scalar_sum) for form in _SCALAR},
+    **{f"quantized::mul|mul_scalar|mul_relu|mul_scalar_relu({form})": _with_relu(read_scalar_product) for form in _SCALAR},
     f"aten::add({_SUM})": read_sum("Add"),
     f"aten::sub|subtract({_SUM})": read_sum("Sub"),
     f"aten::rsub({_SUM})": read_sum("Sub", turned=True),

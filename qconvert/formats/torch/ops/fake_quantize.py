@@ -73,13 +73,13 @@ def read_per_tensor(c: Reading) -> str:
 
 def read_per_channel(c: Reading, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
     """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
-    return _emit_fake_quantize(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
+    return _emit_fake_quantize(c, c.axis_of("axis", data), data, scale, zero_point)
 
 
 def read_observed(c: Reading) -> str:
     """aten::fused_moving_avg_obs_fake_quant: an observer that is still on updates the scale."""
     if not c.integer("fake_quant_on"):
-        return c.name("self")
+        return c.name()
     if c.integer("observer_on"):
         c.session.observed.append(c.hint)
     return _emit_fake_quantize(c, c.axis_of("ch_axis") if c["per_row_fake_quant"] else None)
@@ -87,7 +87,7 @@ def read_observed(c: Reading) -> str:
 
 def read_enabled(c: Reading) -> str:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
-    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else c.name("self")
+    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else c.name()
 
 
 #: Operators whose further results are for training alone, masks and updated buffers, give None for each.

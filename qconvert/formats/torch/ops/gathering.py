@@ -10,9 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
-from qconvert.formats.torch.operands import cast_operand, common_type
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_transpose
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized, with_unused
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
@@ -22,11 +22,16 @@ _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
 _MOST_BAGS = 256
 
 
-def _table(c: Reading, weight: StoredTensor, bits: int) -> Array:
+def _bits(c: Reading) -> int:
+    """How many bits a table's integers have, as the operator's name says."""
+    return 4 if "4bit" in c.operator else 8
+
+
+def _table(c: Reading, weight: StoredTensor) -> Array:
     """The integers of a table, one a byte."""
     if len(weight.shape) != 2 or weight.scales is None or weight.scales.shape != weight.shape[:1]:
         raise c.invalid(f"a table of shape {weight.shape} requires one scale for each row", rule="counts-differ")
-    if bits == 8:
+    if _bits(c) == 8:
         return np.ascontiguousarray(weight.data)
     rows, columns = weight.shape
     flat = unpack_bits(weight.data, 4).reshape(-1)
@@ -36,7 +41,7 @@ def _table(c: Reading, weight: StoredTensor, bits: int) -> Array:
     return flat[: rows * stride].reshape(rows, stride)[:, :columns].copy()
 
 
-def _rows(c: Reading, bits: int, hint: str = "") -> str:
+def _rows(c: Reading, hint: str = "") -> str:
     """The rows that the argument `indices` names, as float values."""
     packed = c.packed_parameters("weight")
     weight = packed.weight
@@ -45,22 +50,17 @@ def _rows(c: Reading, bits: int, hint: str = "") -> str:
     scales, points = weight.scales.astype(np.float32), weight.zero_points.astype(np.float32)
     with np.errstate(all="ignore"):
         offsets = -points * scales
-        if bits == 4:  # what packing keeps next to the integers is in float16 then
+        if _bits(c) == 4:  # what packing keeps next to the integers is in float16 then
             scales, offsets = (values.astype(np.float16).astype(np.float32) for values in (scales, offsets))
     if not (np.isfinite(scales).all() and np.isfinite(offsets).all()):
         raise c.invalid("a scale or zero point is not finite", rule="scale-not-finite")
     indices = indices_of(c, c.name("indices"), weight.shape[0])
-    made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
+    made = {"weight": lambda: _table(c, weight), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
     tables = {name: c.draft.variant_of(packed.name, name, make) for name, make in made.items()}
     chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0) for name, table in tables.items()]
     real = c.emit("Cast", [chosen[0]], dtype="float32", hint="integers", to="float32")
     scaled = c.emit("Mul", [real, chosen[1]], hint="scaled")
     return c.emit("Add", [scaled, chosen[2]], hint=hint)
-
-
-def read_rows(bits: int) -> ReadFunction:
-    """quantized::embedding_byte, embedding_4bit."""
-    return lambda c: _rows(c, bits)
 
 
 def _reduce_bags(c: Reading, rows: str) -> str:
@@ -92,15 +92,11 @@ def _reduce_bags(c: Reading, rows: str) -> str:
     return c.emit("Concat", parts, axis=0)
 
 
-def read_bags(bits: int) -> ReadFunction:
+def read_bags(c: Reading) -> str:
     """quantized::embedding_bag_byte, embedding_bag_4bit, without maps of pruned rows."""
-
-    def read(c: Reading) -> str:
-        if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
-            raise c.unsupported_error("pruned rows", rule="form-not-covered")
-        return _reduce_bags(c, _rows(c, bits, "rows"))
-
-    return read
+    if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
+        raise c.unsupported_error("pruned rows", rule="form-not-covered")
+    return _reduce_bags(c, _rows(c, "rows"))
 
 
 def read_float_bags(c: Reading) -> str:
@@ -138,15 +134,15 @@ def indices_of(c: Reading, name: str, size: int | str | None) -> str:
 
 def read_index_select(c: Reading) -> str:
     """aten::index_select(x, dim, index): the elements of an axis in the order of a list."""
-    shape, axis = c.operand("self").shape or (), c.axis_of()
-    return c.emit("Gather", [c.name("self"), indices_of(c, c.name("index"), shape[axis])], axis=axis)
+    shape, axis = c.operand().shape or (), c.axis_of()
+    return c.emit("Gather", [c.name(), indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
 def read_gather(c: Reading) -> str:
     """aten::gather(x, dim, index): for each index its element of the axis, at the index's own place otherwise."""
-    name, rank = c.name("self"), c.rank("self")
-    axis = c.axis(c.integer("dim"), rank)
-    wanted, shape = c.operand("index").shape, c.operand("self").shape or ()
+    name, rank = c.name(), c.rank()
+    axis = c.axis_of()
+    wanted, shape = c.operand("index").shape, c.operand().shape or ()
     if wanted is None or len(wanted) != rank:
         raise c.invalid(f"indices of shape {wanted} do not fit data of rank {rank}", rule="shape-mismatch")
     for each, (size, have) in enumerate(zip(wanted, shape, strict=True)):
@@ -157,7 +153,7 @@ def read_gather(c: Reading) -> str:
 
 def read_index(c: Reading) -> str:
     """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
-    rank, shape = c.rank("self"), c.operand("self").shape or ()
+    rank, shape = c.rank(), c.operand().shape or ()
     given = list(c["indices"])
     chosen = [axis for axis, value in enumerate(given) if value is not None]
     if len(given) > rank or not chosen:
@@ -166,10 +162,10 @@ def read_index(c: Reading) -> str:
     first = refs[chosen[0]]
     if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
         places = c.emit("NonZero", [first], dtype="int64", hint="places")
-        return c.emit("GatherND", [c.name("self"), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
+        return c.emit("GatherND", [c.name(), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
     names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
     if len(chosen) == 1:
-        return c.emit("Gather", [c.name("self"), names[0]], axis=chosen[0])
+        return c.emit("Gather", [c.name(), names[0]], axis=chosen[0])
     return _gather_axes(c, chosen, names, rank)
 
 
@@ -193,9 +189,7 @@ def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> 
     """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
     index, whole = combine_indices(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
-    data = c.name("self")
-    if chosen != list(range(len(chosen))):
-        data = c.emit("Transpose", [data], hint="front", perm=(*chosen, *rest))
+    data = emit_transpose(c, c.name(), (*chosen, *rest), "front")
     neighbours = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
     first = chosen[0] if neighbours else 0
     found = c.emit("GatherND", [data, index], hint="found" if first else "")
@@ -208,7 +202,7 @@ def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> 
 
 def read_masked_fill(c: Reading) -> str:
     """aten::masked_fill(x, mask, value): the value where the mask is true, with the quantization of quantized data."""
-    name = c.name("self")
+    name = c.name()
     tensor, mask = c.lookup(name), cast_operand(c, c.name("mask"), "bool", "mask")
     value = c["value"]
     known = c.constant("value") if isinstance(value, Ref) else np.asarray(value)
@@ -236,7 +230,7 @@ def read_where(c: Reading) -> str:
 
 def read_nonzero(c: Reading) -> str:
     """aten::nonzero(x): the places of what is not 0, one in each row."""
-    places = c.emit("NonZero", [c.name("self")], dtype="int64", hint="places")
+    places = c.emit("NonZero", [c.name()], dtype="int64", hint="places")
     return c.emit("Transpose", [places], perm=(1, 0))
 
 
@@ -251,25 +245,20 @@ def read_one_hot(c: Reading) -> str:
     if count < 1:
         raise c.unsupported_error("a number of classes that is counted at run time", rule="not-constant")
     values = c.const(np.array([0, 1], np.int64), "values")
-    return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64")
+    return c.emit("OneHot", [c.name(), c.const(np.array(count, np.int64), "depth"), values], dtype="int64")
 
 
-def read_triangle(upper: bool) -> ReadFunction:
+@parametrized
+def read_triangle(c: Reading, upper: bool) -> str:
     """aten::tril, triu: 0 above or below a diagonal."""
-
-    def read(c: Reading) -> str:
-        name, diagonal = c.name("self"), c.integer("diagonal")
-        c.require_plain(name)
-        return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
-
-    return read
+    name, diagonal = c.name(), c.integer("diagonal")
+    c.require_plain(name)
+    return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
 
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    "quantized::embedding_byte(o weight, T indices, b pruned_weights=False)": read_rows(8),
-    "quantized::embedding_4bit(o weight, T indices, b pruned_weights=False)": read_rows(4),
-    f"quantized::embedding_bag_byte({_BAGS})": read_bags(8),
-    f"quantized::embedding_bag_4bit({_BAGS})": read_bags(4),
+    "quantized::embedding_byte|embedding_4bit(o weight, T indices, b pruned_weights=False)": _rows,
+    f"quantized::embedding_bag_byte|embedding_bag_4bit({_BAGS})": read_bags,
     f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": with_unused(read_float_bags, _FOR_GRADIENT, 3),
     "aten::index_select(T self, i dim, T index)": read_index_select,
     "aten::gather(T self, i dim, T index, b sparse_grad=False)": read_gather,

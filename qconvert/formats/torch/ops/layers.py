@@ -21,26 +21,21 @@ from qconvert.operators.sizes import swapped_weights
 from qconvert.operators.values import apply, clip, where
 
 
-def _apply_activation(c: Reading, result: str, activation: str) -> str:
-    return c.emit(activation, [result]) if activation else result
+def _apply_activation(c: Reading, result: str) -> str:
+    return c.emit("Relu", [result]) if c.activation else result
 
 
-def read_dynamic(activation: str = "") -> ReadFunction:
+def read_dynamic(c: Reading) -> str:
     """quantized::linear_dynamic and linear_dynamic_fp16. The packed weights choose the kernel, whichever operator is called.
 
     Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
     """
-
-    def read(c: Reading) -> str:
-        packed, data = c.packed_parameters("W_prepack"), c.name("X")
-        require_real(c, data)
-        if packed.weight.scales is None:
-            weights = c.const(packed.weight.data, "weights")
-            return _apply_activation(c, emit_gemm(c, data, [weights, *bias_of(c, packed)], None), activation)
-        factors = [c.add_constant(packed.weight, f"{packed.name}.weight"), *bias_of(c, packed)]
-        return emit_gemm(c, data, factors, None, activation=activation.lower(), arithmetic=rounding_of(c))
-
-    return read
+    packed, data = c.packed_parameters("W_prepack"), c.name("X")
+    require_real(c, data)
+    if packed.weight.scales is None:
+        weights = c.const(packed.weight.data, "weights")
+        return _apply_activation(c, emit_gemm(c, data, [weights, *bias_of(c, packed)], None))
+    return emit_gemm(c, data, factors_of(c, packed), None, activation=c.activation, arithmetic=rounding_of(c))
 
 
 def read_unpacked(c: Reading) -> str:
@@ -52,38 +47,22 @@ def read_unpacked(c: Reading) -> str:
     return emit_gemm(c, c.name("X"), [weights, *c.names("bias")], None)
 
 
-def read_rounded(activation: str = "") -> ReadFunction:
+def read_rounded(c: Reading) -> str:
     """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
     real."""
-
-    def read(c: Reading) -> str:
-        packed = quantized_linear_params(c)
-        quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
-        stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
-        weights = c.add_constant(packed.weight, f"{packed.name}.weight")
-        return _apply_activation(c, emit_gemm(c, stored, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
-
-    return read
+    packed = quantized_linear_params(c)
+    quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
+    stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
+    return _apply_activation(c, emit_gemm(c, stored, factors_of(c, packed), None, dtype="float32"))
 
 
 _STATIC = "T X, f X_scale, i X_zero_point, o W_prepack"
 
 
-def read_convolution(spatial: int, transposed: bool) -> ReadFunction:
+def read_convolution(c: Reading) -> str:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
-
-    def read(c: Reading) -> str:
-        packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
-        require_real(c, data.name)
-        weights, sizes = kernel_of(c, packed, spatial)
-        if transposed:
-            sizes["output_padding"] = packed.output_padding[len(packed.output_padding) - spatial :]
-        inputs = [data.name, weights, *bias_of(c, packed)]
-        kind = "ConvTranspose" if transposed else "Conv"
-        result = c.emit(kind, inputs, quantization=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
-        return _quantize_dynamically(c, data.name, result)
-
-    return read
+    require_real(c, c.name("qx"))
+    return _quantize_dynamically(c, c.name("qx"), _emit_layer(c, None, hint="unrounded", arithmetic=rounding_of(c)))
 
 
 def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
@@ -106,12 +85,28 @@ def bias_of(c: Reading, packed: Packed) -> list[str]:
     return [] if packed.bias is None else [c.add_constant(packed.bias, f"{packed.name}.bias")]
 
 
-def kernel_of(c: Reading, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
+def factors_of(c: Reading, packed: Packed) -> list[str]:
+    """The weights of a linear layer, and the bias if there is one."""
+    return [c.add_constant(packed.weight, f"{packed.name}.weight"), *bias_of(c, packed)]
+
+
+def _emit_layer(c: Reading, quantization: Quantization | None, *, hint: str = "", **attributes: Any) -> str:
+    """The convolution of packed parameters, transposed if the operator's name says so."""
+    packed = c.packed_parameters("weight" if "weight" in c else "packed_weight")
+    weights, sizes = kernel_of(c, packed)
+    kind = "ConvTranspose" if "transpose" in c.operator else "Conv"
+    if kind == "ConvTranspose":
+        sizes = {"output_padding": packed.output_padding[len(packed.output_padding) - c.spatial :], **sizes}
+    inputs = [c.name("qx"), weights, *bias_of(c, packed)]
+    return c.emit(kind, inputs, quantization=quantization, hint=hint, **attributes, **sizes)
+
+
+def kernel_of(c: Reading, packed: Packed) -> tuple[str, dict[str, Any]]:
     """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
     data, axis = packed.weight.data, packed.weight.axis
-    cut = len(packed.weight.shape) - 2 - spatial
+    cut = len(packed.weight.shape) - 2 - c.spatial
     if cut < 0 or any(size != 1 for size in packed.weight.shape[2 : 2 + cut]):
-        raise c.invalid(f"weights of shape {packed.weight.shape} do not fit {spatial} axes", rule="wrong-rank")
+        raise c.invalid(f"weights of shape {packed.weight.shape} do not fit {c.spatial} axes", rule="wrong-rank")
     data = data.reshape(*data.shape[:2], *data.shape[2 + cut :]) if cut else data
     if packed.transposed:
         if axis is not None and (axis != 1 or packed.groups != 1):
@@ -126,35 +121,13 @@ def kernel_of(c: Reading, packed: Packed, spatial: int) -> tuple[str, dict[str, 
     return name, {**sizes, "data_format": "channels_first"}
 
 
-def read_quantized_conv(spatial: int, activation: str = "") -> ReadFunction:
+def read_quantized_conv(c: Reading) -> str:
     """quantized::conv1d, 2d, 3d, each also with a Relu.
 
     The overload of PyTorch before 1.6 states strides, paddings, dilations and groups too. The kernel takes those that are packed with the
     weights, and ignores these (QConvInt8ForBC in qconv.cpp).
     """
-
-    def read(c: Reading) -> str:
-        packed, data = c.packed_parameters("weight" if "weight" in c else "packed_weight"), c.operand("qx")
-        weights, sizes = kernel_of(c, packed, spatial)
-        quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
-        return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], quantization=quantization, activation=activation, **sizes)
-
-    return read
-
-
-def read_quantized_conv_transpose(spatial: int) -> ReadFunction:
-    """quantized::conv_transpose1d, 2d, 3d."""
-
-    def read(c: Reading) -> str:
-        packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
-        weights, sizes = kernel_of(c, packed, spatial)
-        quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
-        padding = packed.output_padding[len(packed.output_padding) - spatial :]
-        return c.emit(
-            "ConvTranspose", [data.name, weights, *bias_of(c, packed)], quantization=quantization, output_padding=padding, **sizes
-        )
-
-    return read
+    return _emit_layer(c, c.output_quantization("qx"), activation=c.activation)
 
 
 def quantized_linear_params(c: Reading) -> Packed:
@@ -165,16 +138,11 @@ def quantized_linear_params(c: Reading) -> Packed:
     return packed
 
 
-def read_quantized_linear(activation: str = "") -> ReadFunction:
+def read_quantized_linear(c: Reading) -> str:
     """quantized::linear, also with a Relu: data of any rank."""
-
-    def read(c: Reading) -> str:
-        packed = quantized_linear_params(c)
-        weights = c.add_constant(packed.weight, f"{packed.name}.weight")
-        quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return emit_gemm(c, c.name("X"), [weights, *bias_of(c, packed)], quantization, activation=activation)
-
-    return read
+    packed = quantized_linear_params(c)
+    quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
+    return emit_gemm(c, c.name("X"), factors_of(c, packed), quantization, activation=c.activation)
 
 
 def rounding_of(c: Reading) -> str:
@@ -219,34 +187,17 @@ def emit_gemm(
     return c.emit("Reshape", [result, shape])
 
 
+_LINEAR = "quantized::linear_with_input_q_dq_qweight_dq"
+
 OPERATORS: Mapping[str, ReadFunction] = {
-    **{
-        f"quantized::linear{name}_dynamic{form}(T X, o W_prepack, b reduce_range=False)": read_dynamic(activation)
-        for (name, activation) in (("", ""), ("_relu", "Relu"))
-        for form in ("", "_fp16")
-    },
+    "quantized::linear_dynamic|linear_dynamic_fp16|linear_relu_dynamic|linear_relu_dynamic_fp16(T X, o W_prepack, b reduce_range=False)": (
+        read_dynamic
+    ),
     "quantized::linear_dynamic_fp16_unpacked_weight(T X, T weight, T? bias)": read_unpacked,
-    f"quantized::linear_with_input_q_dq_qweight_dq_output_fp32({_STATIC})": read_rounded(),
-    f"quantized::linear_with_input_q_dq_qweight_dq_relu_output_fp32({_STATIC})": read_rounded("Relu"),
-    **{
-        f"quantized::conv{n}d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_convolution(n, transposed=False)
-        for n in (1, 2, 3)
-    },
-    **{
-        f"quantized::conv_transpose{n}d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_convolution(n, transposed=True)
-        for n in (1, 2, 3)
-    },
-    **{f"quantized::conv{n}d(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv(n) for n in (1, 2, 3)},
-    **{
-        f"quantized::conv{n}d(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv(n)
-        for n in (1, 2, 3)
-    },
-    **{f"quantized::conv{n}d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
-    **{
-        f"quantized::conv{n}d_relu(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv(n, "relu")
-        for n in (1, 2, 3)
-    },
-    **{f"quantized::conv_transpose{n}d(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv_transpose(n) for n in (1, 2, 3)},
-    "quantized::linear(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear(),
-    "quantized::linear_relu(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear("relu"),
+    f"{_LINEAR}_output_fp32|{_LINEAR}_relu_output_fp32({_STATIC})": read_rounded,
+    "quantized::conv#d_dynamic|conv_transpose#d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_convolution,
+    f"quantized::conv#d|conv#d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv,
+    f"quantized::conv#d|conv#d_relu(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv,
+    f"quantized::conv_transpose#d(q qx, o packed_weight, {_OUTPUT})": lambda c: _emit_layer(c, c.output_quantization("qx")),
+    "quantized::linear|linear_relu(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear,
 }

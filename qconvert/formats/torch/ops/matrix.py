@@ -107,36 +107,28 @@ def product(c: Reading, first: str, second: str, hint: str = "") -> str:
     return c.emit("Squeeze", [whole, c.list64(axes, "single_axes")], hint=hint)
 
 
-def read_matmul(first: str, second: str) -> ReadFunction:
+def read_matmul(c: Reading) -> str:
     """aten::matmul, mm, bmm, mv, dot."""
-
-    def read(c: Reading) -> str:
-        (a, b), _ = operands(c, first, second)
-        c.require_plain(a, b)
-        return product(c, a, b)
-
-    return read
+    (a, b), _ = operands(c, *c.arguments)
+    c.require_plain(a, b)
+    return product(c, a, b)
 
 
-def read_added_product(first: str, second: str) -> ReadFunction:
+def read_added_product(c: Reading) -> str:
     """aten::addmm, baddbmm, addmv: beta * x + alpha * (a @ b). With constant weights, as of a linear layer, it is a Gemm."""
-
-    def read(c: Reading) -> str:
-        a, b, added = c.name(first), c.name(second), c.name("self")
-        alpha, beta = c["alpha"], c["beta"]
-        op = c.producer(b, "Transpose")
-        if alpha == beta == 1 and op is not None and op["perm"] == (1, 0) and is_constant(c, b):
-            return emit_gemm(c, a, [op.inputs[0], added], None)
-        result = product(c, a, b, "product")
-        if alpha != 1:
-            result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
-        if beta == 0:
-            return result
-        if beta != 1:
-            added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added")
-        return c.emit("Add", [added, result], quantization=None)
-
-    return read
+    added, a, b = (c.name(argument) for argument in c.arguments[:3])
+    alpha, beta = c["alpha"], c["beta"]
+    op = c.producer(b, "Transpose")
+    if alpha == beta == 1 and op is not None and op["perm"] == (1, 0) and is_constant(c, b):
+        return emit_gemm(c, a, [op.inputs[0], added], None)
+    result = product(c, a, b, "product")
+    if alpha != 1:
+        result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
+    if beta == 0:
+        return result
+    if beta != 1:
+        added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added")
+    return c.emit("Add", [added, result], quantization=None)
 
 
 def read_quantized_matmul(c: Reading) -> str:
@@ -154,7 +146,7 @@ def read_einsum(c: Reading) -> str:
 
 def read_integer_product(c: Reading) -> str:
     """aten::_int_mm(a, b): int8 matrices, summed in int32."""
-    return c.emit("MatMulInteger", [c.name("self"), c.name("mat2")], dtype="int32", quantization=None)
+    return c.emit("MatMulInteger", [c.name(), c.name("mat2")], dtype="int32", quantization=None)
 
 
 def read_weight_product(c: Reading) -> str:
@@ -163,7 +155,7 @@ def read_weight_product(c: Reading) -> str:
     if scales is None or weights.data is None:
         raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
     real = emit_dequantize(c, c.label_tensor(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype)))
-    return c.emit("Gemm", [c.name("self"), real], quantization=None)
+    return c.emit("Gemm", [c.name(), real], quantization=None)
 
 
 _STATE = Uncomputed("a state of attention")
@@ -179,13 +171,13 @@ OPERATORS: Mapping[str, ReadFunction] = {
         read_attention, _STATE, 8
     ),
     "aten::linear(T input, T weight, T? bias=None)": read_linear,
-    "aten::matmul(T self, T other)": read_matmul("self", "other"),
-    "aten::mm|bmm(T self, T mat2)": read_matmul("self", "mat2"),
-    "aten::mv(T self, T vec)": read_matmul("self", "vec"),
-    "aten::dot(T self, T tensor)": read_matmul("self", "tensor"),
-    "aten::addmm(T self, T mat1, T mat2, *, f beta=1, f alpha=1)": read_added_product("mat1", "mat2"),
-    "aten::addmv(T self, T mat, T vec, *, f beta=1, f alpha=1)": read_added_product("mat", "vec"),
-    "aten::baddbmm(T self, T batch1, T batch2, *, f beta=1, f alpha=1)": read_added_product("batch1", "batch2"),
+    "aten::matmul(T self, T other)": read_matmul,
+    "aten::mm|bmm(T self, T mat2)": read_matmul,
+    "aten::mv(T self, T vec)": read_matmul,
+    "aten::dot(T self, T tensor)": read_matmul,
+    "aten::addmm(T self, T mat1, T mat2, *, f beta=1, f alpha=1)": read_added_product,
+    "aten::addmv(T self, T mat, T vec, *, f beta=1, f alpha=1)": read_added_product,
+    "aten::baddbmm(T self, T batch1, T batch2, *, f beta=1, f alpha=1)": read_added_product,
     "aten::einsum(s equation, t tensors, *, l? path=None)": read_einsum,
     "aten::_int_mm(T self, T mat2)": read_integer_product,
     "aten::_weight_int8pack_mm(T self, T mat2, T scales)": read_weight_product,

@@ -39,32 +39,27 @@ def _channels(c: Reading, *arguments: str) -> int:
 
 def _quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result."""
-    return c.quantization("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
+    return c.output_quantization("input") if "output_scale" in c else None
 
 
-def _batch_norm(c: Reading, activation: str = "") -> str:
+def _batch_norm(c: Reading) -> str:
     """A batch norm by stored statistics."""
     if c["running_mean"] is None or c["running_var"] is None:
         raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
     count = [_channels(c, "running_mean")]
     names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
-    inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
+    inputs, hint = [as_real(c, "input"), *names], "normalized" if c.activation else ""
     whole = c.emit(
         "BatchNormalization", inputs, quantization=_quantization(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first"
     )
-    return c.emit(activation, [whole]) if activation else whole  # a Relu commutes with rounding to a quantization
+    return c.emit("Relu", [whole]) if c.activation else whole  # a Relu commutes with rounding to a quantization
 
 
 def read_batch_norm(c: Reading) -> str:
-    """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
+    """aten::batch_norm of a model that is not trained, quantized::batch_norm, also with a Relu."""
     if c.get("training"):
         raise c.unsupported_error("training mode; export the model after eval(),", rule="training-mode")
     return _batch_norm(c)
-
-
-def read_batch_norm_relu(c: Reading) -> str:
-    """quantized::batch_norm2d_relu."""
-    return _batch_norm(c, "Relu")
 
 
 def read_layer_norm(c: Reading) -> str:
@@ -137,16 +132,14 @@ _TRAINABLE = f"T input, {_REQUIRED}, {_STATISTICS}, b training, f momentum, f ep
 
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::batch_norm({_TRAINABLE}, b cudnn_enabled=False)": read_batch_norm,
-    f"aten::native_batch_norm({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 2),
+    f"aten::native_batch_norm|_native_batch_norm_legit({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 2),
     f"aten::cudnn_batch_norm({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 3),
-    f"aten::_native_batch_norm_legit({_TRAINABLE})": with_unused(read_batch_norm, _UNUSED, 2),
     f"aten::_native_batch_norm_legit(T input, {_REQUIRED}, b training, f momentum, f eps)": with_unused(read_batch_norm_legit, _UNUSED, 2),
     f"aten::_native_batch_norm_legit_no_training(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": with_unused(
         read_batch_norm, _UNUSED, 2
     ),
     f"aten::_batch_norm_no_update(T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps)": with_unused(read_batch_norm, _UNUSED, 3),
-    f"quantized::batch_norm|batch_norm1d|batch_norm2d|batch_norm3d|aten::quantized_batch_norm({_STATED})": read_batch_norm,
-    f"quantized::batch_norm_relu|batch_norm1d_relu|batch_norm2d_relu|batch_norm3d_relu({_STATED})": read_batch_norm_relu,
+    f"quantized::batch_norm|batch_norm#d|batch_norm_relu|batch_norm#d_relu|aten::quantized_batch_norm({_STATED})": read_batch_norm,
     f"aten::layer_norm(T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True)": read_layer_norm,
     f"quantized::layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID})": read_layer_norm,
     f"aten::native_layer_norm(T input, l normalized_shape, {_REQUIRED}, f eps)": with_unused(read_layer_norm, _UNUSED, 2),

@@ -21,7 +21,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 def emit_pad(c: Reading, pads: Sequence[Any], mode: str, value: float | None) -> str:
     """The argument `self` with pads from the last axis on. A value is rounded to the quantization of quantized data."""
-    name, rank = c.name("self"), c.rank("self")
+    name, rank = c.name(), c.rank()
     if len(pads) % 2 or len(pads) > 2 * rank:
         raise c.invalid(f"there are {len(pads)} pads for {rank} axes", rule="counts-differ")
     if all(isinstance(pad, int) and pad == 0 for pad in pads):
@@ -46,16 +46,12 @@ def read_constant(c: Reading) -> str:
     return emit_pad(c, c["pad"], "constant", c.number("value"))
 
 
-def read_mode(mode: str, spatial: int) -> ReadFunction:
+def read_mode(c: Reading) -> str:
     """aten::reflection_pad2d, replication_pad1d and their kin."""
-
-    def read(c: Reading) -> str:
-        pads = c["padding"]
-        if len(pads) != 2 * spatial:
-            raise c.invalid(f"there are {len(pads)} pads for {spatial} axes", rule="counts-differ")
-        return emit_pad(c, pads, mode, None)
-
-    return read
+    pads = c["padding"]
+    if len(pads) != 2 * c.spatial:
+        raise c.invalid(f"there are {len(pads)} pads for {c.spatial} axes", rule="counts-differ")
+    return emit_pad(c, pads, "reflect" if "reflection" in c.operator else "edge", None)
 
 
 _MOST_WEIGHTS = 2**20
@@ -80,7 +76,7 @@ def _channels(c: Reading, name: str) -> int:
 def read_unfold(c: Reading) -> str:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
-    c.require_plain(c.name("self"))
+    c.require_plain(c.name())
 
     def read(name: str) -> str:
         channels = _channels(c, name)
@@ -102,8 +98,8 @@ def read_fold(c: Reading) -> str:
         (size + 2 * pad - dilation * (extent - 1) - 1) // max(step, 1) + 1
         for size, extent, dilation, pad, step in zip(sizes, kernel, dilations, pads, strides, strict=True)
     ]
-    name = as_real(c, "self")
-    if c.rank("self") != 3 or c.operand("self").is_quantized:
+    name = as_real(c)
+    if c.rank() != 3 or c.operand().is_quantized:
         raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
     channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
     if rest or min(counts) < 1:
@@ -121,16 +117,16 @@ def read_fold(c: Reading) -> str:
 
 def read_windows(c: Reading) -> str:
     """aten::unfold(x, dimension, size, step): windows of one axis, whose elements get an axis at the end."""
-    rank, size, step = c.rank("self"), c.integer("size"), c.integer("step")
-    axis = c.axis(c.integer("dimension"), rank)
+    rank, size, step = c.rank(), c.integer("size"), c.integer("step")
+    axis = c.axis_of("dimension")
     whole = c.static_size(axis)
     count = (whole - size) // step + 1 if step > 0 and 0 < size <= whole else 0
     if not 0 < count * size <= _MOST_WEIGHTS:
         raise c.invalid(f"windows of {size} in steps of {step} do not fit an axis of {whole}", rule="sizes-do-not-fit")
     places = c.const(np.arange(count)[:, None] * step + np.arange(size, dtype=np.int64), "places")
     if axis == rank - 1:
-        return c.emit("Gather", [c.name("self"), places], axis=axis)
-    found = c.emit("Gather", [c.name("self"), places], axis=axis, hint="windows")
+        return c.emit("Gather", [c.name(), places], axis=axis)
+    found = c.emit("Gather", [c.name(), places], axis=axis, hint="windows")
     order = [other for other in range(rank + 1) if other != axis + 1]
     return c.emit("Transpose", [found], perm=(*order, axis + 1))
 
@@ -140,8 +136,7 @@ _WINDOWS = "l kernel_size, l dilation, l padding, l stride"
 OPERATORS: Mapping[str, ReadFunction] = {
     "aten::pad(T self, l pad, s mode='constant', f? value=None)": read_pad,
     "aten::constant_pad_nd(T self, l pad, f value=0)": read_constant,
-    **{f"aten::reflection_pad{rank}d(T self, l padding)": read_mode("reflect", rank) for rank in (1, 2, 3)},
-    **{f"aten::replication_pad{rank}d(T self, l padding)": read_mode("edge", rank) for rank in (1, 2, 3)},
+    "aten::reflection_pad#d|replication_pad#d(T self, l padding)": read_mode,
     f"aten::im2col(T self, {_WINDOWS})": read_unfold,
     f"aten::col2im(T self, l output_size, {_WINDOWS})": read_fold,
     "aten::unfold(T self, i dimension, i size, i step)": read_windows,

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import read_batched, size_of
+from qconvert.formats.torch.ops.activation import stretch
+from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
-from qconvert.graph import Quantization
 
 #: Windows of an adaptive pool along an axis.
 _MOST_WINDOWS = 4096
 
 
-def _windows(c: Reading, spatial: int) -> dict[str, Any]:
+def _windows(c: Reading) -> dict[str, Any]:
     """The attributes that maximum and average share; a stride that is not stated is the kernel's."""
+    spatial = c.spatial
     kernel = c.integers("kernel_size", spatial)
     stride = c.integers("stride", spatial) or kernel
     padding = c.integers("padding", spatial)
@@ -36,50 +38,38 @@ def _windows(c: Reading, spatial: int) -> dict[str, Any]:
     }
 
 
-def read_max_pool(spatial: int) -> ReadFunction:
+def read_max_pool(c: Reading) -> str:
     """max_pool1d, 2d, 3d."""
-
-    def read(c: Reading) -> str:
-        dilations = c.integers("dilation", spatial)
-        attributes = {**_windows(c, spatial), "dilations": dilations if any(step != 1 for step in dilations) else ()}
-        return read_batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
-
-    return read
+    dilations = c.integers("dilation", c.spatial)
+    attributes = {**_windows(c), "dilations": dilations if any(step != 1 for step in dilations) else ()}
+    return read_batched(c, "self", c.spatial, lambda name: c.emit("MaxPool", [name], **attributes))
 
 
-def read_average_pool(spatial: int) -> ReadFunction:
+def read_average_pool(c: Reading) -> str:
     """avg_pool1d, 2d, 3d: padding counts unless the call says otherwise; a divisor of its own may stand for the count."""
-
-    def read(c: Reading) -> str:
-        attributes = {**_windows(c, spatial), "count_include_pad": int(bool(c["count_include_pad"]))}
-        divisor = c.get("divisor_override")
-        if divisor is None:
-            return read_batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
-        if attributes["ceil_mode"]:
-            raise c.unsupported_error("divisor_override and ceil_mode", rule="form-not-covered")
-        if not c.integer("divisor_override"):
-            raise c.invalid("divisor_override is 0", rule="divisor-zero")
-        factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
-        attributes["count_include_pad"] = 1
-        return read_batched(c, "self", spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
-
-    return read
+    attributes = {**_windows(c), "count_include_pad": int(bool(c["count_include_pad"]))}
+    if c.get("divisor_override") is None:
+        return read_batched(c, "self", c.spatial, lambda name: c.emit("AveragePool", [name], **attributes))
+    if attributes["ceil_mode"]:
+        raise c.unsupported_error("divisor_override and ceil_mode", rule="form-not-covered")
+    if not c.integer("divisor_override"):
+        raise c.invalid("divisor_override is 0", rule="divisor-zero")
+    factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
+    attributes["count_include_pad"] = 1
+    return read_batched(c, "self", c.spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
 
 
 def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[str, Any]) -> str:
     """An average times a number: of a quantized tensor the average of the same integers with a quantization that much larger."""
-    tensor = c.lookup(name)
-    if tensor.quantization is None:
-        pooled = c.emit("AveragePool", [name], hint="average", **attributes)
-        return c.emit("Mul", [pooled, c.real_constant(factor, name, "factor")], quantization=None)
-    scale = float(np.float32(tensor.quantization.scale[0] * factor))
-    quantization = Quantization.per_tensor(scale, tensor.quantization.point)
-    larger = c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
-    return c.emit("AveragePool", [larger], quantization=tensor.quantization, **attributes)
+    quantization = c.lookup(name).quantization
+    if quantization is None:
+        return scale_values(c, c.emit("AveragePool", [name], hint="average", **attributes), factor)
+    return c.emit("AveragePool", [stretch(c, name, factor)], quantization=quantization, **attributes)
 
 
-def _output_sizes(c: Reading, name: str, spatial: int) -> list[int]:
+def _output_sizes(c: Reading, name: str) -> list[int]:
     """The sizes that an adaptive pool gives; one that is not stated is the data's."""
+    spatial = c.spatial
     sizes = c["output_size"]
     listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
     listed = listed * spatial if len(listed) == 1 else listed
@@ -106,13 +96,13 @@ def _kernel_and_stride(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | N
     return None if len(sizes) > 1 or len(steps) > 1 else (sizes.pop(), steps.pop() if steps else 1)
 
 
-def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> str:
+def _emit_adaptive_pool(c: Reading, name: str) -> str:
     """An adaptive pool: of everything, of regular windows, or of windows of several sizes."""
-    wanted = _output_sizes(c, name, spatial)
+    wanted, kind = _output_sizes(c, name), "MaxPool" if "max" in c.operator else "AveragePool"
     if all(size == 1 for size in wanted):
         return c.emit(f"Global{kind}", [name], data_format="channels_first")
     shape = c.lookup(name).shape
-    sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
+    sizes = shape[2:] if shape is not None and len(shape) == len(wanted) + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape("self")
     bounds = [_window_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
@@ -157,9 +147,9 @@ def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequenc
     return c.emit("Gather", [joined, c.list64(order.tolist(), f"{hint}/order")], hint=hint, axis=2 + axis)
 
 
-def read_adaptive(spatial: int, kind: str) -> ReadFunction:
+def read_adaptive(c: Reading) -> str:
     """adaptive_avg_pool and adaptive_max_pool."""
-    return lambda c: read_batched(c, "self", spatial, lambda name: _emit_adaptive_pool(c, name, spatial, kind))
+    return read_batched(c, "self", c.spatial, lambda name: _emit_adaptive_pool(c, name))
 
 
 #: Which position each element had.
@@ -169,12 +159,10 @@ _MAX = f"{_WINDOW}, l dilation=1, b ceil_mode=False"
 _AVERAGE = f"{_WINDOW}, b ceil_mode=False, b count_include_pad=True"
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    **{f"{space}::max_pool{n}d({_MAX})": read_max_pool(n) for space in ("aten", "quantized") for n in (1, 2, 3)},
-    **{f"aten::quantized_max_pool{n}d({_MAX})": read_max_pool(n) for n in (1, 2, 3)},
-    **{f"aten::max_pool{n}d_with_indices({_MAX})": with_unused(read_max_pool(n), _INDICES) for n in (1, 2, 3)},
-    f"aten::avg_pool1d({_AVERAGE})": read_average_pool(1),
-    **{f"aten::avg_pool{n}d({_AVERAGE}, i? divisor_override=None)": read_average_pool(n) for n in (2, 3)},
-    **{f"aten::adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (1, 2, 3)},
-    **{f"aten::_adaptive_avg_pool{n}d(T self, a output_size)": read_adaptive(n, "AveragePool") for n in (2, 3)},
-    **{f"aten::adaptive_max_pool{n}d(T self, a output_size)": with_unused(read_adaptive(n, "MaxPool"), _INDICES) for n in (1, 2, 3)},
+    f"aten::max_pool#d|quantized_max_pool#d|quantized::max_pool#d({_MAX})": read_max_pool,
+    f"aten::max_pool#d_with_indices({_MAX})": with_unused(read_max_pool, _INDICES),
+    f"aten::avg_pool1d({_AVERAGE})": read_average_pool,
+    f"aten::avg_pool2d|avg_pool3d({_AVERAGE}, i? divisor_override=None)": read_average_pool,
+    "aten::adaptive_avg_pool#d|_adaptive_avg_pool2d|_adaptive_avg_pool3d(T self, a output_size)": read_adaptive,
+    "aten::adaptive_max_pool#d(T self, a output_size)": with_unused(read_adaptive, _INDICES),
 }

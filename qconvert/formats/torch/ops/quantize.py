@@ -146,46 +146,47 @@ _RANGE_LIMITS = "i quant_min, i quant_max, f eps, i dtype"
 
 def read_quantize(c: Reading) -> str:
     """aten::quantize_per_tensor(x, scale, zero_point, dtype): a quantized tensor."""
+    stored = _stored_type(c)
+    return emit_quantize(c, c.name(), stored, c.quantization(dtype=stored), FUSED)
+
+
+def _stored_type(c: Reading) -> str:
+    """What the quantized type that a call states stores."""
     dtype = c.torch_type("dtype")
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
-    stored = QUANTIZED[dtype]
-    return emit_quantize(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
+    return QUANTIZED[dtype]
 
 
 def read_quantize_along(c: Reading) -> str:
     """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
-    dtype, (scales, points) = c.torch_type("dtype"), _exact_scales(c)
-    if dtype is None or dtype not in QUANTIZED:
-        raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
-    return emit_quantize(
-        c, c.name("self"), QUANTIZED[dtype], quantization_along(c, scales, points, c.axis_of("axis"), QUANTIZED[dtype]), FUSED
-    )
+    stored, scales = _stored_type(c), _exact_scales(c)
+    return emit_quantize(c, c.name(), stored, quantization_along(c, *scales, c.axis_of("axis"), stored), FUSED)
 
 
 def read_dequantize(c: Reading) -> str:
     """aten::dequantize(x): what is not quantized stays as it is."""
-    if not c.operand("self").is_quantized:
-        return c.name("self")
-    return c.emit("Dequantize", [c.name("self")], dtype="float32")
+    if not c.operand().is_quantized:
+        return c.name()
+    return c.emit("Dequantize", [c.name()], dtype="float32")
 
 
 def read_int_repr(c: Reading) -> str:
     """aten::int_repr(x): the stored integers as plain numbers."""
-    if not c.operand("self").is_quantized:
+    if not c.operand().is_quantized:
         raise c.invalid("the data are not quantized", rule="not-quantized")
-    return c.emit("Reinterpret", [c.name("self")], quantization=None)
+    return c.emit("Reinterpret", [c.name()], quantization=None)
 
 
 def read_make(c: Reading) -> str:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
-    tensor = c.lookup(skip_reinterpret(c.draft, c.name("self")))
+    tensor = c.lookup(skip_reinterpret(c.draft, c.name()))
     return c.label_tensor(tensor, c.quantization(dtype=tensor.dtype))
 
 
 def read_make_along(c: Reading) -> str:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
-    tensor = c.lookup(skip_reinterpret(c.draft, c.name("self")))
+    tensor = c.lookup(skip_reinterpret(c.draft, c.name()))
     quantization = quantization_along(c, *_exact_scales(c, "scale", "zero_point"), c.axis_of("axis"), tensor.dtype)
     return c.label_tensor(tensor, quantization)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import emit_reshape, read_batched, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.operands import emit_reshape, emit_transpose, read_batched, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
@@ -15,7 +15,7 @@ from qconvert.formats.torch.values import Ref, Uncomputed
 
 def read_identity(c: Reading) -> str:
     """Operators that return their input: contiguous, clone, detach, dropout of a model that is not trained."""
-    return c.name("self")
+    return c.name()
 
 
 def read_dropout(c: Reading, data: str = "input") -> str:
@@ -30,78 +30,75 @@ def read_dropout_in_place(c: Reading) -> str:
     return read_dropout(c, "self")
 
 
-def read_reshape(argument: str) -> ReadFunction:
+def read_reshape(c: Reading) -> str:
     """aten::reshape and aten::view: at most one size may be -1, what is left."""
-    return lambda c: emit_reshape(c, c.name("self"), c[argument])
+    return emit_reshape(c, c.name(), c[c.arguments[1]])
 
 
 def read_flatten(c: Reading) -> str:
     """aten::flatten(x, start_dim, end_dim): these axes as one."""
-    rank = c.rank("self")
+    rank = c.rank()
     if rank == 0:
-        return emit_reshape(c, c.name("self"), [1])
+        return emit_reshape(c, c.name(), [1])
     first, last = (c.axis(c.integer(name), rank) for name in ("start_dim", "end_dim"))
-    name = c.name("self")
+    name = c.name()
     sizes = [size_of(c, name, axis) for axis in range(rank) if axis < first or axis > last]
     return emit_reshape(c, name, [*sizes[:first], -1, *sizes[first:]])
 
 
 def read_unflatten(c: Reading) -> str:
     """aten::unflatten(x, dim, sizes): one axis as several."""
-    rank, name = c.rank("self"), c.name("self")
-    axis = c.axis(c.integer("dim"), rank)
+    axis, name = c.axis_of(), c.name()
     sizes = sizes_of(c)
     return emit_reshape(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
 
 
 def read_view_as(c: Reading) -> str:
     """aten::view_as and aten::reshape_as."""
-    return emit_reshape(c, c.name("self"), sizes_of(c, "other"))
+    return emit_reshape(c, c.name(), sizes_of(c, "other"))
 
 
 def read_unsqueeze(c: Reading) -> str:
     """aten::unsqueeze(x, dim)."""
-    axis = c.axis(c.integer("dim"), c.rank("self") + 1)
-    return c.emit("Unsqueeze", [c.name("self"), c.list64([axis], "axes")])
+    axis = c.axis(c.integer("dim"), c.rank() + 1)
+    return c.emit("Unsqueeze", [c.name(), c.list64([axis], "axes")])
 
 
 def read_squeeze(c: Reading) -> str:
     """aten::squeeze(x, dims): those of the axes that have one element."""
-    shape, rank = c.operand("self").shape, c.rank("self")
+    shape, rank = c.operand().shape, c.rank()
     wanted = range(rank) if "dim" not in c or c["dim"] is None else [c.axis(axis, rank) for axis in c.integers("dim")]
     if shape is None or any(isinstance(shape[axis], str) for axis in wanted):
         raise c.unknown_shape("self")
     axes = [axis for axis in wanted if shape[axis] == 1]
-    return c.emit("Squeeze", [c.name("self"), c.list64(axes, "axes")]) if axes else c.name("self")
+    return c.emit("Squeeze", [c.name(), c.list64(axes, "axes")]) if axes else c.name()
 
 
 def read_permute(c: Reading) -> str:
     """aten::permute(x, dims)."""
-    rank = c.rank("self")
+    rank = c.rank()
     axes = tuple(c.axis(axis, rank) for axis in c.integers("dims"))
     if sorted(axes) != list(range(rank)):
         raise c.invalid(f"{axes} is not a permutation of {rank} axes", rule="not-a-permutation")
-    return c.emit("Transpose", [c.name("self")], perm=axes)
+    return c.emit("Transpose", [c.name()], perm=axes)
 
 
 def read_transpose(c: Reading) -> str:
     """aten::transpose(x, dim0, dim1): two axes change places."""
-    rank = c.rank("self")
-    order: list[int] = list(range(rank))
-    first, second = (c.axis(c.integer(name), rank) for name in (("dim0", "dim1") if "dim0" in c else ("axis0", "axis1")))
+    order = list(range(c.rank()))
+    first, second = map(c.axis_of, c.arguments[1:])
     order[first], order[second] = second, first
-    return c.emit("Transpose", [c.name("self")], perm=tuple(order)) if first != second else c.name("self")
+    return emit_transpose(c, c.name(), order)
 
 
 def read_reversed_axes(c: Reading) -> str:
     """aten::t(x) and x.T: the axes in reverse order."""
-    rank = c.rank("self")
-    return c.emit("Transpose", [c.name("self")], perm=tuple(range(rank))[::-1]) if rank > 1 else c.name("self")
+    return emit_transpose(c, c.name(), range(c.rank())[::-1])
 
 
 def read_expand(c: Reading) -> str:
     """aten::expand(x, size): axes of one element repeated; -1 keeps a size."""
-    name, rank, sizes = c.name("self"), c.rank("self"), c["size"]
+    name, rank, sizes = c.name(), c.rank(), c["size"]
     before = len(sizes) - rank
     kept: list[Any] = [size_of(c, name, axis - before) if size == -1 and axis >= before else size for axis, size in enumerate(sizes)]
     return c.emit("Expand", [name, sizes_tensor(c, kept, "shape")])
@@ -109,22 +106,18 @@ def read_expand(c: Reading) -> str:
 
 def read_expand_as(c: Reading) -> str:
     """aten::expand_as(x, other): to the other's shape."""
-    return c.emit("Expand", [c.name("self"), sizes_tensor(c, sizes_of(c, "other"), "shape")])
+    return c.emit("Expand", [c.name(), sizes_tensor(c, sizes_of(c, "other"), "shape")])
 
 
-def read_repeat(argument: str) -> ReadFunction:
+def read_repeat(c: Reading) -> str:
     """aten::repeat(x, repeats), tile(x, dims): the whole along each of the last axes; further axes come first."""
-
-    def read(c: Reading) -> str:
-        name, rank, repeats = c.name("self"), c.rank("self"), list(c[argument])
-        repeats = [1] * (rank - len(repeats)) + repeats
-        missing = len(repeats) - rank
-        if missing > 0:
-            sizes = sizes_of(c)
-            name = emit_reshape(c, name, [1] * missing + sizes, hint="wider")
-        return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
-
-    return read
+    name, rank, repeats = c.name(), c.rank(), list(c[c.arguments[1]])
+    repeats = [1] * (rank - len(repeats)) + repeats
+    missing = len(repeats) - rank
+    if missing > 0:
+        sizes = sizes_of(c)
+        name = emit_reshape(c, name, [1] * missing + sizes, hint="wider")
+    return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
 
 
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
@@ -138,20 +131,20 @@ _MOST = 2**20
 def _emit_flip(c: Reading, axes: Sequence[int]) -> str:
     count = len(axes)
     bounds = (([-1] * count, "starts"), ([-_END] * count, "ends"), (axes, "axes"), ([-1] * count, "steps"))
-    return c.emit("Slice", [c.name("self"), *(c.list64(values, hint) for values, hint in bounds)])
+    return c.emit("Slice", [c.name(), *(c.list64(values, hint) for values, hint in bounds)])
 
 
 def read_flip(c: Reading) -> str:
     """aten::flip(x, dims): these axes backwards."""
-    axes = [c.axis(axis, c.rank("self")) for axis in c.integers("dims")]
-    return _emit_flip(c, axes) if axes else c.name("self")
+    axes = [c.axis(axis, c.rank()) for axis in c.integers("dims")]
+    return _emit_flip(c, axes) if axes else c.name()
 
 
 def read_roll(c: Reading) -> str:
     """aten::roll(x, shifts, dims): elements leave an axis at its end and come back at its beginning."""
-    shifts, rank = c.integers("shifts"), c.rank("self")
+    shifts, rank = c.integers("shifts"), c.rank()
     axes = [c.axis(axis, rank) for axis in c.integers("dims")] if c["dims"] else []
-    name = c.name("self")
+    name = c.name()
     if not axes:
         if len(shifts) != 1:
             raise c.invalid(f"there are {len(shifts)} shifts and no axes", rule="counts-differ")
@@ -181,7 +174,7 @@ def read_pixel_shuffle(c: Reading) -> str:
     """aten::pixel_shuffle(x, factor): channels C * r * r as C channels of blocks of r * r pixels."""
     factor = _factor(c, "upscale_factor")
     if factor == 1:
-        return c.name("self")
+        return c.name()
 
     def read(name: str) -> str:
         return c.emit("DepthToSpace", [name], blocksize=factor, mode="CRD", data_format="channels_first")
@@ -193,7 +186,7 @@ def read_pixel_unshuffle(c: Reading) -> str:
     """aten::pixel_unshuffle(x, factor): SpaceToDepth, whose channels come in another order: by pixels of a block, then by channels."""
     factor = _factor(c, "downscale_factor")
     if factor == 1:
-        return c.name("self")
+        return c.name()
 
     def read(name: str) -> str:
         shape = c.lookup(name).shape
@@ -217,7 +210,7 @@ def _factor(c: Reading, argument: str) -> int:
 
 
 def _read_images(c: Reading, read: Any) -> str:
-    if c.rank("self") not in (3, 4):
+    if c.rank() not in (3, 4):
         raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
     return read_batched(c, "self", 2, read)
 
@@ -225,34 +218,33 @@ def _read_images(c: Reading, read: Any) -> str:
 def read_channel_shuffle(c: Reading) -> str:
     """aten::channel_shuffle(x, groups): the first channels of all groups, then the second ones …"""
     groups = c.integer("groups")
-    if c.rank("self") < 2:
+    if c.rank() < 2:
         raise c.unknown_shape("self")
     channels = c.static_size(1)
     if groups < 1 or channels % groups or channels > _MOST:
         raise c.invalid(f"{groups} groups do not divide {channels} channels", rule="sizes-do-not-divide")
     order = np.arange(channels, dtype=np.int64).reshape(groups, -1).T.reshape(-1)
-    return c.emit("Gather", [c.name("self"), c.const(order, "order")], axis=1)
+    return c.emit("Gather", [c.name(), c.const(order, "order")], axis=1)
 
 
 def read_movedim(c: Reading) -> str:
     """aten::movedim(x, source, destination): axes go to other places, the rest keep their order."""
-    rank = c.rank("self")
+    rank = c.rank()
     source, destination = ([c.axis(axis, rank) for axis in c.integers(name)] for name in ("source", "destination"))
     if len(source) != len(destination) or len(set(source)) != len(source) or len(set(destination)) != len(destination):
         raise c.invalid(f"axes {source} moved to {destination}", rule="axis-out-of-range")
     placed = dict(zip(destination, source, strict=True))
     rest = iter(axis for axis in range(rank) if axis not in source)
-    order = tuple(placed[axis] if axis in placed else next(rest) for axis in range(rank))
-    return c.emit("Transpose", [c.name("self")], perm=order) if order != tuple(range(rank)) else c.name("self")
+    return emit_transpose(c, c.name(), [placed[axis] if axis in placed else next(rest) for axis in range(rank)])
 
 
 def read_repeat_interleave(c: Reading) -> str:
     """aten::repeat_interleave(x, repeats, dim): each element as often as a number, or one number an element, says."""
-    name, rank = c.name("self"), c.rank("self")
+    name, rank = c.name(), c.rank()
     if c["dim"] is None:
         name, axis, rank = (emit_reshape(c, name, [-1], hint="flat") if rank != 1 else name), 0, 1
     else:
-        axis = c.axis(c.integer("dim"), rank)
+        axis = c.axis_of()
     value = c["repeats"]
     counts = c.constant("repeats") if isinstance(value, Ref) and not value.number else None
     if counts is not None and counts.size > 1:
@@ -272,12 +264,6 @@ def read_repeat_interleave(c: Reading) -> str:
     return emit_reshape(c, repeated, sizes)
 
 
-def _broadcast(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> str:
-    if c.lookup(name).shape == tuple(shape):
-        return name
-    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}shape")], hint=hint)
-
-
 def read_broadcast_tensors(c: Reading) -> list[str]:
     """aten::broadcast_tensors(tensors): all in the shape that they have together."""
     names = c.names("tensors")
@@ -288,22 +274,25 @@ def read_broadcast_tensors(c: Reading) -> list[str]:
         whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
     except ValueError as error:
         raise c.invalid(f"the shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
-    return [_broadcast(c, name, whole, f"wide{index}") for index, name in enumerate(names)]
+    return [
+        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"wide{index}shape")], hint=f"wide{index}")
+        for index, name in enumerate(names)
+    ]
 
 
 def read_matrix_transpose(c: Reading) -> str:
     """x.mT: the last two axes swapped."""
-    rank = c.rank("self")
+    rank = c.rank()
     if rank < 2:
         raise c.invalid(f"data of rank {rank}", rule="wrong-rank")
-    return c.emit("Transpose", [c.name("self")], perm=(*range(rank - 2), rank - 1, rank - 2))
+    return c.emit("Transpose", [c.name()], perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    "aten::reshape(T self, l shape)": read_reshape("shape"),
-    "aten::view|_unsafe_view(T self, l size)": read_reshape("size"),
+    "aten::reshape(T self, l shape)": read_reshape,
+    "aten::view|_unsafe_view(T self, l size)": read_reshape,
     "aten::flatten(T self, i start_dim=0, i end_dim=-1)": read_flatten,
-    "aten::ravel(T self)": lambda c: emit_reshape(c, c.name("self"), [-1]),
+    "aten::ravel(T self)": lambda c: emit_reshape(c, c.name(), [-1]),
     "aten::unflatten(T self, i dim, l sizes)": read_unflatten,
     "aten::view_as|reshape_as(T self, T other)": read_view_as,
     "aten::unsqueeze(T self, i dim)": read_unsqueeze,
@@ -314,8 +303,8 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::t|numpy_T(T self)": read_reversed_axes,
     "aten::expand(T self, l size, b implicit=False)": read_expand,
     "aten::expand_as(T self, T other)": read_expand_as,
-    "aten::repeat(T self, l repeats)": read_repeat("repeats"),
-    "aten::tile(T self, l dims)": read_repeat("dims"),
+    "aten::repeat(T self, l repeats)": read_repeat,
+    "aten::tile(T self, l dims)": read_repeat,
     "aten::alias|lift_fresh_copy|detach_copy(T self)": read_identity,
     "aten::detach(T self)": read_identity,
     "aten::detach(x self)": lambda c: c["self"],

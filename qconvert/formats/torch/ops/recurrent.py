@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.ops.layers import require_real
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell
 from qconvert.graph import Array, Quantization
@@ -277,65 +277,59 @@ def _rounding(reduces: bool) -> str:
     return "dynamic_reduced" if reduces else "dynamic_tensor"
 
 
-def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
+@parametrized
+def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = False) -> tuple[str, ...]:
     """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
-
-    def read(c: Reading) -> tuple[str, ...]:
-        layers, directions = _require_plain(c)
-        data = c.name("input")
-        if packed:
-            require_real(c, data)
-        if c.rank("input") != 3:
-            raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
-        weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
-        given = c.names("hx")
-        if len(given) != (2 if kind == "LSTM" else 1):
-            raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
-        states = _states(c, given, directions, layers)
-        if c["batch_first"]:
-            data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2))
-        layer = _Layer(c, kind, activation)
-        last: list[list[str]] = []
-        for depth in range(layers):
-            parts, ends = layer.run(data, weights[depth * directions : (depth + 1) * directions], states[depth])
-            data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2)
-            last.append(ends)
-        result = c.emit("Transpose", [data], perm=(1, 0, 2)) if c["batch_first"] else c.emit("Identity", [data])
-        stacked = [list(parts) for parts in zip(*last, strict=True)]
-        return (result, *(p[0] if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
-
-    return read
+    layers, directions = _require_plain(c)
+    data = c.name("input")
+    if packed:
+        require_real(c, data)
+    if c.rank("input") != 3:
+        raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
+    weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
+    given = c.names("hx")
+    if len(given) != (2 if kind == "LSTM" else 1):
+        raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
+    states = _states(c, given, directions, layers)
+    if c["batch_first"]:
+        data = c.emit("Transpose", [data], hint="steps_first", perm=(1, 0, 2))
+    layer = _Layer(c, kind, activation)
+    last: list[list[str]] = []
+    for depth in range(layers):
+        parts, ends = layer.run(data, weights[depth * directions : (depth + 1) * directions], states[depth])
+        data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2)
+        last.append(ends)
+    result = c.emit("Transpose", [data], perm=(1, 0, 2)) if c["batch_first"] else c.emit("Identity", [data])
+    stacked = [list(parts) for parts in zip(*last, strict=True)]
+    return (result, *(p[0] if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
 
 
-def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
+@parametrized
+def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = False) -> tuple[str, ...] | str:
     """aten::lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell, and quantized::quantized_*_cell_dynamic: a sequence of one step.
 
     The latter always reduce the range of their data. They take the biases that are packed with the weights, whatever the call states
     besides: modules made of float ones state random numbers there.
     """
-
-    def read(c: Reading) -> tuple[str, ...] | str:
-        data = c.name("input")
-        if packed:
-            require_real(c, data)
-            parts = (c.packed_parameters("w_ih"), c.packed_parameters("w_hh"))
-            weights = _packed_weights(c, kind, parts, _rounding(True))
-        else:
-            names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
-            if len(names) == 3:
-                raise c.unsupported_error("only one of two biases", rule="form-not-covered")
-            weights = _real_weights(c, kind, names)
-        given = c.names("hx")
-        if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
-            raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
-        states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]
-        whole, last = _Layer(c, kind, activation).run(_emit_unsqueeze(c, data), [weights], states)
-        found = tuple(
-            c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip((*whole, *last[1:]), _ENDS, strict=False)
-        )
-        return found if kind == "LSTM" else found[0]
-
-    return read
+    data = c.name("input")
+    if packed:
+        require_real(c, data)
+        parts = (c.packed_parameters("w_ih"), c.packed_parameters("w_hh"))
+        weights = _packed_weights(c, kind, parts, _rounding(True))
+    else:
+        names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
+        if len(names) == 3:
+            raise c.unsupported_error("only one of two biases", rule="form-not-covered")
+        weights = _real_weights(c, kind, names)
+    given = c.names("hx")
+    if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
+        raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
+    states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]
+    whole, last = _Layer(c, kind, activation).run(_emit_unsqueeze(c, data), [weights], states)
+    found = tuple(
+        c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip((*whole, *last[1:]), _ENDS, strict=False)
+    )
+    return found if kind == "LSTM" else found[0]
 
 
 _ENDS = ("hidden", "cell")

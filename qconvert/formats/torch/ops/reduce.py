@@ -11,27 +11,24 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape
 from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 
 
-def read_place(kind: str) -> ReadFunction:
+@parametrized
+def read_place(c: Reading, kind: str) -> str:
     """aten::argmax, argmin: along an axis, or of all elements."""
-
-    def read(c: Reading) -> str:
-        name, rank = c.name("self"), c.rank("self")
-        if c["dim"] is None:
-            flat = emit_reshape(c, name, [-1], hint="flat")
-            found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
-            return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
-        axis = c.axis(c.integer("dim"), max(rank, 1))
-        return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=int(bool(c["keepdim"])))
-
-    return read
+    name, rank = c.name(), c.rank()
+    if c["dim"] is None:
+        flat = emit_reshape(c, name, [-1], hint="flat")
+        found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
+        return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
+    axis = c.axis(c.integer("dim"), max(rank, 1))
+    return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=int(bool(c["keepdim"])))
 
 
 def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
-    tensor = c.operand("self")
+    tensor = c.operand()
     results = [(tensor.dtype, tensor.quantization), ("int64", None)]
     return c.emit_each("TopK", [tensor.name, count], results, axis=axis, largest=int(largest), sorted=int(in_order))
 
@@ -44,28 +41,22 @@ def read_topk(c: Reading) -> list[str]:
     return _emit_top_k(c, count, axis, bool(c["largest"]), bool(c["sorted"]))
 
 
-def read_sort(*results: int) -> ReadFunction:
+@parametrized
+def read_sort(c: Reading, *results: int) -> list[str] | str:
     """aten::sort: values and their places; argsort: the places; msort: the values along the first axis."""
-
-    def read(c: Reading) -> list[str] | str:
-        axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank("self"), 1))
-        found = _emit_top_k(c, c.list64([c.static_size(axis)], "k"), axis, bool(c.get("descending")), True)
-        return [found[index] for index in results] if len(results) > 1 else found[results[0]]
-
-    return read
+    axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank(), 1))
+    found = _emit_top_k(c, c.list64([c.static_size(axis)], "k"), axis, bool(c.get("descending")), True)
+    return [found[index] for index in results] if len(results) > 1 else found[results[0]]
 
 
-def read_cumulative(kind: str) -> ReadFunction:
+@parametrized
+def read_cumulative(c: Reading, kind: str) -> str:
     """aten::cumsum(x, dim, dtype) and aten::cumprod: of whole numbers and truth values in int64."""
-
-    def read(c: Reading) -> str:
-        tensor, wanted = c.operand("self"), c.dtype("dtype")
-        c.require_plain(tensor.name)
-        dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
-        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
-        return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=axis)
-
-    return read
+    tensor, wanted = c.operand(), c.dtype("dtype")
+    c.require_plain(tensor.name)
+    dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
+    axis = c.axis(c.integer("dim"), max(c.rank(), 1))
+    return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=axis)
 
 
 def read_kth(c: Reading) -> list[str]:
@@ -81,48 +72,42 @@ def read_kth(c: Reading) -> list[str]:
 _SORTED = "i dim=-1, b descending=False"
 
 
-def emit_reduction(c: Reading, kind: str, name: str, hint: str = "") -> str:
-    """A reduction of a tensor over the axes `dim` of the call, all of them where it has none."""
-    axes = c.list64(c.axes("dim", "self") if "dim" in c and c.rank("self") else [], "axes")
-    return c.emit(kind, [name, axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
+def emit_reduction(c: Reading, kind: str, name: str = "", hint: str = "") -> str:
+    """A reduction of a tensor, by default `self`, over the axes `dim` of the call, all of them where it has none."""
+    axes = c.list64(c.axes("dim") if "dim" in c and c.rank() else [], "axes")
+    return c.emit(kind, [name or c.name(), axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
 
 
 def read_mean(c: Reading) -> str:
     """aten::mean: of float values, or of what is cast to the type that the call states."""
     wanted = c.dtype("dtype")
-    name = as_real(c, "self") if wanted is None else cast_operand(c, c.name("self"), wanted, "data")
+    name = as_real(c) if wanted is None else cast_operand(c, c.name(), wanted, "data")
     return emit_reduction(c, "ReduceMean", name)
 
 
-def read_total(kind: str) -> ReadFunction:
+@parametrized
+def read_total(c: Reading, kind: str) -> str:
     """aten::sum and prod: of integers and truth values in int64, unless the call states a type."""
-
-    def read(c: Reading) -> str:
-        tensor, wanted = c.operand("self"), c.dtype("dtype")
-        c.require_plain(tensor.name)
-        if wanted is None and tensor.dtype not in REALS:
-            wanted = "int64"
-        return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, tensor.name, wanted, "data"))
-
-    return read
+    tensor, wanted = c.operand(), c.dtype("dtype")
+    c.require_plain(tensor.name)
+    if wanted is None and tensor.dtype not in REALS:
+        wanted = "int64"
+    return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, tensor.name, wanted, "data"))
 
 
 def read_extreme(kind: str) -> ReadFunction:
     """aten::amax, amin, and max, min of all elements: the largest or smallest stored value."""
-    return lambda c: emit_reduction(c, kind, c.name("self"))
+    return lambda c: emit_reduction(c, kind)
 
 
-def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
+@parametrized
+def read_extreme_with_position(c: Reading, kind: str, position: str) -> tuple[str, str]:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
-
-    def read(c: Reading) -> tuple[str, str]:
-        values = emit_reduction(c, kind, c.name("self"))
-        axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
-        keepdims = int(bool(c["keepdim"]))
-        where = c.emit(position, [c.name("self")], dtype="int64", hint="indices", axis=axis, keepdims=keepdims)
-        return values, where
-
-    return read
+    values = emit_reduction(c, kind)
+    axis = c.axis(c.integer("dim"), max(c.rank(), 1))
+    keepdims = int(bool(c["keepdim"]))
+    where = c.emit(position, [c.name()], dtype="int64", hint="indices", axis=axis, keepdims=keepdims)
+    return values, where
 
 
 def read_truth(kind: str) -> ReadFunction:
@@ -133,7 +118,7 @@ def read_truth(kind: str) -> ReadFunction:
 def read_norm(c: Reading) -> str:
     """aten::norm, linalg_vector_norm: the root of the sum of powers of magnitudes; of infinite order the largest or smallest."""
     order = c["ord"] if c["ord"] is not None else 2
-    name = as_real(c, "self")
+    name = as_real(c)
     if c.lookup(name).is_quantized:
         name = c.emit("Dequantize", [name], dtype="float32", hint="real")
     wanted = c.dtype("dtype")
@@ -153,8 +138,8 @@ def read_norm(c: Reading) -> str:
 
 def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     """The variance over the call's axes, and the mean that it is about, which keeps its axes."""
-    rank, shape = c.rank("self"), c.operand("self").shape or ()
-    listed = c.axes("dim", "self") if "dim" in c and rank else list(range(rank))
+    rank, shape = c.rank(), c.operand().shape or ()
+    listed = c.axes("dim") if "dim" in c and rank else list(range(rank))
     sizes = [shape[axis] for axis in listed]
     correction = 1.0
     if "unbiased" in c:
@@ -174,26 +159,23 @@ def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     return (scale_values(c, result, count / (count - correction), hint) if correction else result), mean
 
 
-def read_variance(root: bool, mean: bool = False) -> ReadFunction:
+@parametrized
+def read_variance(c: Reading, root: bool, mean: bool = False) -> str | tuple[str, str]:
     """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
-
-    def read(c: Reading) -> str | tuple[str, str]:
-        name, quantization = as_real(c, "self"), c.operand("self").quantization
-        dtype = c.operand("self").dtype
-        if quantization is not None:
-            name = c.emit("Dequantize", [name], dtype="float32", hint="real")
-        hint = "variance" if root else "" if quantization is None else "exact"
-        result, _ = _variance(c, name, hint)
-        if root:
-            result = c.emit("Sqrt", [result], quantization=None, hint="" if quantization is None else "exact")
-        if quantization is not None:
-            result = c.emit("Quantize", [result], dtype=dtype, quantization=quantization)
-        return (result, emit_reduction(c, "ReduceMean", name, hint="average")) if mean else result
-
-    return read
+    name, quantization = as_real(c), c.operand().quantization
+    dtype = c.operand().dtype
+    if quantization is not None:
+        name = c.emit("Dequantize", [name], dtype="float32", hint="real")
+    hint = "variance" if root else "" if quantization is None else "exact"
+    result, _ = _variance(c, name, hint)
+    if root:
+        result = c.emit("Sqrt", [result], quantization=None, hint="" if quantization is None else "exact")
+    if quantization is not None:
+        result = c.emit("Quantize", [result], dtype=dtype, quantization=quantization)
+    return (result, emit_reduction(c, "ReduceMean", name, hint="average")) if mean else result
 
 
-_AXES = "T self, l? dim, b keepdim=False"
+_ALL_OR_SOME = ("T self", "T self, l? dim, b keepdim=False")
 _TYPED = ", *, i? dtype=None"
 _VAR = (
     "T self, b unbiased=True",
@@ -213,10 +195,8 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::cumsum(T self, i dim, i? dtype=None)": read_cumulative("CumSum"),
     "aten::cumprod(T self, i dim, i? dtype=None)": read_cumulative("CumProd"),
     "aten::kthvalue(T self, i k, i dim=-1, b keepdim=False)": read_kth,
-    f"aten::mean(T self{_TYPED})": read_mean,
-    f"aten::mean({_AXES}{_TYPED})": read_mean,
-    f"aten::sum(T self{_TYPED})": read_total("ReduceSum"),
-    f"aten::sum({_AXES}{_TYPED})": read_total("ReduceSum"),
+    **{f"aten::mean({form}{_TYPED})": read_mean for form in _ALL_OR_SOME},
+    **{f"aten::sum({form}{_TYPED})": read_total("ReduceSum") for form in _ALL_OR_SOME},
     f"aten::prod(T self{_TYPED})": read_total("ReduceProd"),
     f"aten::prod(T self, i dim, b keepdim=False{_TYPED})": read_total("ReduceProd"),
     "aten::amax(T self, l dim=(), b keepdim=False)": read_extreme("ReduceMax"),
@@ -227,13 +207,13 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::min(T self, T other)": read_binary("Min"),
     "aten::max(T self, i dim, b keepdim=False)": read_extreme_with_position("ReduceMax", "ArgMax"),
     "aten::min(T self, i dim, b keepdim=False)": read_extreme_with_position("ReduceMin", "ArgMin"),
-    **{f"aten::all({form})": read_truth("ReduceAll") for form in ("T self", _AXES)},
-    **{f"aten::any({form})": read_truth("ReduceAny") for form in ("T self", _AXES)},
-    "aten::logsumexp(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceLogSumExp", as_real(c, "self")),
-    "aten::frobenius_norm(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceL2", as_real(c, "self")),
+    **{f"aten::all({form})": read_truth("ReduceAll") for form in _ALL_OR_SOME},
+    **{f"aten::any({form})": read_truth("ReduceAny") for form in _ALL_OR_SOME},
+    "aten::logsumexp(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceLogSumExp", as_real(c)),
+    "aten::frobenius_norm(T self, l dim, b keepdim=False)": lambda c: emit_reduction(c, "ReduceL2", as_real(c)),
     "aten::aminmax(T self, *, i? dim=None, b keepdim=False)": lambda c: (
-        emit_reduction(c, "ReduceMin", c.name("self"), "smallest"),
-        emit_reduction(c, "ReduceMax", c.name("self"), "largest"),
+        emit_reduction(c, "ReduceMin", hint="smallest"),
+        emit_reduction(c, "ReduceMax", hint="largest"),
     ),
     f"aten::linalg_vector_norm(T self, f ord=2, l? dim=None, b keepdim=False{_TYPED})": read_norm,
     f"aten::norm(T self, f? ord=2{_TYPED})": read_norm,

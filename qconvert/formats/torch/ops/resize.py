@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
@@ -107,8 +107,9 @@ def _argument(c: Reading) -> str:
     return "input" if "input" in c else "self"
 
 
-def _axes(c: Reading, name: str, spatial: int) -> list[_Axis]:
+def _axes(c: Reading, name: str) -> list[_Axis]:
     """The axes of space, with sizes and factors as the call states them."""
+    spatial = c.spatial
     sizes = [size_of(c, name, axis) for axis in range(2, 2 + spatial)]
     if "scale_factors" in c:
         stated = c["scale_factors"]
@@ -161,24 +162,17 @@ def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transf
     )
 
 
-def read_nearest(spatial: int, exact: bool) -> ReadFunction:
+def read_nearest(c: Reading) -> str:
     """upsample_nearest, whose position is rounded down, and _upsample_nearest_exact, which takes the middle of an element."""
-
-    def read(c: Reading) -> str:
-        name = c.name(_argument(c))
-        axes = _axes(c, name, spatial)
-        if not _is_known(axes):
-            return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
-        chosen = [_nearest_indices(axis, exact) for axis in axes]
-        if all(np.array_equal(each, _indices_by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=True)):
-            return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
-        result = name
-        for axis, each in enumerate(chosen):
-            hint = "" if axis == spatial - 1 else f"axis{axis}"
-            result = c.emit("Gather", [result, c.list64(each.tolist(), f"positions{axis}")], hint=hint, axis=2 + axis)
-        return result
-
-    return read
+    name, exact = c.name(_argument(c)), "exact" in c.operator
+    axes = _axes(c, name)
+    chosen = [_nearest_indices(axis, exact) for axis in axes] if _is_known(axes) else []
+    if all(np.array_equal(each, _indices_by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=False)):
+        return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
+    for axis, each in enumerate(chosen):
+        hint = "" if axis == len(chosen) - 1 else f"axis{axis}"
+        name = c.emit("Gather", [name, c.list64(each.tolist(), f"positions{axis}")], hint=hint, axis=2 + axis)
+    return name
 
 
 def _nearest_indices(axis: _Axis, exact: bool) -> Array:
@@ -195,35 +189,28 @@ def _indices_by_ratio(axis: _Axis, exact: bool) -> Array:
     return np.asarray(at * axis.size // axis.wanted)
 
 
-def read_linear(spatial: int) -> ReadFunction:
+def read_linear(c: Reading) -> str:
     """upsample_linear1d, bilinear2d, trilinear3d."""
-
-    def read(c: Reading) -> str:
-        name, align = as_real(c, _argument(c)), bool(c["align_corners"])
-        axes = _axes(c, name, spatial)
-        if align or all(axis.is_plain for axis in axes):
-            return _emit_resize(c, name, axes, "linear", "align_corners" if align else "half_pixel")
-        return _resize_by_matrices(c, name, axes, lambda axis: _interpolation_matrix(axis, axis.positions(False).clip(0), _triangle, 1))
-
-    return read
+    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    axes = _axes(c, name)
+    if align or all(axis.is_plain for axis in axes):
+        return _emit_resize(c, name, axes, "linear", "align_corners" if align else "half_pixel")
+    return _resize_by_matrices(c, name, axes, lambda axis: _interpolation_matrix(axis, axis.positions(False).clip(0), _triangle, 1))
 
 
 def read_cubic(c: Reading) -> str:
     """upsample_bicubic2d."""
     name, align = as_real(c, _argument(c)), bool(c["align_corners"])
     return _resize_by_matrices(
-        c, name, _axes(c, name, 2), lambda axis: _interpolation_matrix(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2)
+        c, name, _axes(c, name), lambda axis: _interpolation_matrix(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2)
     )
 
 
-def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
+@parametrized
+def read_smooth(c: Reading, curve: Callable[[Array], Array], reach: float) -> str:
     """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
-
-    def read(c: Reading) -> str:
-        name, align = as_real(c, _argument(c)), bool(c["align_corners"])
-        return _resize_by_matrices(c, name, _axes(c, name, 2), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
-
-    return read
+    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    return _resize_by_matrices(c, name, _axes(c, name), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
 
 
 def _resize_by_matrices(c: Reading, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> str:
@@ -268,25 +255,25 @@ def _cubic(x: Array, a: float) -> Array:
 
 
 _SCALES = {1: "f? scales=None", 2: "f? scales_h=None, f? scales_w=None", 3: "f? scales_d=None, f? scales_h=None, f? scales_w=None"}
-#: Operator -> its axes of space, and what reads it.
-_NEAREST: Mapping[str, tuple[int, ReadFunction]] = {
-    f"{name}{n}d": (n, read_nearest(n, exact))
-    for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True))
-    for n in (1, 2, 3)
-}
-_SMOOTH: Mapping[str, tuple[int, ReadFunction]] = {
-    "upsample_linear1d": (1, read_linear(1)),
-    "upsample_bilinear2d": (2, read_linear(2)),
-    "upsample_trilinear3d": (3, read_linear(3)),
-    "upsample_bicubic2d": (2, read_cubic),
-    "_upsample_bilinear2d_aa": (2, read_smooth(_triangle, 1)),
-    "_upsample_bicubic2d_aa": (2, read_smooth(lambda x: _cubic(x, _CUBIC_SMOOTH), 2)),
+_SMOOTH: Mapping[str, ReadFunction] = {
+    **dict.fromkeys(("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), read_linear),
+    "upsample_bicubic2d": read_cubic,
+    "_upsample_bilinear2d_aa": read_smooth(_triangle, 1),
+    "_upsample_bicubic2d_aa": read_smooth(lambda x: _cubic(x, _CUBIC_SMOOTH), 2),
 }
 
 #: Of each the overload with lists of sizes and factors, and that with sizes and a factor for each axis.
 OPERATORS: Mapping[str, ReadFunction] = {
-    **{f"aten::{name}(T input, l? output_size, r? scale_factors)": read for name, (_, read) in _NEAREST.items()},
-    **{f"aten::{name}(T self, l output_size, {_SCALES[n]})": read for name, (n, read) in _NEAREST.items()},
-    **{f"aten::{name}(T input, l? output_size, b align_corners, r? scale_factors)": read for name, (_, read) in _SMOOTH.items()},
-    **{f"aten::{name}(T self, l output_size, b align_corners, {_SCALES[n]})": read for name, (n, read) in _SMOOTH.items()},
+    "aten::upsample_nearest#d|_upsample_nearest_exact#d(T input, l? output_size, r? scale_factors)": read_nearest,
+    **{f"aten::{name}(T input, l? output_size, b align_corners, r? scale_factors)": read for name, read in _SMOOTH.items()},
+    **{
+        f"aten::upsample_nearest{n}d|_upsample_nearest_exact{n}d(T self, l output_size, {scales})": read_nearest
+        for n, scales in _SCALES.items()
+    },
+    **{
+        f"aten::{name}(T self, l output_size, b align_corners, {scales})": read
+        for n, scales in _SCALES.items()
+        for name, read in _SMOOTH.items()
+        if f"{n}d" in name
+    },
 }

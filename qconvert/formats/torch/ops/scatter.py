@@ -4,29 +4,27 @@ decompositions leave changes in place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import cast_operand, emit_reshape, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.operands import cast_operand, emit_expand, emit_reshape, emit_transpose, size_of, sizes_of
 from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 
 
 def read_copy(c: Reading) -> str:
     """aten::copy(self, src): the values of one tensor in the shape and type of another."""
-    tensor = c.operand("self")
+    tensor = c.operand()
     source = cast_operand(c, c["src"], tensor.dtype, "source")
-    if c.lookup(source).shape == tensor.shape:
-        return source
-    return c.emit("Expand", [source, sizes_tensor(c, sizes_of(c), "shape")])
+    return source if c.lookup(source).shape == tensor.shape else emit_expand(c, source, sizes_of(c))
 
 
 def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> str:
     """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
-    name, size = c.name("self"), (c.operand("self").shape or ())[axis]
+    name, size = c.name(), (c.operand().shape or ())[axis]
     if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
         start, end = (min(max(value + size if value < 0 else value, 0), size) for value in (start, size if end is None else end))
         end = max(start, end)
@@ -41,7 +39,7 @@ def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> 
 
 def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, step: int) -> str:
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
-    name, size = c.name("self"), c.operand("self").static_shape
+    name, size = c.name(), c.operand().static_shape
     if size is None:
         raise c.unknown_shape("self")
     c.take(8 * size[axis])
@@ -57,7 +55,7 @@ def read_slice_scatter(c: Reading) -> str:
     axis, step = c.axis_of(), c.integer("step")
     if step < 1:
         raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
-    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand().dtype, "source")
     if step > 1:
         start, end = (default if c[name] is None else c.integer(name) for name, default in (("start", 0), ("end", END)))
         return _replace_strided(c, source, axis, start, end, step)
@@ -68,7 +66,7 @@ def read_slice_scatter(c: Reading) -> str:
 def read_select_scatter(c: Reading) -> str:
     """aten::select_scatter(self, src, dim, index)."""
     axis, index = c.axis_of(), c.integer("index")
-    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand().dtype, "source")
     wide = c.emit("Unsqueeze", [source, c.list64([axis], "axes")], hint="wide")
     return _replace_slice(c, wide, axis, index, index + 1 if index != -1 else None)
 
@@ -78,58 +76,48 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 
 def _values(c: Reading, argument: str) -> str:
     """Numbers or a tensor cast to the type of the data. Quantized data are not covered."""
-    c.require_plain(c.name("self"))
-    return cast_operand(c, c[argument], c.operand("self").dtype, argument)
-
-
-def _emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str) -> str:
-    if c.lookup(name).shape == tuple(shape):
-        return name
-    return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint)
+    c.require_plain(c.name())
+    return cast_operand(c, c[argument], c.operand().dtype, argument)
 
 
 def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
     """Data, the axis, and the indices along it; the data have one at least."""
-    rank = c.rank("self")
+    rank = c.rank()
     axis = c.axis(c.integer("dim"), max(rank, 1))
     if rank == 0:
         raise c.unsupported_error("data of rank 0", rule="wrong-rank")
-    shape = c.operand("self").shape or ()
-    return c.name("self"), axis, indices_of(c, c.name("index"), shape[axis])
+    shape = c.operand().shape or ()
+    return c.name(), axis, indices_of(c, c.name("index"), shape[axis])
 
 
-def read_scatter(value: str, reduction: str = "none") -> Any:
+@parametrized
+def read_scatter(c: Reading, value: str, reduction: str = "none") -> str:
     """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
-
-    def read(c: Reading) -> str:
-        name, axis, index = _axis_and_indices(c)
-        values, shape = _values(c, value), c.lookup(index).shape
-        if shape is None or len(shape) != c.rank("self"):
-            raise c.invalid(f"indices of shape {shape} do not fit data of rank {c.rank('self')}", rule="shape-mismatch")
-        if c.lookup(values).rank == 0:
-            values = _emit_expand(c, values, shape, "values")
-        for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
-            if isinstance(size, int) and size != have:
-                values = emit_slice(c, values, each, 0, size, hint=f"first{each}")
-        stated = c.get("reduce")
-        if stated is not None and stated not in _REDUCTIONS:
-            raise c.unsupported_error(f"the reduction {stated}", rule="form-not-covered")
-        if stated is not None and not c.get("include_self", True):
-            raise c.unsupported_error("a reduction without the data (include_self=False)", rule="form-not-covered")
-        return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
-
-    return read
+    name, axis, index = _axis_and_indices(c)
+    values, shape = _values(c, value), c.lookup(index).shape
+    if shape is None or len(shape) != c.rank():
+        raise c.invalid(f"indices of shape {shape} do not fit data of rank {c.rank('self')}", rule="shape-mismatch")
+    if c.lookup(values).rank == 0:
+        values = emit_expand(c, values, shape, "values")
+    for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
+        if isinstance(size, int) and size != have:
+            values = emit_slice(c, values, each, 0, size, hint=f"first{each}")
+    stated = c.get("reduce")
+    if stated is not None and stated not in _REDUCTIONS:
+        raise c.unsupported_error(f"the reduction {stated}", rule="form-not-covered")
+    if stated is not None and not c.get("include_self", True):
+        raise c.unsupported_error("a reduction without the data (include_self=False)", rule="form-not-covered")
+    return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
 
 
 def _put_slices(c: Reading, name: str, axis: int, index: str, values: str, reduction: str) -> str:
     """Whole slices of an axis: it comes to the front, where one ScatterND takes them."""
     rank = c.lookup(name).rank or 0
     order = (axis, *(other for other in range(rank) if other != axis))
-    turned = [c.emit("Transpose", [each], perm=order, hint="front") if axis else each for each in (name, values)]
+    turned = [emit_transpose(c, each, order, "front") for each in (name, values)]
     places = emit_reshape(c, index, [-1, 1], hint="places_")
     found = c.emit("ScatterND", [turned[0], places, turned[1]], reduction=reduction, hint="put" if axis else "")
-    back = [order.index(each) for each in range(rank)]
-    return c.emit("Transpose", [found], perm=tuple(back)) if axis else found
+    return emit_transpose(c, found, np.argsort(order).tolist())
 
 
 def read_index_fill(c: Reading) -> str:
@@ -137,7 +125,7 @@ def read_index_fill(c: Reading) -> str:
     name, axis, index = _axis_and_indices(c)
     sizes = sizes_of(c)
     sizes[axis] = size_of(c, emit_reshape(c, index, [-1], hint="list_"), 0)
-    return _put_slices(c, name, axis, index, _emit_expand(c, _values(c, "value"), sizes, "values"), "none")
+    return _put_slices(c, name, axis, index, emit_expand(c, _values(c, "value"), sizes, "values"), "none")
 
 
 def read_index_copy(c: Reading) -> str:
@@ -157,24 +145,23 @@ def read_index_add(c: Reading) -> str:
 
 def read_index_put(c: Reading) -> str:
     """aten::index_put(x, indices, values, accumulate), x[a, :, b] = y: indices as of aten::index, or truth values."""
-    rank, refs, adds = c.rank("self"), c.names_or_none("indices"), bool(c["accumulate"])
+    rank, refs, adds = c.rank(), c.names_or_none("indices"), bool(c["accumulate"])
     chosen = [axis for axis, name in enumerate(refs) if name is not None]
     names = [name for name in refs if name is not None]
     if len(refs) > rank or not chosen:
         raise c.invalid(f"there are {len(refs)} indices for {rank} axes", rule="counts-differ")
     if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
         return _put_masked(c, chosen[0], names[0], rank, adds)
-    shape = c.operand("self").shape or ()
+    shape = c.operand().shape or ()
     places = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
     index, whole = combine_indices(c, places)
     rest = [axis for axis in range(rank) if axis not in chosen]
     order = (*chosen, *rest)
-    turned = order != tuple(range(rank))
-    data = c.emit("Transpose", [c.name("self")], perm=order, hint="front") if turned else c.name("self")
-    sizes = [*whole, *(size_of(c, c.name("self"), axis) for axis in rest)]
-    values = _emit_expand(c, _move_index_axes(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
-    found = c.emit("ScatterND", [data, index, values], reduction="add" if adds else "none", hint="put" if turned else "")
-    return c.emit("Transpose", [found], perm=tuple(order.index(each) for each in range(rank))) if turned else found
+    data = emit_transpose(c, c.name(), order, "front")
+    sizes = [*whole, *(size_of(c, c.name(), axis) for axis in rest)]
+    values = emit_expand(c, _move_index_axes(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
+    found = c.emit("ScatterND", [data, index, values], reduction="add" if adds else "none", hint="" if data == c.name() else "put")
+    return emit_transpose(c, found, np.argsort(order).tolist())
 
 
 def _move_index_axes(c: Reading, values: str, chosen: list[int], count: int, rank: int) -> str:
@@ -193,7 +180,7 @@ def _move_index_axes(c: Reading, values: str, chosen: list[int], count: int, ran
 
 def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
     """Elements where a mask is true: all the same, or each its own in their order."""
-    name, count = c.name("self"), c.lookup(mask).rank or 0
+    name, count = c.name(), c.lookup(mask).rank or 0
     values = _values(c, "values")
     following = rank - axis - count
     if (c.lookup(values).rank or 0) <= following or c.lookup(values).static_shape == (1,):
@@ -210,17 +197,17 @@ def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
 
 def read_take_along(c: Reading) -> str:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
-    name, rank = c.name("self"), c.rank("self")
+    name, rank = c.name(), c.rank()
     if c["dim"] is None:
         raise c.unsupported_error("no axis", rule="form-not-covered")
-    axis = c.axis(c.integer("dim"), rank)
-    shape, wanted = c.operand("self").static_shape, c.operand("indices").static_shape
+    axis = c.axis_of()
+    shape, wanted = c.operand().static_shape, c.operand("indices").static_shape
     if shape is None or wanted is None or len(wanted) != rank:
         raise c.unknown_shape("self")
     both = [max(a, b) if each != axis else 0 for each, (a, b) in enumerate(zip(shape, wanted, strict=True))]
     data = [shape[axis] if each == axis else size for each, size in enumerate(both)]
     index = [wanted[axis] if each == axis else size for each, size in enumerate(both)]
-    names = _emit_expand(c, name, data, "data"), _emit_expand(c, indices_of(c, c.name("indices"), shape[axis]), index, "indices")
+    names = emit_expand(c, name, data, "data"), emit_expand(c, indices_of(c, c.name("indices"), shape[axis]), index, "indices")
     return c.emit("GatherElements", list(names), axis=axis)
 
 

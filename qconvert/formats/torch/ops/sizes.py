@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import scalar, size_of, sizes_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
@@ -17,7 +17,7 @@ from qconvert.graph import Tensor
 
 def read_size(c: Reading) -> Any:
     """aten::size(x, dim) and aten::sym_size."""
-    return size_of(c, c.name("self"), c.axis_of())
+    return size_of(c, c.name(), c.axis_of())
 
 
 def read_count(c: Reading) -> Any:
@@ -30,12 +30,12 @@ def read_count(c: Reading) -> Any:
 
 def read_rank(c: Reading) -> int:
     """aten::dim(x)."""
-    return c.rank("self")
+    return c.rank()
 
 
 def read_length(c: Reading) -> Any:
     """aten::len(x): its first size."""
-    return size_of(c, c.name("self"), 0)
+    return size_of(c, c.name(), 0)
 
 
 def read_number_tensor(c: Reading) -> str:
@@ -59,18 +59,15 @@ def _read_single_element(c: Reading) -> Any:
     return known.reshape(-1)[0].item()
 
 
-def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Reading], Any]:
+@parametrized
+def read_number(c: Reading, dtype: str, convert: Callable[[Any], Any]) -> Any:
     """int(x), float(x), bool(x) and their kin: the one element of a tensor as a number."""
-
-    def read(c: Reading) -> Any:
-        value = _read_single_element(c)
-        if not isinstance(value, Ref):
-            return convert(value)
-        if c.lookup(value.name).dtype == dtype:
-            return Ref(value.name, number=True)
-        return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype), number=True)
-
-    return read
+    value = _read_single_element(c)
+    if not isinstance(value, Ref):
+        return convert(value)
+    if c.lookup(value.name).dtype == dtype:
+        return Ref(value.name, number=True)
+    return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype), number=True)
 
 
 def read_item(c: Reading) -> Any:
@@ -79,29 +76,23 @@ def read_item(c: Reading) -> Any:
     return Ref(value.name, number=True) if isinstance(value, Ref) else value
 
 
-def read_arithmetic(kind: str, dtype: str = "int64") -> ReadFunction:
+@parametrized
+def read_arithmetic(c: Reading, kind: str, dtype: str = "int64") -> Ref:
     """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
-
-    def read(c: Reading) -> Ref:
-        names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
-        return Ref(c.emit(kind, names, dtype=dtype, quantization=None), number=True)
-
-    return read
+    names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
+    return Ref(c.emit(kind, names, dtype=dtype, quantization=None), number=True)
 
 
-def read_comparison_of_lists(equal: bool) -> ReadFunction:
+@parametrized
+def read_comparison_of_lists(c: Reading, equal: bool) -> Any:
     """Whether two lists of sizes, of which one is known only at run time, are equal, or are not."""
-
-    def read(c: Reading) -> Any:
-        a, b = list(c["a"]), list(c["b"])
-        if len(a) != len(b) or any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)):
-            return not equal
-        places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
-        differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places)]), c.list64([0], "axes")], keepdims=0)
-        kind = "Equal" if equal else "Greater"
-        return Ref(c.emit(kind, [differs, scalar(c, 0, "zero")], dtype="bool"), number=True)
-
-    return read
+    a, b = list(c["a"]), list(c["b"])
+    if len(a) != len(b) or any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)):
+        return not equal
+    places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
+    differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places)]), c.list64([0], "axes")], keepdims=0)
+    kind = "Equal" if equal else "Greater"
+    return Ref(c.emit(kind, [differs, scalar(c, 0, "zero")], dtype="bool"), number=True)
 
 
 def read_type(c: Reading) -> int:
@@ -120,25 +111,17 @@ def read_property(fact: Callable[[Tensor], Any]) -> ReadFunction:
 _COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _NUMBERS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "FloorDiv", "mod": "FloorMod", "sym_max": "Max", "sym_min": "Min"}
 
-_WHOLE = ("aten::Int", "prim::int", "aten::IntImplicit")
-_REAL = ("aten::Float", "prim::float", "aten::FloatImplicit")
-_TRUTH = ("aten::Bool", "prim::bool", "aten::is_nonzero")
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    "aten::size(T self, i dim)": read_size,
-    "aten::size(T self)": sizes_of,
-    "aten::sym_size(T self, i dim)": read_size,
-    "aten::sym_size(T self)": sizes_of,
+    "aten::size|sym_size(T self, i dim)": read_size,
+    "aten::size|sym_size(T self)": sizes_of,
     "aten::numel(T self)": read_count,
-    "aten::dim(T self)": read_rank,
+    "aten::dim|prim::ndim(T self)": read_rank,
     "aten::len(T self)": read_length,
     "prim::NumToTensor(f a)": read_number_tensor,
-    **{f"{name}(T a)": read_number("int64", int) for name in _WHOLE},
-    **{f"{name}(f a)": read_number("int64", int) for name in _WHOLE},
-    **{f"{name}(T a)": read_number("float32", float) for name in _REAL},
-    **{f"{name}(f a)": read_number("float32", float) for name in _REAL},
-    **{f"{name}(T a)": read_number("bool", bool) for name in _TRUTH},
-    **{f"{name}(f a)": read_number("bool", bool) for name in _TRUTH},
+    "aten::Int|IntImplicit|prim::int(x a)": read_number("int64", int),
+    "aten::Float|FloatImplicit|prim::float(x a)": read_number("float32", float),
+    "aten::Bool|is_nonzero|prim::bool(x a)": read_number("bool", bool),
     "aten::item|_local_scalar_dense|ScalarImplicit(T a)": read_item,
     "prim::dtype(T a)": read_type,
     "aten::is_floating_point(T a)": read_property(lambda tensor: "float" in tensor.dtype),
@@ -146,9 +129,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::is_complex(T a)": read_property(lambda tensor: False),
     "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad(T a)": read_property(lambda tensor: False),
     "prim::device|layout(T a)": read_property(lambda tensor: None),
-    "prim::ndim(T self)": read_rank,
-    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in _COMPARISONS.items() if name not in ("eq", "ne")},
-    **{f"prim::{n}(i a, i b)": read_arithmetic(_COMPARISONS[n], "bool") for n in ("eq", "ne")},
+    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in _COMPARISONS.items()},
     **{f"prim::{n}(l a, l b)": read_comparison_of_lists(n == "eq") for n in ("eq", "ne")},
     **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in _NUMBERS.items()},
     "aten::floordiv(i a, i b)": read_arithmetic("FloorDiv"),

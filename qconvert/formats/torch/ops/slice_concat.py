@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -38,21 +38,21 @@ def read_slice(c: Reading) -> str:
     if step < 1:
         raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
     start, end = (default if c[name] is None else c[name] for name, default in (("start", 0), ("end", END)))
-    return emit_slice(c, c.name("self"), c.axis_of(), start, end, step)
+    return emit_slice(c, c.name(), c.axis_of(), start, end, step)
 
 
 def read_select(c: Reading) -> str:
     """aten::select(x, dim, index): one index of an axis, which goes."""
     axis = c.axis_of()
-    index, size = c["index"], (c.operand("self").shape or ())[axis]
+    index, size = c["index"], (c.operand().shape or ())[axis]
     if isinstance(index, int) and isinstance(size, int):
         index = c.axis(index, size)
-    return c.emit("Gather", [c.name("self"), scalar(c, index, "index")], axis=axis)
+    return c.emit("Gather", [c.name(), scalar(c, index, "index")], axis=axis)
 
 
 def read_narrow(c: Reading) -> str:
     """aten::narrow(x, dim, start, length)."""
-    name, axis, start, length = c.name("self"), c.axis_of(), c["start"], c["length"]
+    name, axis, start, length = c.name(), c.axis_of(), c["start"], c["length"]
     if isinstance(start, Ref) and not start.number:
         start = Ref(emit_reshape(c, start.name, [], hint="start_number"), number=True)
     if isinstance(start, int) and isinstance(length, int):
@@ -67,7 +67,7 @@ def read_narrow(c: Reading) -> str:
 
 def _emit_split(c: Reading, axis: int, sizes: Sequence[int]) -> list[str]:
     """Parts of these sizes along an axis, one after the other."""
-    name, size = c.name("self"), (c.operand("self").shape or ())[axis]
+    name, size = c.name(), (c.operand().shape or ())[axis]
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
         raise c.invalid(f"the sizes {list(sizes)[:20]} do not add up to the {size} elements of the axis", rule="sizes-do-not-fit")
     if len(sizes) == 1:
@@ -116,7 +116,7 @@ def read_tensor_split(c: Reading) -> list[str]:
             raise c.invalid(f"the number of sections is {count}", rule="sizes-do-not-fit")
         return _emit_split(c, axis, [size // count + (index < size % count) for index in range(count)])
     edges = [min(max(edge + size if edge < 0 else edge, 0), size) for edge in c.integers("indices")]
-    return [emit_slice(c, c.name("self"), axis, start, end, hint=f"part{i}") for i, (start, end) in enumerate(pairwise([0, *edges, size]))]
+    return [emit_slice(c, c.name(), axis, start, end, hint=f"part{i}") for i, (start, end) in enumerate(pairwise([0, *edges, size]))]
 
 
 def read_unbind(c: Reading) -> list[str]:
@@ -125,11 +125,11 @@ def read_unbind(c: Reading) -> list[str]:
     count = c.static_size(axis)
     if not 0 < count <= 10_000:
         raise c.unsupported_error(f"an axis of {count}", rule="shape-not-covered")
-    return c.emit_several("Unpack", [c.name("self")], count, axis=axis) if count > 1 else [_emit_squeeze(c, axis)]
+    return c.emit_several("Unpack", [c.name()], count, axis=axis) if count > 1 else [_emit_squeeze(c, axis)]
 
 
 def _emit_squeeze(c: Reading, axis: int) -> str:
-    return c.emit("Squeeze", [c.name("self"), c.list64([axis], "axes")])
+    return c.emit("Squeeze", [c.name(), c.list64([axis], "axes")])
 
 
 def _names_to_concat(c: Reading) -> list[str]:
@@ -144,15 +144,15 @@ def _names_to_concat(c: Reading) -> list[str]:
     return [cast_operand(c, name, dtype, f"part{index}") for index, name in enumerate(kept)]
 
 
-def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> str:
+def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quantization | None = None) -> str:
     """Tensors one after the other, with the quantization of the first if no other is stated."""
-    if len(names) == 1 and quantization is None and not activation:
+    if len(names) == 1 and quantization is None and not c.activation:
         return names[0]
     label = c.lookup(names[0]).quantization if quantization is None else quantization
-    if not activation:
+    if not c.activation:
         return c.emit("Concat", names, quantization=label, axis=axis)
     joined = c.emit("Concat", names, quantization=label, axis=axis, hint="joined")  # TFLite has no kernel for both
-    return c.emit(activation, [joined], quantization=label)
+    return c.emit("Relu", [joined], quantization=label)
 
 
 def read_cat(c: Reading) -> str:
@@ -164,20 +164,16 @@ def read_cat(c: Reading) -> str:
     return _emit_concat(c, names, c.axis(c.integer("dim"), rank))
 
 
-def read_quantized_cat(activation: str = "") -> ReadFunction:
+def read_quantized_cat(c: Reading) -> str:
     """quantized::cat(tensors, dim, scale, zero_point): each is rounded to the stated quantization, or the first one's."""
-
-    def read(c: Reading) -> str:
-        names = c.names("qx")
-        if not names:
-            raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
-        first = c.lookup(names[0])
-        if first.rank is None:
-            raise c.unknown_shape_of(names[0])
-        quantization = first.quantization if c["scale"] is None else c.quantization(dtype=first.dtype)
-        return _emit_concat(c, names, c.axis(c.integer("dim"), first.rank), quantization, activation)
-
-    return read
+    names = c.names("qx")
+    if not names:
+        raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
+    first = c.lookup(names[0])
+    if first.rank is None:
+        raise c.unknown_shape_of(names[0])
+    quantization = first.quantization if c["scale"] is None else c.quantization(dtype=first.dtype)
+    return _emit_concat(c, names, c.axis(c.integer("dim"), first.rank), quantization)
 
 
 def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> str:
@@ -198,25 +194,22 @@ def read_stack(c: Reading) -> str:
     return _emit_stack(c, names, c.axis(c.integer("dim"), rank + 1))
 
 
-def read_stack_along(fewest: int, axis: int) -> ReadFunction:
+@parametrized
+def read_stack_along(c: Reading, fewest: int, axis: int) -> str:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
-
-    def read(c: Reading) -> str:
-        names, made = _names_to_concat(c), []
-        for index, name in enumerate(names):
-            rank = c.lookup(name).rank
-            if rank is None:
-                raise c.unknown_shape_of(name)
-            sizes: list[Any] = [size_of(c, name, each) for each in range(rank)]
-            if rank < fewest:
-                front = [1] if fewest > 1 and rank < 2 else []
-                sizes = [*front, *sizes] if rank else [1]
-                sizes += [1] * (fewest - len(sizes))
-                name = emit_reshape(c, name, sizes, hint=f"part{index}")
-            made.append(name)
-        return _emit_concat(c, made, min(axis, len(c.lookup(made[0]).shape or (0,)) - 1))
-
-    return read
+    names, made = _names_to_concat(c), []
+    for index, name in enumerate(names):
+        rank = c.lookup(name).rank
+        if rank is None:
+            raise c.unknown_shape_of(name)
+        sizes: list[Any] = [size_of(c, name, each) for each in range(rank)]
+        if rank < fewest:
+            front = [1] if fewest > 1 and rank < 2 else []
+            sizes = [*front, *sizes] if rank else [1]
+            sizes += [1] * (fewest - len(sizes))
+            name = emit_reshape(c, name, sizes, hint=f"part{index}")
+        made.append(name)
+    return _emit_concat(c, made, min(axis, len(c.lookup(made[0]).shape or (0,)) - 1))
 
 
 OPERATORS: Mapping[str, ReadFunction] = {
@@ -231,8 +224,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::tensor_split(T self, l indices, i dim=0)": read_tensor_split,
     "aten::unbind|unbind_copy(T self, i dim=0)": read_unbind,
     "aten::cat|concat|concatenate(t tensors, i dim=0)": read_cat,
-    "quantized::cat(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat(),
-    "quantized::cat_relu(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat("Relu"),
+    "quantized::cat|cat_relu(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat,
     "aten::stack(t tensors, i dim=0)": read_stack,
     "aten::hstack(t tensors)": read_stack_along(1, 1),
     "aten::vstack(t tensors)": read_stack_along(2, 0),

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand
 from qconvert.formats.torch.ops.elementwise import emit_trunc
-from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -36,7 +36,7 @@ def cast(c: Reading, name: str, dtype: str | None) -> str:
 
 def read_to(c: Reading) -> str:
     """aten::to, _to_copy: to a type, a device, or both."""
-    return cast(c, c.name("self"), c.dtype("dtype") if "dtype" in c else None)
+    return cast(c, c.name(), c.dtype("dtype") if "dtype" in c else None)
 
 
 def read_number_to(c: Reading) -> Any:
@@ -50,12 +50,12 @@ def read_number_to(c: Reading) -> Any:
 def read_like(c: Reading) -> str:
     """aten::type_as and to(other): in another tensor's type."""
     other = c.operand("other")
-    return c.name("self") if other.is_quantized else cast(c, c.name("self"), other.dtype)
+    return c.name() if other.is_quantized else cast(c, c.name(), other.dtype)
 
 
 def read_named(dtype: str) -> ReadFunction:
     """aten::float, half, int …"""
-    return lambda c: cast(c, c.name("self"), dtype)
+    return lambda c: cast(c, c.name(), dtype)
 
 
 def read_assertion(c: Reading) -> None:
@@ -76,17 +76,17 @@ _PLACE = "a layout=None, a device=None, a pin_memory=None"
 
 def read_real(kind: str) -> ReadFunction:
     """A function of float values; integers are cast to float32 first."""
-    return lambda c: c.emit(kind, [as_real(c, "self")])
+    return lambda c: c.emit(kind, [as_real(c)])
 
 
 def read_same_type(kind: str) -> ReadFunction:
     """A function that keeps the type: integers of integers."""
-    return lambda c: c.emit(kind, [c.name("self")])
+    return lambda c: c.emit(kind, [c.name()])
 
 
 def read_floor_ceil(kind: str) -> ReadFunction:
     """A rounding, which leaves integers as they are."""
-    return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else c.name("self")
+    return lambda c: c.emit(kind, [c.name()]) if c.is_real(c.name()) else c.name()
 
 
 def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> str:
@@ -94,22 +94,19 @@ def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> str:
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
 
-def read_log(base: float) -> ReadFunction:
+@parametrized
+def read_log(c: Reading, base: float) -> str:
     """aten::log2 and log10."""
-
-    def read(c: Reading) -> str:
-        known = c.constant("self")
-        if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
-            with np.errstate(all="ignore"):
-                return c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log")
-        return scale_values(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural"), 1 / math.log(base))
-
-    return read
+    known = c.constant("self")
+    if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
+        with np.errstate(all="ignore"):
+            return c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log")
+    return scale_values(c, c.emit("Log", [as_real(c)], quantization=None, hint="natural"), 1 / math.log(base))
 
 
 def read_log1p(c: Reading) -> str:
     """aten::log1p: log(1 + x)."""
-    name = as_real(c, "self")
+    name = as_real(c)
     return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum")])
 
 
@@ -119,35 +116,32 @@ def read_exp2(c: Reading) -> str:
     if known is not None and known.dtype == np.float32:
         with np.errstate(all="ignore"):
             return c.const(np.exp2(known), "power")
-    return c.emit("Exp", [scale_values(c, as_real(c, "self"), math.log(2), "exponent")])
+    return c.emit("Exp", [scale_values(c, as_real(c), math.log(2), "exponent")])
 
 
-def _read_minus_one(kind: str, inner: bool) -> ReadFunction:
+@parametrized
+def _read_minus_one(c: Reading, kind: str, inner: bool) -> str:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
-
-    def read(c: Reading) -> str:
-        name = c.emit(kind, [as_real(c, "self")], quantization=None, hint="function")
-        one = c.real_constant(1.0, name, "one")
-        return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
-
-    return read
+    name = c.emit(kind, [as_real(c)], quantization=None, hint="function")
+    one = c.real_constant(1.0, name, "one")
+    return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
 
 
 def read_trunc(c: Reading) -> str:
     """aten::trunc, fix."""
-    name = c.name("self")
+    name = c.name()
     return emit_trunc(c, name) if c.is_real(name) else name
 
 
 def read_fraction(c: Reading) -> str:
     """aten::frac: x - trunc(x)."""
-    name = c.name("self")
+    name = c.name()
     return c.emit("Sub", [name, emit_trunc(c, name, "truncated")], quantization=None)
 
 
 def read_round(c: Reading) -> str:
     """aten::round, also to a number of decimals."""
-    name, decimals = c.name("self"), c.integer("decimals")
+    name, decimals = c.name(), c.integer("decimals")
     if not c.is_real(name):
         return name
     if decimals == 0:
@@ -158,28 +152,24 @@ def read_round(c: Reading) -> str:
 
 def read_square(c: Reading) -> str:
     """aten::square, also of integers."""
-    name = c.name("self")
+    name = c.name()
     return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
 
 
 def read_degrees(factor: float) -> ReadFunction:
     """aten::deg2rad and rad2deg."""
-    return lambda c: scale_values(c, as_real(c, "self"), factor)
+    return lambda c: scale_values(c, as_real(c), factor)
 
 
 def read_finite(c: Reading) -> str:
     """aten::isfinite: neither infinite nor no number."""
-    found = [c.emit(kind, [c.name("self")], quantization=None, hint=kind) for kind in ("IsNaN", "IsInf")]
+    found = [c.emit(kind, [c.name()], quantization=None, hint=kind) for kind in ("IsNaN", "IsInf")]
     return c.emit("Not", [c.emit("Or", found, hint="endless")])
 
 
-_REAL = {
-    "sqrt": "Sqrt", "rsqrt": "Rsqrt", "exp": "Exp", "log": "Log", "sin": "Sin", "cos": "Cos", "tan": "Tan",
-    "asin": "Asin", "arcsin": "Asin",
-    "acos": "Acos", "arccos": "Acos", "atan": "Atan", "arctan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
-    "arcsinh": "Asinh", "acosh": "Acosh", "arccosh": "Acosh", "atanh": "Atanh", "arctanh": "Atanh", "erf": "Erf",
-    "special_erf": "Erf", "reciprocal": "Reciprocal",
-}  # fmt: skip
+#: Kinds that aten calls by the same name, in lower case, and those of which "a" is "arc" too.
+_REAL = ("Sqrt", "Rsqrt", "Exp", "Log", "Sin", "Cos", "Tan", "Sinh", "Cosh", "Erf", "Reciprocal")
+_INVERSE = ("Asin", "Acos", "Atan", "Asinh", "Acosh", "Atanh")
 _KEPT = {"abs": "Abs", "absolute": "Abs", "neg": "Neg", "negative": "Neg", "sign": "Sign", "sgn": "Sign"}
 
 OPERATORS: Mapping[str, ReadFunction] = {
@@ -193,16 +183,18 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::type_as(T self, T other)": read_like,
     **{f"aten::{name}(T self, b non_blocking=False)": read_named(dtype) for (name, dtype) in _NAMED.items()},
     **{f"aten::_cast_{name}(T self, b non_blocking=False)": read_named(dtype) for (name, dtype) in _CAST.items()},
-    "aten::cpu|cuda(T self)": lambda c: c.name("self"),
+    "aten::cpu|cuda(T self)": lambda c: c.name(),
     "aten::_assert_tensor_metadata(a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None)": read_assertion,
     "quantized_decomposed::convert_element_type(T input, i dtype)": lambda c: cast(c, c.name("input"), c.dtype("dtype")),
-    **{f"aten::{name}(T self)": read_real(kind) for (name, kind) in _REAL.items()},
+    **{f"aten::{kind.lower()}(T self)": read_real(kind) for kind in _REAL},
+    **{f"aten::{kind.lower()}|arc{kind[1:].lower()}(T self)": read_real(kind) for kind in _INVERSE},
+    "aten::special_erf(T self)": read_real("Erf"),
     **{f"aten::{name}(T self)": read_same_type(kind) for (name, kind) in _KEPT.items()},
     "prim::abs(T self)": read_same_type("Abs"),
     **{f"aten::{name}(T self)": read_floor_ceil(name.title()) for name in ("floor", "ceil")},
     **{f"aten::{name}(T self)": read_same_type(kind) for (name, kind) in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
     "aten::isfinite(T self)": read_finite,
-    "aten::positive(T self)": lambda c: c.name("self"),
+    "aten::positive(T self)": lambda c: c.name(),
     "aten::deg2rad(T self)": read_degrees(math.pi / 180),
     "aten::rad2deg(T self)": read_degrees(180 / math.pi),
     "aten::round(T self, i decimals=0)": read_round,
