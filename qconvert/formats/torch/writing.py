@@ -270,16 +270,16 @@ class Builder(OperatorWriting):
             raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
         return rank
 
-    def shape(self, op: Op, name: str = "") -> tuple[int | str, ...]:
-        """The shape of a tensor, by default of the first input, of which at least the rank is known."""
-        shape = self.tensor(name or op.inputs[0]).shape
+    def shape(self, op: Op, side: int | str = 0) -> tuple[int | str, ...]:
+        """The shape of an input, or of a tensor by its name, of which at least the rank is known."""
+        shape = self.tensor(op.inputs[side] if isinstance(side, int) else side).shape
         if shape is None:
             raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
         return shape
 
-    def static_shape(self, op: Op, name: str = "") -> tuple[int, ...]:
-        """The shape of a tensor, by default of the first input, in numbers; raises UnsupportedError if a size is known only at run time."""
-        name = name or op.inputs[0]
+    def static_shape(self, op: Op, side: int | str = 0) -> tuple[int, ...]:
+        """The shape of an input, or of a tensor by its name, in numbers; raises UnsupportedError if a size is known only at run time."""
+        name = op.inputs[side] if isinstance(side, int) else side
         shape = self.tensor(name).static_shape
         if shape is None:
             raise self.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
@@ -339,37 +339,39 @@ def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor
     """Adds float values of floats of 8 bits with scales, decomposed: PyTorch's operators take integers alone."""
     wide = "float64" if b.wide else "float32"
     b.note_operator()
-    real, shape, axis = b.cast(node, wide), tensor.static_shape, quantization.axis
+    real, axis = b.cast(node, wide), quantization.axis
     if axis is None:
         return real * quantization.step
     if not quantization.block_size:
         return real * b.buffer(along_axis(quantization.scale.astype(wide), axis, tensor.rank), f"{tensor.name}/scale")
-    if shape is None or shape[axis] % quantization.block_size:
+    shape, parts = _divide_axis(tensor, axis, quantization.block_size)
+    scales = b.buffer(np.expand_dims(quantization.scale.astype(wide), axis + 1), f"{tensor.name}/scale")
+    return b.aten("reshape", b.aten("reshape", real, parts) * scales, shape)
+
+
+def _divide_axis(tensor: Tensor, axis: int, size: int) -> tuple[list[int], list[int]]:
+    """The shape of a tensor, and that with one axis as two: of blocks, and of the elements in a block."""
+    shape = tensor.static_shape
+    if shape is None or shape[axis] % size:
         raise UnsupportedError(
             "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
         )
-    parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
-    scales = b.buffer(np.expand_dims(quantization.scale.astype(wide), axis + 1), f"{tensor.name}/scale")
-    return b.aten("reshape", b.aten("reshape", real, parts) * scales, list(shape))
+    return list(shape), [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
 
 
 def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values of integers with a scale for each block: by PyTorch's operator for groups of rows, else decomposed."""
-    shape, axis = tensor.static_shape, quantization.axis or 0
-    if shape is None or shape[axis] % quantization.block_size:
-        raise UnsupportedError(
-            "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
-        )
+    axis = quantization.axis or 0
+    shape, parts = _divide_axis(tensor, axis, quantization.block_size)
     low, high = b.limits(tensor.dtype, quantization)
     values = [(quantization.scale.astype(np.float32), "scale"), (quantization.zero_point.astype(np.int32), "zero_point")]
     scales, points = (b.buffer(data, f"{tensor.name}/{hint}") for data, hint in values)
     if len(shape) == 2 and axis == 1 and quantization.block_size > 1:
         operator = "quantized_decomposed.dequantize_per_channel_group"
         return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), quantization.block_size, b.dtype("float32"))
-    parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
     real = b.aten("reshape", b.cast(node, "float32"), parts)
     steps = real - b.aten("unsqueeze", points, axis + 1)
-    return b.aten("reshape", steps * b.aten("unsqueeze", scales, axis + 1), list(shape))
+    return b.aten("reshape", steps * b.aten("unsqueeze", scales, axis + 1), shape)
 
 
 def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:

@@ -21,17 +21,7 @@ from qconvert.formats.torch.writing import WriteFunction
 
 __all__ = ["WRITERS"]
 
-_WRITERS: Mapping[str, WriteFunction] = {
-    **quantize.WRITERS,
-    **layers.WRITERS,
-    **elementwise.WRITERS,
-    **norm.WRITERS,
-    **pool_resize.WRITERS,
-    **data_movement.WRITERS,
-    **recurrent.WRITERS,
-    **indexing.WRITERS,
-    **numbers.WRITERS,
-    **detection.WRITERS,
-    **sizes.WRITERS,
+_FAMILIES = (quantize, layers, elementwise, norm, pool_resize, data_movement, recurrent, indexing, numbers, detection, sizes)
+WRITERS: Mapping[str, WriteFunction] = {
+    kind: sizes.defer_sizes(write) if kind in sizes.FOLLOWED else write for family in _FAMILIES for kind, write in family.WRITERS.items()
 }
-WRITERS = {kind: sizes.defer_sizes(write) if kind in sizes.FOLLOWED else write for kind, write in _WRITERS.items()}

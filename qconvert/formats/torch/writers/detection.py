@@ -24,7 +24,7 @@ def write_detection(op: Op, b: Builder) -> None:
         raise b.unsupported_error(op, f"{steps} detections")
     b.note_operator()
     boxes = _decode_boxes(op, b)
-    count = b.static_shape(op, op.inputs[1])[-1]
+    count = b.static_shape(op, 1)[-1]
     scores = b.aten("slice.Tensor", b.aten("select.int", _real(b, op.inputs[1]), 0, 0), 1, count - op["num_classes"], count)
     order = b.aten("sort.stable", scores, stable=True, dim=1, descending=True)
     ordered, places = (b.aten("slice.Tensor", b.call("operator.getitem", order, place), 1, 0, classes) for place in (0, 1))

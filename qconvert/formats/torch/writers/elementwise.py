@@ -129,13 +129,11 @@ def write_floor_div(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("div.Tensor_mode", *b.float_values(op), rounding_mode="floor"))
 
 
-_UNARY = {
-    "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Mish": "mish", "Softplus": "softplus",
-    "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Rsqrt": "rsqrt", "Square": "square",
-    "Reciprocal": "reciprocal", "Erf": "erf", "Round": "round", "Floor": "floor", "Ceil": "ceil", "Sign": "sign", "Sin": "sin",
-    "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh",
-    "Acosh": "acosh", "Atanh": "atanh", "Not": "logical_not", "IsNaN": "isnan", "IsInf": "isinf",
-}  # fmt: skip
+#: Kinds that aten calls by the same name, in lower case.
+_UNARY = (
+    "Relu", "Sigmoid", "Tanh", "Mish", "Softplus", "Abs", "Neg", "Exp", "Log", "Rsqrt", "Square", "Reciprocal", "Erf", "Round", "Floor",
+    "Ceil", "Sign", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "IsNaN", "IsInf",
+)  # fmt: skip
 _BINARY = {
     "Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor", "Max": "maximum", "Min": "minimum", "Pow": "pow.Tensor_Tensor",
     "Equal": "eq.Tensor", "NotEqual": "ne.Tensor", "Greater": "gt.Tensor", "GreaterOrEqual": "ge.Tensor", "Less": "lt.Tensor",
@@ -151,7 +149,9 @@ def write_hard_sigmoid(op: Op, b: Builder) -> None:
 
 
 WRITERS: Mapping[str, WriteFunction] = {
-    **{kind: simple(name) for kind, name in (*_UNARY.items(), *_BINARY.items())},
+    **{kind: simple(kind.lower()) for kind in _UNARY},
+    **{kind: simple(name) for kind, name in _BINARY.items()},
+    "Not": simple("logical_not"),
     "Sqrt": write_sqrt,
     **{kind: simple(_BINARY[kind], kernel=write_kernel_binary) for kind in ("Add", "Sub", "Mul")},
     "FloorDiv": write_floor_div,

@@ -41,7 +41,7 @@ def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: s
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
-    batch, rows = op["batch_dims"], b.static_shape(op, op.inputs[1])
+    batch, rows = op["batch_dims"], b.static_shape(op, 1)
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
     chosen = _columns(b, index, rows[-1])
@@ -76,7 +76,7 @@ def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND: rows that are put, or joined with what is there."""
-    rows, reduction = b.static_shape(op, op.inputs[1]), op["reduction"]
+    rows, reduction = b.static_shape(op, 1), op["reduction"]
     data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
@@ -121,7 +121,7 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
 
 def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     """DynamicUpdateSlice: a block that is put where it fits next to its start."""
-    shape, block = b.static_shape(op), b.static_shape(op, op.inputs[1])
+    shape, block = b.static_shape(op), b.static_shape(op, 1)
     starts, places = indices(b, op.inputs[2]), []
     for axis, (size, own) in enumerate(zip(shape, block, strict=True)):
         start = b.aten("clamp", b.aten("select.int", starts, 0, axis), 0, size - own)
@@ -154,7 +154,7 @@ def write_unsorted_segment(op: Op, b: Builder) -> None:
 def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
     """Rows joined by their ids, of which negative ones count for nothing."""
     data = b.input_tensor(op)
-    shape, rank = b.static_shape(op, data.name), len(b.static_shape(op, op.inputs[1]))
+    shape, rank = b.static_shape(op, data.name), len(b.static_shape(op, 1))
     index = b.aten("reshape", indices(b, op.inputs[1]), [-1])
     last = b.buffer(np.array(count, np.int64), f"{op.outputs[0]}/last")
     index = b.aten("where.self", b.aten("lt.Scalar", index, 0), last, index)
@@ -205,7 +205,7 @@ def write_one_hot(op: Op, b: Builder) -> None:
 def gather_in_batches(op: Op, b: Builder) -> None:
     """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
     batch, rank, count = op["batch_dims"], b.rank(op), b.input_tensor(op, 1).rank or 0
-    axis, rows = op["axis"] % rank, b.static_shape(op, op.inputs[1])
+    axis, rows = op["axis"] % rank, b.static_shape(op, 1)
     data = b.stored_input(op)
     moved = [*range(batch), axis, *(place for place in range(batch, rank) if place != axis)]
     own = [_count_along(b, rows, place, count, op.outputs[0]) for place in range(batch)]

@@ -56,7 +56,7 @@ def torch_pads(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 def pad_conv_data(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
     """The stored data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
     b.channels_first(op)
-    kernel = b.shape(op, op.inputs[1])[2:]
+    kernel = b.shape(op, 1)[2:]
     if any(isinstance(size, str) for size in kernel):
         raise b.unsupported_error(op, "weights of unknown size", rule="unknown-size")
     pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
@@ -94,7 +94,7 @@ def round_data(op: Op, b: Builder, data: Node) -> Node:
         b: what is written.
         data: float32, perhaps padded with zeros.
     """
-    kernel = [int(size) for size in b.shape(op, op.inputs[1])[2:] if isinstance(size, int)]
+    kernel = [int(size) for size in b.shape(op, 1)[2:] if isinstance(size, int)]
     return _round_along(op, b, data, [int(axis) for axis in range_axes(op, b.rank(op), kernel)])
 
 

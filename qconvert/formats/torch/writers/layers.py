@@ -65,7 +65,7 @@ def _data(op: Op, b: Builder, node: Node) -> Node:
 
 def _length(op: Op, b: Builder) -> int:
     """How many products a sum of a layer has at most."""
-    return math.prod(size if isinstance(size, int) else 2**24 for size in b.shape(op, op.inputs[1])[1:])
+    return math.prod(size if isinstance(size, int) else 2**24 for size in b.shape(op, 1)[1:])
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
@@ -99,7 +99,7 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
 
 def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
     """Weights O,I/group,spatial as I,O/group,spatial, when the program runs."""
-    group, (outputs, inputs, *kernel) = op["group"], b.shape(op, op.inputs[1])
+    group, (outputs, inputs, *kernel) = op["group"], b.shape(op, 1)
     if group == 1:
         return b.aten("transpose.int", weights, 0, 1)
     if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
@@ -155,7 +155,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
     spatial = b.rank(op) - 2
     data, pads = (
         b.stored_input(op),
-        pads_of(op, b, [int(size) for size in b.static_shape(op, op.inputs[1])[2:]], op["dilations"]),
+        pads_of(op, b, [int(size) for size in b.static_shape(op, 1)[2:]], op["dilations"]),
     )
     weights = b.cast(b.stored_input(op, 1), "float64")
     data = b.cast(data, "float64")
