@@ -78,7 +78,7 @@ class Calls:
         """Return the results of a call.
 
         Args:
-            name: such as "aten::conv2d", without the name of an overload.
+            name: such as "aten::conv2d", without the name of an overload; for one that changes its first input, see plain_name().
             given, named: arguments by position and by name.
             where: where the call stands, for messages.
             hint: the name that the program gives the result.
@@ -87,6 +87,7 @@ class Calls:
             InvalidModelError: its arguments do not fit it.
             UnsupportedError: the operator, or this form of it, is not covered.
         """
+        name = plain_name(name)
         source = f"{name} {where}"
         for operator in OPERATORS.get(name, ()):
             values = operator.bind(given, named)
@@ -102,8 +103,18 @@ class Calls:
         raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
     def covers(self, name: str) -> bool:
-        """Whether any form of an operator is covered."""
-        return name in OPERATORS
+        """Whether any form of an operator is covered, or of that which does the same in a tensor of its own."""
+        return plain_name(name) in OPERATORS
+
+
+def is_change(name: str) -> bool:
+    """Whether an operator, such as aten::relu_, changes its first input."""
+    return name.endswith("_") and not name.endswith("__")
+
+
+def plain_name(name: str) -> str:
+    """The name of an operator that gives a tensor of its own: aten::relu of aten::relu_. That itself where it is read by this name."""
+    return name[:-1] if is_change(name) and name not in OPERATORS else name
 
 
 def _read(operator: Operator, call: Reading) -> Any:

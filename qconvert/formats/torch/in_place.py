@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import UnsupportedError
+from qconvert.formats.torch.calls import Calls, is_change
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, map_leaves
 
@@ -101,11 +102,6 @@ def write_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, A
     raise UnsupportedError(f"an in-place change of the result of {name} is not covered", rule="change-of-a-view")
 
 
-def is_change(name: str) -> bool:
-    """Whether an operator, such as aten::relu_, changes its first input."""
-    return name.endswith("_") and not name.endswith("__")
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     """How a view is made.
@@ -158,22 +154,25 @@ class InPlace:
     """Tensors that changed, and their new values. Tensors are compared by identity, since a clone has the name of its source.
 
     Args:
-        call: calls an operator by its name, with arguments by position and by name, where it stands and the name of its result.
+        calls: of operators.
         name: gives the name of a tensor in the graph.
+        spend: is told of every operator that is called to write a view back.
     """
 
-    def __init__(
-        self,
-        call: Callable[[str, Sequence[Any], Mapping[str, Any], str, str], Any],
-        name: Callable[[Any], str],
-    ) -> None:
-        self._call = call
+    def __init__(self, calls: Calls, name: Callable[[Any], str], spend: Callable[[str], None]) -> None:
+        self._calls = calls
         self._name = name
+        self._spend = spend
         self._held: dict[int, _Held] = {}
         self._kept: list[Any] = []  # so that no other object gets the identity of one that is noted
         self._changed = False
         #: Tensors whose elements may lie in another order than that of their axes.
         self._strided: dict[int, Any] = {}
+
+    def _call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+        """Call an operator that the program does not state."""
+        self._spend(where)
+        return self._calls.call(name, given, named, where, hint)
 
     def current_value(self, value: Any) -> Any:
         """A value with every tensor in it as it is now.
@@ -186,6 +185,11 @@ class InPlace:
     def _current_tensor(self, value: Any) -> Any:
         held = self._held.get(id(value))
         return value if held is None else self._current(held)
+
+    def run(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+        """Return the result of an operator on tensors as they are now, and note what it changes and shares; see note_result()."""
+        result = self._calls.call(name, self.current_value(given), self.current_value(named), where, hint)
+        return self.note_result(name, given, named, result, where, hint)
 
     def note_result(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
         """Return the result of an operator; notes changes, and results that share elements with its input.

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.unpickler import READABLE, unpickle
+from qconvert.formats.torch.unpickler import READABLE, unpickle_entry
 from qconvert.graph import Graph
 
 _NEEDS_GRAPH = (
@@ -133,7 +133,7 @@ def _without_graph(archive: Archive) -> QConvertError:
     if "data.pkl" not in archive:
         remedy = f"The archive contains {inner[0]}: extract and read that file." if inner else READABLE
         return UnsupportedError("the file holds no graph", remedy=remedy, rule="graph-missing")
-    found = unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
+    found = unpickle_entry(archive)
     if not isinstance(found, dict):
         return UnsupportedError("the file holds no graph", remedy=READABLE, rule="graph-missing")
     return UnsupportedError(

@@ -17,6 +17,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.stored_values import (
     FLOAT_QPARAMS_STORAGES,
     NAMES,
@@ -78,6 +79,16 @@ def unpickle(content: bytes, storage: Callable[[str], Array] | None, what: str) 
         return _Machine(storage, what).run(content)
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModelError(f"the pickle {what} is damaged: {error}", rule="damaged-pickle") from error
+
+
+def unpickle_entry(archive: Archive, what: str = "data.pkl") -> Any:
+    """Return the value in an archive that torch.save wrote, or in the objects of one that torch.jit.save wrote; see unpickle().
+
+    Args:
+        archive: the archive.
+        what: its name, for messages.
+    """
+    return unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), what)
 
 
 class _Machine:

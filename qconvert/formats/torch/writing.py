@@ -167,6 +167,10 @@ class Builder(OperatorWriting):
         if self.op is not None and id(self.op) not in self._whole:
             self.decomposed[id(self.op)] = self.op
 
+    def stored_values(self, op: Op) -> list[Any]:
+        """The nodes of the stored values of all inputs."""
+        return [self.stored_value(name) for name in op.inputs]
+
     def float_values(self, op: Op) -> list[Any]:
         """The nodes of the float values of all inputs."""
         return [self.float_value(name) for name in op.inputs]

@@ -17,7 +17,7 @@ from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.stored_values import EXPORT, Storages, StoredTensor, WrappedTensor
-from qconvert.formats.torch.unpickler import unpickle
+from qconvert.formats.torch.unpickler import unpickle_entry
 from qconvert.formats.torch.values import Ref
 
 _NEWEST, _OLDEST = 8, 2
@@ -258,8 +258,7 @@ def _dictionary(archive: Archive, entry: str) -> dict[str, StoredTensor | Wrappe
 
 def read_saved(archive: Archive, entry: str) -> Any:
     """Unpickle an entry written by torch.save: an archive in the archive."""
-    inner = Archive(archive.storage(entry).data)
-    return unpickle(inner.read("data.pkl"), lambda key: inner.storage(f"data/{key}"), entry)
+    return unpickle_entry(Archive(archive.storage(entry).data), entry)
 
 
 def _read_pickled(archive: Archive, path: str, name: str) -> StoredTensor | WrappedTensor | None:

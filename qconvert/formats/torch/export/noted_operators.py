@@ -49,6 +49,10 @@ class _Held:
     def name(self, name: str) -> str:
         return self.names.get(name, name)
 
+    def has(self, name: str) -> bool:
+        """Whether the program computes a tensor; it leaves out results that nothing reads."""
+        return self.name(name) in self.calls
+
 
 def restore_noted(program: Program, stored: Mapping[str, Any], notes: Notes | None) -> Program:
     """The program, with one call in the place of those that an operator is written with.
@@ -99,22 +103,11 @@ def _results(held: _Held, item: Noted) -> list[Call]:
     return [call for call, _ in filter(None, found.values())] if known else []
 
 
-def _present_results(held: _Held, item: Noted) -> list[str]:
-    """The results of an operator that the program has."""
-    return [name for name in item.op.outputs if held.name(name) in held.calls]
-
-
-def _absent_results(held: _Held, item: Noted) -> list[str]:
-    """The results of an operator that the program lacks, since nothing reads them."""
-    return [name for name in item.op.outputs if name and held.name(name) not in held.calls]
-
-
 def _make_call(held: _Held, item: Noted, name: str) -> Call:
     """A DECOMPOSED call for a noted operator, with the names of the program's tensors."""
     known = {tensor.name for tensor in item.constants}
     inputs = [None if not name or name in known else Ref(held.name(name)) for name in item.op.inputs]
-    there = _present_results(held, item)
-    outputs = [held.name(name) if name in there else None for name in item.op.outputs]
+    outputs = [held.name(name) if held.has(name) else None for name in item.op.outputs]
     types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
     return Call(DECOMPOSED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
 
@@ -127,7 +120,7 @@ def _is_written_as_noted(held: _Held, item: Noted) -> bool:
     if tensors is None:
         return False
     inputs = tuple(dict.fromkeys(name for name in item.op.inputs if name and not tensors[name].is_constant))
-    outputs = tuple(_present_results(held, item))
+    outputs = tuple(filter(held.has, item.op.outputs))
     alone = Graph("", tensors, (item.op,), inputs, outputs)
     try:
         validate(alone)
@@ -141,7 +134,8 @@ def _is_written_as_noted(held: _Held, item: Noted) -> bool:
 def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
     """The tensors of an operator, as the program has them, with the quantizations that the note states."""
     found = {tensor.name: replace(tensor, quantization=item.quantizations.get(tensor.name)) for tensor in item.constants}
-    found |= {name: Tensor(name, item.types[name], None, None, item.quantizations.get(name)) for name in _absent_results(held, item)}
+    absent = [name for name in item.op.outputs if name and not held.has(name)]
+    found |= {name: Tensor(name, item.types[name], None, None, item.quantizations.get(name)) for name in absent}
     for name in filter(None, (*item.op.inputs, *item.op.outputs)):
         if name in found:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
-from qconvert.formats.torch.calls import Calls, Missing
+from qconvert.formats.torch.calls import Calls, Missing, is_change
 from qconvert.formats.torch.export.contents import (
     Body,
     Node,
@@ -23,7 +23,7 @@ from qconvert.formats.torch.export.contents import (
 from qconvert.formats.torch.export.noted_operators import DECOMPOSED, emit_noted, restore_noted
 from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.in_place import VIEWS, InPlace, is_change
+from qconvert.formats.torch.in_place import VIEWS, InPlace
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, WrappedTensor
@@ -56,15 +56,10 @@ def _read_names(node: Node) -> set[str]:
     return {name for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)}
 
 
-def is_in_place(node: Node) -> bool:
-    """Whether a node changes its first argument: add_, copy_ …"""
-    return node.target.startswith("aten::") and is_change(node.target)
-
-
 def changed_by(node: Node) -> str:
     """The name of the tensor that a node changes; "" if it changes none."""
     first = node.arguments.get("self")
-    return first.name if is_in_place(node) and isinstance(first, Ref) else ""
+    return first.name if is_change(node.target) and isinstance(first, Ref) else ""
 
 
 def roots_of(nodes: Iterable[Node]) -> dict[str, str]:
@@ -127,7 +122,7 @@ def require_covered(nodes: Iterable[Node], covers: Callable[[str], bool]) -> Non
         found = body_of(node)
         if found is not None:
             pending.append(iter(find_needed_nodes(found[0].nodes, names_in(list(found[0].outputs)))))
-        elif not covers(node.target) and not (is_in_place(node) and covers(node.target[:-1])):
+        elif not covers(node.target):
             missing.operator(node.target, f"({node.name})")
     missing.require_none()
 
@@ -192,7 +187,7 @@ class _Reading:
         self._draft, self._constants = session.draft, session.constants
         self._calls = Calls(session)
         self._values: dict[str, Any] = {}
-        self._in_place = InPlace(self._call_operator, self._constants.name)
+        self._in_place = InPlace(self._calls, self._constants.name, self._spend)
         self._most = _WRITTEN_BACK + 4 * len(program.nodes)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
@@ -293,12 +288,11 @@ class _Reading:
                 last = flatten_outputs(self._in_place.current_value(self._values[value]), self._constants)[0]
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
 
-    def _call_operator(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
-        """Call an operator for a change in place. A long chain of views may need many calls for one node."""
+    def _spend(self, where: str) -> None:
+        """Counts operators that write views back. A long chain of views may need many of them for one node."""
         self._most -= 1
         if self._most < 0:
             raise EndlessError("the in-place changes have too many views to be written back", where=where, rule="too-many-views")
-        return self._calls.call(name, given, called, where, hint)
 
     def _follow(self, node: Node, values: dict[str, Any]) -> None:
         """Reads one node and notes what it computes."""
@@ -312,10 +306,7 @@ class _Reading:
         else:
             arguments = {name: _resolve_names(value, values, node.name) for name, value in node.arguments.items()}
             positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
-            target = node.target if self._calls.covers(node.target) or not is_in_place(node) else node.target[:-1]
-            where, now = f"({node.name})", self._in_place.current_value
-            result = self._calls.call(target, now(positional), now(arguments), where, node.name)
-            result = self._in_place.note_result(node.target, positional, arguments, result, where, node.name)
+            result = self._in_place.run(node.target, positional, arguments, f"({node.name})", node.name)
         several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
         wanted = node.outputs[0] if several else node.outputs
         if inner is not None and not several and len(wanted) == 1 and len(result) == 1:

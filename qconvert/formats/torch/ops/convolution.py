@@ -1,16 +1,27 @@
-"""Convolutions of plain tensors, in the forms that PyTorch's programs have before and after its decompositions."""
+"""Convolutions: of plain tensors, in the forms that PyTorch's programs have before and after its decompositions, with packed parameters,
+and those that unfold and fold are.
+
+Of dynamic range, float data are quantized at each run, and the result too: ATen/native/quantized/cpu/qconv_dynamic.cpp passes the scale and
+zero point of the data to the quantized convolution as those of the result, and dequantizes the result; values outside of the data's range
+are clipped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import find_dequantized_source, read_batched, rearrange_constant
+from qconvert.formats.torch.operands import as_real, emit_reshape, find_dequantized_source, read_batched, rearrange_constant, size_of
+from qconvert.formats.torch.ops.linear import bias_of, require_real, rounding_of
+from qconvert.formats.torch.ops.quantize import Part
 from qconvert.formats.torch.reading import ReadFunction, Reading
-from qconvert.graph import Quantization
+from qconvert.formats.torch.values import Packed
+from qconvert.graph import Array, Quantization, numpy_dtype
 from qconvert.operators.sizes import swapped_weights
+from qconvert.operators.values import apply, clip, where
 
 
 def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
@@ -106,6 +117,131 @@ def read_convolution(c: Reading) -> str:
     return _emit_conv_transpose(c, spatial) if c["transposed"] else _emit_conv(c, spatial)
 
 
+def _emit_packed_conv(c: Reading, quantization: Quantization | None, *, hint: str = "", **attributes: Any) -> str:
+    """The convolution of packed parameters, transposed if the operator's name says so."""
+    packed = c.packed_parameters("weight" if "weight" in c else "packed_weight")
+    weights, sizes = kernel_of(c, packed)
+    kind = "ConvTranspose" if "transpose" in c.operator else "Conv"
+    if kind == "ConvTranspose":
+        sizes = {"output_padding": packed.output_padding[len(packed.output_padding) - c.spatial :], **sizes}
+    inputs = [c.name("qx"), weights, *bias_of(c, packed)]
+    return c.emit(kind, inputs, quantization=quantization, hint=hint, **attributes, **sizes)
+
+
+def kernel_of(c: Reading, packed: Packed) -> tuple[str, dict[str, Any]]:
+    """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
+    data, axis = packed.weight.data, packed.weight.axis
+    cut = len(packed.weight.shape) - 2 - c.spatial
+    if cut < 0 or any(size != 1 for size in packed.weight.shape[2 : 2 + cut]):
+        raise c.invalid(f"weights of shape {packed.weight.shape} do not fit {c.spatial} axes", rule="wrong-rank")
+    data = data.reshape(*data.shape[:2], *data.shape[2 + cut :]) if cut else data
+    if packed.transposed:
+        if axis is not None and (axis != 1 or packed.groups != 1):
+            raise c.unsupported_error(
+                "per-channel scales along the inputs of a transposed convolution, or in groups,", rule="form-not-covered"
+            )
+        if packed.groups < 1 or data.shape[0] % packed.groups:
+            raise c.invalid(f"{packed.groups} groups do not fit weights of shape {packed.weight.shape}", rule="counts-differ")
+        data, axis = swapped_weights(data, packed.groups), 0
+    name = c.add_constant(packed.weight, f"{packed.name}.weight", data, axis)
+    sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
+    return name, {**sizes, "data_format": "channels_first"}
+
+
+def read_quantized_conv(c: Reading) -> str:
+    """quantized::conv1d, 2d, 3d, each also with a Relu.
+
+    The overload of PyTorch before 1.6 states strides, paddings, dilations and groups too. The kernel takes those that are packed with the
+    weights, and ignores these (QConvInt8ForBC in qconv.cpp).
+    """
+    return _emit_packed_conv(c, c.output_quantization("qx"), activation=c.activation)
+
+
+def read_dynamic_conv(c: Reading) -> str:
+    """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
+    require_real(c, c.name("qx"))
+    return _quantize_dynamically(c, c.name("qx"), _emit_packed_conv(c, None, hint="unrounded", arithmetic=rounding_of(c)))
+
+
+def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
+    """Float values rounded to the quantization of the data's range, decomposed."""
+    axes = c.list64(list(range(c.rank("qx"))), "axes")
+    ends = [c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
+    low, high = (apply(kind, Part(c, end), 0) for kind, end in zip(("Min", "Max"), ends, strict=True))
+    span = (high - low) / (127 if c["reduce_range"] else 255)
+    scale = where(apply("Equal", span, 0, hint="empty"), 0.1, span, hint="scale")
+    point = apply("Round", -low / scale, hint="zero_point")
+    steps = clip(apply("Round", Part(c, result) / scale) + point, 0, 255, hint="steps")
+    return str(apply("Mul", steps - point, scale, hint="").name)
+
+
+_MOST_WEIGHTS = 2**20
+
+
+def _identity(c: Reading, name: str, channels: int, kernel: Sequence[int]) -> Array:
+    """For every channel, weights of one channel for each element of the window, which take that element."""
+    count = math.prod(kernel)
+    if channels * count * count > _MOST_WEIGHTS or count < 1:
+        raise c.unsupported_error(f"a window of {list(kernel)} of {channels} channels", rule="shape-not-covered")
+    whole = np.tile(np.eye(count), (channels, 1)).reshape(channels, count, *kernel)
+    return whole.astype(numpy_dtype(c.lookup(name).dtype))
+
+
+def _channels(c: Reading, name: str) -> int:
+    size = (c.lookup(name).shape or (None, None))[1]
+    if not isinstance(size, int):
+        raise c.unknown_shape("self")
+    return size
+
+
+def read_unfold(c: Reading) -> str:
+    """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
+    kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
+    c.require_plain(c.name())
+
+    def read(name: str) -> str:
+        channels = _channels(c, name)
+        weights = c.const(_identity(c, name, channels, kernel).reshape(-1, 1, *kernel), "windows")
+        found = c.emit(
+            "Conv", [name, weights], hint="taken", strides=strides, dilations=dilations, pads=pads * 2, group=channels,
+            data_format="channels_first",
+        )  # fmt: skip
+        return emit_reshape(c, found, [size_of(c, name, 0), channels * math.prod(kernel), -1])
+
+    return read_batched(c, "self", 2, read)
+
+
+def read_fold(c: Reading) -> str:
+    """aten::col2im(x, output_size, kernel_size, dilation, padding, stride): a transposed convolution for each channel."""
+    kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
+    sizes = c.integers("output_size", 2)
+    counts = [
+        (size + 2 * pad - dilation * (extent - 1) - 1) // max(step, 1) + 1
+        for size, extent, dilation, pad, step in zip(sizes, kernel, dilations, pads, strides, strict=True)
+    ]
+    name = as_real(c)
+    if c.rank() != 3 or c.operand().is_quantized:
+        raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
+    channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
+    if rest or min(counts) < 1:
+        raise c.invalid(f"windows of {list(kernel)} do not fit {_channels(c, name)} channels", rule="shape-mismatch")
+    data = emit_reshape(c, name, [size_of(c, name, 0), channels * math.prod(kernel), *counts], hint="placed_")
+    left = [
+        size - ((count - 1) * step - 2 * pad + dilation * (extent - 1) + 1)
+        for size, count, step, pad, dilation, extent in zip(sizes, counts, strides, pads, dilations, kernel, strict=True)
+    ]
+    return c.emit(
+        "ConvTranspose", [data, c.const(_identity(c, data, channels, kernel), "windows")], strides=strides,
+        dilations=dilations, pads=pads * 2, output_padding=tuple(left), group=channels, data_format="channels_first",
+    )  # fmt: skip
+
+
+_OUTPUT = "f output_scale, i output_zero_point"
+
+
+_WINDOWS = "l kernel_size, l dilation, l padding, l stride"
+
+
 _CONV = "T input, T weight, T? bias=None, l stride=1"
 _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups"
 
@@ -117,5 +253,11 @@ OPERATORS: Mapping[str, ReadFunction] = {
         c, c.rank("weight") - 2
     ),
     f"aten::convolution({_CONVOLUTION})": read_convolution,
+    "quantized::conv#d_dynamic|conv_transpose#d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_dynamic_conv,
+    f"quantized::conv#d|conv#d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv,
+    f"quantized::conv#d|conv#d_relu(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv,
+    f"quantized::conv_transpose#d(q qx, o packed_weight, {_OUTPUT})": lambda c: _emit_packed_conv(c, c.output_quantization("qx")),
+    f"aten::im2col(T self, {_WINDOWS})": read_unfold,
+    f"aten::col2im(T self, l output_size, {_WINDOWS})": read_fold,
     f"aten::_convolution({_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True)": read_convolution,
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
-from qconvert.formats.torch.ops.layers import emit_gemm
+from qconvert.formats.torch.ops.linear import emit_gemm
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed

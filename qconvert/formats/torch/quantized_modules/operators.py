@@ -20,7 +20,7 @@ def _binary(operator: str) -> ModuleFunction:
 
     def write(op: Op, b: ModuleBuilder) -> None:
         name = f"quantized.{operator}_relu" if b.has_relu(op) else f"quantized.{operator}"
-        b.close(op, b.call(name, *(b.stored_value(each) for each in op.inputs), *b.output_qparams(op)))
+        b.close(op, b.call(name, *b.stored_values(op), *b.output_qparams(op)))
 
     return write
 
@@ -78,10 +78,10 @@ def write_concat(op: Op, b: ModuleBuilder) -> None:
     """Concat of bytes: moved where all have one quantization, else rounded onto the result's."""
     result = b.output_tensor(op)
     if all(b.tensor(name).shares_quantization(result) for name in op.inputs):
-        b.close(op, b.aten("cat", [b.stored_value(each) for each in op.inputs], op["axis"]))
+        b.close(op, b.aten("cat", b.stored_values(op), op["axis"]))
         return
     name = "quantized.cat_relu" if b.has_relu(op) else "quantized.cat"
-    b.close(op, b.call(name, [b.stored_value(each) for each in op.inputs], op["axis"], *b.output_qparams(op)))
+    b.close(op, b.call(name, b.stored_values(op), op["axis"], *b.output_qparams(op)))
 
 
 def write_reinterpret(op: Op, b: ModuleBuilder) -> None:

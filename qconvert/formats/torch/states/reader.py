@@ -25,7 +25,7 @@ from qconvert.formats.torch.states.grouped_weights import read_blocks, rounding_
 from qconvert.formats.torch.states.oneflow import Observers, has_observers, read_observed
 from qconvert.formats.torch.states.trained_modules import is_trained, read_trained
 from qconvert.formats.torch.stored_values import StoredTensor, TorchType, WrappedTensor
-from qconvert.formats.torch.unpickler import unpickle
+from qconvert.formats.torch.unpickler import unpickle_entry
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
 from qconvert.plugins import Parameters
 
@@ -129,7 +129,7 @@ def _state(path: Path) -> Mapping[str, Any]:
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")
     state = None
     if "data.pkl" in archive:
-        state = _find_state_dict(unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl"))
+        state = _find_state_dict(unpickle_entry(archive))
     if state is None:
         raise UnsupportedError(
             "the file holds no state_dict",

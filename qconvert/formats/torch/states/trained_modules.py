@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,11 +92,13 @@ def _is_stub(module: str) -> bool:
     return last.startswith("quant") or (last.isdecimal() and above.startswith("quant"))
 
 
-class _Fake:
+class _Fake(NamedTuple):
     """The state of a fake quantization."""
 
-    def __init__(self, scale: Array, zero_point: Array, low: Array | None, high: Array | None) -> None:
-        self.scale, self.zero_point, self.low, self.high = scale, zero_point, low, high
+    scale: Array
+    zero_point: Array
+    low: Array | None
+    high: Array | None
 
 
 def _take_fake_quantize(entries: Entries, fake: str) -> _Fake:

@@ -16,7 +16,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.calls import Calls, Missing
-from qconvert.formats.torch.in_place import InPlace, is_change
+from qconvert.formats.torch.in_place import InPlace
 from qconvert.formats.torch.packed_parameters import PACKING, is_packed, method_of_packed, unpack_parameters
 from qconvert.formats.torch.session import Constants
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
@@ -200,7 +200,7 @@ class Interpreter:
         self._calls = calls
         self._listed = listed
         self._depth = 0
-        self._in_place = InPlace(self._call_operator, constants.name)
+        self._in_place = InPlace(calls, constants.name, lambda where: budget.spend(_WRITTEN_BACK))
         self._missing = Missing()
 
     def run(self, model: ScriptObject, name: str, arguments: Sequence[Any]) -> Any:
@@ -280,7 +280,7 @@ class Interpreter:
         if (compute := function_of(name, given, bool(kinds & _TENSORS))) is not None:
             return compute_number(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
-            if name not in NUMBERS and not self._calls.covers(self._out_of_place_name(name)):
+            if name not in NUMBERS and not self._calls.covers(name):
                 self._missing.operator(name, where)
             return UNKNOWN
         numbers = [leaf.number for leaf in leaves(given) if isinstance(leaf, Ref)]
@@ -289,29 +289,19 @@ class Interpreter:
             name = _SIZES[name]
         return self._call_on_tensors(name, given, named, where, hint)
 
-    def _call_operator(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
-        """Call an operator on tensors in place of one of the code."""
-        self.budget.spend(_WRITTEN_BACK)
-        return self._calls.call(name, given, named, where, hint)
-
     def _call_on_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
-        plain = self._out_of_place_name(name)
-        if not self._calls.covers(plain):
+        if not self._calls.covers(name):
             self._missing.operator(name, where)
             return UNKNOWN
         self.budget.spend(_OPERATOR)
         try:
-            result = self._calls.call(plain, self._in_place.current_value(given), self._in_place.current_value(named), where, hint)
-            if isinstance(result, (list, tuple)):
-                self.budget.spend(_OPERATOR * len(result))
-            return self._in_place.note_result(name, given, named, result, where, hint)
+            result = self._in_place.run(name, given, named, where, hint)
         except UnsupportedError as error:
             self._missing.form(error)
             return UNKNOWN
-
-    def _out_of_place_name(self, name: str) -> str:
-        """The name of the operator that is not in place."""
-        return name[:-1] if is_change(name) and not self._calls.covers(name) else name
+        if isinstance(result, (list, tuple)):
+            self.budget.spend(_OPERATOR * len(result))
+        return result
 
     def _call_from_file(self, name: str, given: list[Any], named: dict[str, Any], where: str) -> Any:
         """A function of the file, or an object of one of its classes."""

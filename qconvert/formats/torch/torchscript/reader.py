@@ -17,7 +17,7 @@ from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guessed_shapes import Guesses, guess_shapes
 from qconvert.formats.torch.torchscript.inputs import arguments, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
-from qconvert.formats.torch.unpickler import unpickle
+from qconvert.formats.torch.unpickler import unpickle, unpickle_entry
 from qconvert.formats.torch.values import EndlessError, Ref, leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
@@ -105,7 +105,7 @@ class _Script:
 
     def _model(self) -> ScriptObject:
         """The objects of the file, again, since methods may change them."""
-        model = unpickle(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
+        model = unpickle_entry(self._archive)
         if not isinstance(model, ScriptObject):
             raise InvalidModelError("data.pkl does not hold a module", rule="malformed-entry")
         return model

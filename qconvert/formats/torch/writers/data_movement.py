@@ -33,8 +33,7 @@ def write_reshape(op: Op, b: Builder) -> None:
 
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
-    perm = list(op["perm"])
-    b.store(op, b.aten("permute", b.stored_input(op), perm))
+    b.store(op, b.aten("permute", b.stored_input(op), op["perm"]))
 
 
 def write_squeeze(op: Op, b: Builder) -> None:
@@ -73,14 +72,14 @@ def write_concat(op: Op, b: Builder) -> None:
     sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     axis = op["axis"]
     if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
-        b.store(op, b.aten("cat", [b.stored_value(name) for name in op.inputs], axis))
+        b.store(op, b.aten("cat", b.stored_values(op), axis))
     else:
         b.finish(op, b.aten("cat", b.float_values(op), axis))
 
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: a new axis."""
-    b.store(op, b.aten("stack", [b.stored_value(name) for name in op.inputs], op["axis"]))
+    b.store(op, b.aten("stack", b.stored_values(op), op["axis"]))
 
 
 def write_unpack(op: Op, b: Builder) -> None:

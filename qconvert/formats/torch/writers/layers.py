@@ -42,7 +42,7 @@ def write_conv(op: Op, b: Builder) -> None:
     """Conv of one, two or three axes; padding that differs on both sides is added to the stored integers before."""
     spatial = b.rank(op) - 2
     data, pads = pad_conv_data(op, b, spatial)
-    sizes = (list(op["strides"]), pads, list(op["dilations"]), op["group"])
+    sizes = (op["strides"], pads, op["dilations"], op["group"])
 
     def emit_conv(x: Node, w: Node, bias: Node | None) -> Node:
         return b.aten(f"conv{spatial}d", x, w, bias, *sizes)
@@ -71,11 +71,11 @@ def _length(op: Op, b: Builder) -> int:
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice after it."""
     b.channels_first(op)
-    spatial, pads = b.rank(op) - 2, list(op["pads"])
-    begins, ends, extra = pads[:spatial], pads[spatial:], list(op["output_padding"])
+    spatial, pads = b.rank(op) - 2, op["pads"]
+    begins, ends = pads[:spatial], pads[spatial:]
     less = [min(pair) for pair in zip(begins, ends, strict=True)]
-    extra = extra if is_symmetric(pads) else [0] * spatial
-    sizes = (list(op["strides"]), less, extra, op["group"], list(op["dilations"]))
+    extra = op["output_padding"] if is_symmetric(pads) else [0] * spatial
+    sizes = (op["strides"], less, extra, op["group"], op["dilations"])
     operator = f"conv_transpose{spatial}d" + (".input" if spatial > 1 else "")
 
     def emit_conv_transpose(x: Node, w: Node, bias: Node | None) -> Node:
@@ -167,7 +167,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
         weights = weights - b.aten("reshape", b.stored_value(points[1]), shape)
     if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
-    sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), op["group"])
+    sizes = (op["strides"], pads[:spatial], op["dilations"], op["group"])
     b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)

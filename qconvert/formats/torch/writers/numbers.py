@@ -15,14 +15,14 @@ def plain(operator: str) -> WriteFunction:
     """An operator of the same operands."""
 
     def write(op: Op, b: Builder) -> None:
-        b.store(op, b.aten(operator, *(b.stored_value(name) for name in op.inputs)))
+        b.store(op, b.aten(operator, *b.stored_values(op)))
 
     return write
 
 
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift: by all bits or more gives 0 to the left, and what all bits but one give to the right."""
-    data, by = (b.stored_value(name) for name in op.inputs)
+    data, by = b.stored_values(op)
     bits = 8 * numpy_dtype(b.input_tensor(op).dtype).itemsize
     inside = b.aten("clamp", by, 0, bits - 1)
     node = b.aten("bitwise_right_shift.Tensor" if op["direction"] == "RIGHT" else "bitwise_left_shift.Tensor", data, inside)
@@ -78,7 +78,7 @@ def write_trilu(op: Op, b: Builder) -> None:
 
 def write_set_diagonal(op: Op, b: Builder) -> None:
     """MatrixSetDiag."""
-    b.store(op, b.aten("diagonal_scatter", *(b.stored_value(name) for name in op.inputs), 0, -2, -1))
+    b.store(op, b.aten("diagonal_scatter", *b.stored_values(op), 0, -2, -1))
 
 
 def write_interior_pad(op: Op, b: Builder) -> None:

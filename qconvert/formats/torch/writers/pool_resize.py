@@ -130,7 +130,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     fits = _can_state(pads, kernel)
     data = real_data(op, b, b.stored_input(op) if fits else pad_data(op, b, pads, float("-inf")))
     padding = pads[: len(kernel)] if fits else [0] * len(kernel)
-    b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
+    b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, op["strides"], padding, dilations, bool(op["ceil_mode"])))
 
 
 def write_average_pool(op: Op, b: Builder) -> None:
