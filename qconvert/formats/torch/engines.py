@@ -110,15 +110,9 @@ def _choose_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
         return (_pool_arithmetic if kind.layout.suits is Suits.DECIDES else _mean_arithmetic)(graph, op, engine, order)
     if kind.sum_sign > 0:
         return _add_arithmetic(graph, op, engine)
-    return _quantize_arithmetic(graph, op) if kind.quantizes else _resize_arithmetic(graph, op) if kind.layout.sized else ""
-
-
-def _quantize_arithmetic(graph: Graph, op: Op) -> str:
-    return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
-
-
-def _resize_arithmetic(graph: Graph, op: Op) -> str:
-    return "torch" if op["mode"] == "linear" and _keeps_quantization(graph, op) else ""
+    if kind.quantizes:
+        return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
+    return "torch" if kind.layout.sized and op["mode"] == "linear" and _keeps_quantization(graph, op) else ""
 
 
 def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:

@@ -16,6 +16,8 @@ from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, numpy_dtype
 
+#: Comparisons as PyTorch calls them, also of numbers.
+COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
 
@@ -39,9 +41,9 @@ def operands(c: Reading, *arguments: str, dtype: str = "", real: bool = False) -
     return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
 
 
-def as_real(c: Reading, argument: str = "self") -> str:
-    """The name of a tensor, which is cast to float32 if it holds integers or truth values without a quantization."""
-    return operands(c, argument, real=True)[0][0]
+def as_real(c: Reading) -> str:
+    """The name of the first argument, which is cast to float32 if it holds integers or truth values without a quantization."""
+    return operands(c, c.first, real=True)[0][0]
 
 
 def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
@@ -120,7 +122,7 @@ def size_of(c: Reading, name: str, axis: int) -> Any:
     return Ref(found, number=True)
 
 
-def sizes_of(c: Reading, argument: str = "self") -> list[Any]:
+def sizes_of(c: Reading, argument: str = "") -> list[Any]:
     """All sizes of the tensor that an argument is."""
     return [size_of(c, c.name(argument), axis) for axis in range(c.rank(argument))]
 
@@ -163,9 +165,9 @@ def emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> 
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape" if hint else "shape")], hint=hint)
 
 
-def read_batched(c: Reading, argument: str, spatial: int, read: Callable[[str], str]) -> str:
+def read_batched(c: Reading, spatial: int, read: Callable[[str], str]) -> str:
     """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
-    name, rank = c.name(argument), c.lookup(c.name(argument)).rank
+    name, rank = c.name(), c.operand().rank
     if rank != spatial + 1:
         return read(name)
     axes = c.list64([0], "batch_axis")

@@ -75,7 +75,12 @@ def _cell(state: Any, name: str) -> PackedCell:
             verify_packed(
                 Packed(
                     names[index],
-                    replace(tensors[index], dtype="qint8", **_quantization(numbers[index], integers[index])),
+                    replace(
+                        tensors[index],
+                        dtype="qint8",
+                        scales=np.array([float(numbers[index])]),
+                        zero_points=np.array([int(integers[index])], np.int64),
+                    ),
                     tensors[2 + index],
                 )
             )
@@ -85,10 +90,6 @@ def _cell(state: Any, name: str) -> PackedCell:
     if word not in ("quantized_dynamic", "quantized_fp16"):
         raise UnsupportedError(f"recurrent cells of the form {word!r} are not covered", where=name, rule="form-not-covered")
     return cell_of(*[unpack_parameters(item, where) for item, where in zip(objects, names, strict=True)], reduces=any(integers[:1]))
-
-
-def _quantization(scale: Any, zero_point: Any) -> dict[str, Any]:
-    return {"scales": np.array([float(scale)]), "zero_points": np.array([int(zero_point)], np.int64)}
 
 
 def cell_of(data: Any, hidden: Any, *, reduces: bool) -> PackedCell:

@@ -19,6 +19,11 @@ from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array
 
 
+def _binary(operator: str) -> Callable[[Node, Any], Node]:
+    """A method for one of Python's operators with two operands."""
+    return lambda self, other: self.aten(operator, self, other)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
     """A value of a program. Sums, differences, products and quotients of nodes, and of nodes and numbers, are calls of aten's operators.
@@ -41,17 +46,7 @@ class Node:
     data: Array | None = None
     function: Callable[..., Any] | None = None
 
-    def __add__(self, other: Any) -> Node:
-        return self.aten("add.Tensor", self, other)
-
-    def __sub__(self, other: Any) -> Node:
-        return self.aten("sub.Tensor", self, other)
-
-    def __mul__(self, other: Any) -> Node:
-        return self.aten("mul.Tensor", self, other)
-
-    def __truediv__(self, other: Any) -> Node:
-        return self.aten("div.Tensor", self, other)
+    __add__, __sub__, __mul__, __truediv__ = (_binary(f"{name}.Tensor") for name in ("add", "sub", "mul", "div"))
 
     @property
     def is_input(self) -> bool:

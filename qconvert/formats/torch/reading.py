@@ -16,6 +16,7 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.storage import DTYPES, REALS
+from qconvert.errors import UnsupportedError
 from qconvert.formats.reading.draft import OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor
 from qconvert.formats.torch.session import Session, quantization_of
@@ -72,8 +73,18 @@ class Reading(OperatorReading):
         """The names of the arguments, in order."""
         return list(self._values)
 
-    def name(self, argument: str = "self") -> str:
-        """The name of the tensor that an argument is."""
+    @property
+    def first(self) -> str:
+        """The name of the first argument, which is the data of most operators."""
+        return next(iter(self._values))
+
+    def unsupported_error(self, what: str, *, rule: str = "form-not-covered") -> UnsupportedError:
+        """See OperatorReading."""
+        return super().unsupported_error(what, rule=rule)
+
+    def name(self, argument: str = "") -> str:
+        """The name of the tensor that an argument is, by default the first."""
+        argument = argument or self.first
         value = self[argument]
         if not isinstance(value, Ref):
             raise self.invalid(f"the argument {argument!r} is not a tensor", rule="not-a-tensor")
@@ -91,27 +102,27 @@ class Reading(OperatorReading):
     def _tensor_name(self, value: StoredTensor | Ref) -> str:
         return self._constants.name(value)
 
-    def operand(self, argument: str = "self") -> Tensor:
+    def operand(self, argument: str = "") -> Tensor:
         """The canonical tensor that an argument is."""
         return self.lookup(self.name(argument))
 
-    def rank(self, argument: str = "self") -> int:
+    def rank(self, argument: str = "") -> int:
         """The rank of a tensor; raises UnsupportedError if the file does not say it."""
         rank = self.operand(argument).rank
         if rank is None:
             raise self.unknown_shape(argument)
         return rank
 
-    def static_shape(self, argument: str = "self") -> tuple[int, ...]:
+    def static_shape(self, argument: str = "") -> tuple[int, ...]:
         """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
         shape = self.operand(argument).static_shape
         if shape is None:
             raise self.unknown_shape(argument)
         return shape
 
-    def unknown_shape(self, argument: str) -> Exception:
+    def unknown_shape(self, argument: str = "") -> Exception:
         """Return the error for a tensor whose shape this operator requires and the file does not state."""
-        return self.unknown_shape_of(self.name(argument), argument)
+        return self.unknown_shape_of(self.name(argument), argument or self.first)
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
         """The error for a tensor of unknown shape, by its name in the graph."""
@@ -130,11 +141,14 @@ class Reading(OperatorReading):
         value = self[argument]
         return None if not isinstance(value, Ref) else self.draft.known.get(value.name)
 
+    def listed(self, argument: str) -> list[Any]:
+        """The items of an argument that is a list, or one item."""
+        value = self._values[argument]
+        return list(value) if isinstance(value, (list, tuple)) else [value]
+
     def integers(self, argument: str, count: int = 0) -> tuple[int, ...]:
         """Whole numbers that are known before the model runs; one is repeated `count` times."""
-        value = self._values[argument]
-        items = list(value) if isinstance(value, (list, tuple)) else [value]
-        found = tuple(self.whole(item, argument) for item in items)
+        found = tuple(self.whole(item, argument) for item in self.listed(argument))
         return found * count if len(found) == 1 and count > 1 else found
 
     def integer(self, argument: str) -> int:
@@ -163,19 +177,19 @@ class Reading(OperatorReading):
             raise self.invalid(f"the argument {argument!r} is {value!r}, not an integer", rule="wrong-type")
         return int(value)
 
-    def axes(self, argument: str, data: str = "self") -> list[int]:
-        """Possibly negative axes of the tensor `data` as those from 0 on; all of them where none are given."""
+    def axes(self, argument: str, data: str = "") -> list[int]:
+        """Possibly negative axes of the tensor `data`, by default the first, as those from 0 on; all of them where none are given."""
         rank = self.rank(data)
         value = self._values[argument]
         if value is None or (isinstance(value, (list, tuple)) and not value):
             return list(range(rank))
         return [self.axis(axis, rank) for axis in self.integers(argument)]
 
-    def axis_of(self, argument: str = "dim", data: str = "self") -> int:
+    def axis_of(self, argument: str = "dim", data: str = "") -> int:
         """The axis of the tensor `data` that an argument names, from 0 on."""
         return self.axis(self.integer(argument), self.rank(data))
 
-    def static_size(self, axis: int, data: str = "self") -> int:
+    def static_size(self, axis: int, data: str = "") -> int:
         """The size of an axis of the tensor `data`; raises UnsupportedError if it is known only at run time."""
         size = (self.operand(data).shape or (None,))[axis]
         if not isinstance(size, int):
@@ -239,9 +253,9 @@ class Reading(OperatorReading):
             )
         return Quantization.per_tensor(float(real), zero)
 
-    def output_quantization(self, data: str = "self") -> Quantization:
-        """The quantization that a quantized:: operator states for its result, of the type of the tensor `data`."""
-        return self.quantization("output_scale", "output_zero_point", self.operand(data).dtype)
+    def output_quantization(self) -> Quantization:
+        """The quantization that a quantized:: operator states for its result, of the type of its data."""
+        return self.quantization("output_scale", "output_zero_point", self.operand().dtype)
 
     def range_of(self, dtype: str) -> tuple[int, int]:
         """The smallest and largest integer of a storage type, which has to be one of integers."""

@@ -48,7 +48,7 @@ def read_clip(c: Reading, low: str, high: str) -> str:
     if not any(isinstance(bound, Ref) for bound in stated):
         return emit_clip(c, name, bounds[0], bounds[1])
     if c.lookup(name).is_quantized:
-        raise c.unsupported_error("bounds for each element of a quantized tensor", rule="form-not-covered")
+        raise c.unsupported_error("bounds for each element of a quantized tensor")
     result = name
     for kind, bound in zip(("Max", "Min"), bounds, strict=True):
         if bound is not None:
@@ -99,7 +99,7 @@ def read_elu(c: Reading) -> str:
     if scale == inner == 1:
         return c.emit("Elu", [name], quantization=quantization, alpha=alpha)
     if inner <= 0:
-        raise c.unsupported_error(f"input_scale {inner}", rule="form-not-covered")
+        raise c.unsupported_error(f"input_scale {inner}")
     if inner != 1:
         name = stretch(c, name, inner)
     return c.emit("Selu", [name], quantization=quantization, gamma=scale / inner, alpha=alpha * inner)
@@ -242,8 +242,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::hardshrink(T self, f lambd=0.5)": read_shrink(soft=False),
     "aten::softshrink(T self, f lambd=0.5)": read_shrink(soft=True),
     "aten::threshold|quantized::threshold(T self, f threshold, f value)": read_threshold,
-    "aten::softmax(T self, i dim, i? dtype=None)": read_softmax("Softmax"),
-    "aten::_safe_softmax(T self, i dim, i? dtype=None)": read_softmax("Softmax"),
+    "aten::softmax|_safe_softmax(T self, i dim, i? dtype=None)": read_softmax("Softmax"),
     "aten::_softmax(T self, i dim, b half_to_float)": read_softmax("Softmax"),
     f"quantized::softmax(q self, i dim, {_GRID})": read_softmax("Softmax"),
     "aten::log_softmax(T self, i dim, i? dtype=None)": read_softmax("LogSoftmax"),

@@ -52,7 +52,7 @@ def _counts(c: Reading, shape: Sequence[int | str]) -> list[int | str]:
 
 def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of constant scales, one for each block, and the scales as the file has them."""
-    shape = c.static_shape("input")
+    shape = c.static_shape()
     counts = [int(count) for count in _counts(c, shape)]
     blocks = c.integers("block_size")
     scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
@@ -92,7 +92,7 @@ def _per_block(c: Reading, name: str, counts: Sequence[int | str]) -> str:
         return name
     axes = [axis for axis, count in enumerate(counts) if count == 1 and c.integers("block_size")[axis] != 1]
     if rank is None or rank + len(axes) != len(counts):
-        raise c.unsupported_error(f"scales of rank {rank} for {len(counts)} axes", rule="form-not-covered")
+        raise c.unsupported_error(f"scales of rank {rank} for {len(counts)} axes")
     return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks")
 
 
@@ -111,16 +111,16 @@ def read_quantize(c: Reading) -> str:
     """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
     dtype = _type(c, "output_dtype")
     low, high = stated_limits(c, dtype)
-    counts = _counts(c, c.operand("input").shape or ())
+    counts = _counts(c, c.operand().shape or ())
     if _has_known_scales(c, counts):
         quantization, exact = _quantization(c, dtype)
-        return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
-    return decomposed_quantize(c, c.name("input"), *_computed_scales(c, counts), (low, high), dtype)
+        return emit_quantize(c, c.name(), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
+    return decomposed_quantize(c, c.name(), *_computed_scales(c, counts), (low, high), dtype)
 
 
 def read_dequantize(c: Reading) -> str:
     """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
-    tensor = c.operand("input")
+    tensor = c.operand()
     counts = _counts(c, tensor.shape or ())
     if _has_known_scales(c, counts):
         quantization, _ = _quantization(c, tensor.dtype)

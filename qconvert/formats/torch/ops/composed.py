@@ -66,7 +66,7 @@ def read_distances(c: Reading) -> str:
     c.require_plain(*names)
     power = c.number("p")
     if power not in (1.0, 2.0):
-        raise c.unsupported_error(f"p = {power}", rule="form-not-covered")
+        raise c.unsupported_error(f"p = {power}")
     ranks = c.rank("x1"), c.rank("x2")
     first = c.emit("Unsqueeze", [names[0], c.list64([ranks[0] - 1], "rows")], hint="rows_of")
     second = c.emit("Unsqueeze", [names[1], c.list64([ranks[1] - 2], "columns")], hint="columns_of")
@@ -91,7 +91,7 @@ def _diagonal(c: Reading) -> _Diagonal:
     shape = c.operand().shape or ()
     rows, columns = shape[first], shape[second]
     if not isinstance(rows, int) or not isinstance(columns, int) or first == second:
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     order = (*(axis for axis in range(rank) if axis not in (first, second)), first, second)
     rest = [size_of(c, c.name(), axis) for axis in order[:-2]]
     name = emit_transpose(c, c.name(), order, "last")
@@ -181,7 +181,7 @@ def read_linear_norm(c: Reading) -> str:
     dim, order = c.get("dim"), c.get("ord")
     axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank() if order is not None else 1
     if order is not None and axes != 1:
-        raise c.unsupported_error(f"the order {order} of a matrix", rule="form-not-covered")
+        raise c.unsupported_error(f"the order {order} of a matrix")
     return read_norm(c)
 
 

@@ -37,7 +37,7 @@ def _emit_conv(c: Reading, spatial: int) -> str:
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
     factors = [c.name("weight"), *c.names("bias")]
-    return read_batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
+    return read_batched(c, spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
 
 
 def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int
         return (0,) * (2 * spatial)
     kernel = c.lookup(c.name("weight")).static_shape
     if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
-        raise c.unsupported_error(f"padding {c['padding']!r} and strides {sizes['strides']}", rule="form-not-covered")
+        raise c.unsupported_error(f"padding {c['padding']!r} and strides {sizes['strides']}")
     totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
@@ -68,7 +68,6 @@ def _emit_conv_transpose(c: Reading, spatial: int) -> str:
     factors = [weights, *c.names("bias")]
     return read_batched(
         c,
-        "input",
         spatial,
         lambda name: c.emit("ConvTranspose", [name, *factors], quantization=None, pads=pads, output_padding=padding, **sizes),
     )
@@ -83,7 +82,7 @@ def _repeat_group_scales(c: Reading, quantization: Quantization, groups: int) ->
         and (quantization.scale == quantization.scale[0]).all()
         and (quantization.zero_point == quantization.zero_point[0]).all()
     ):
-        raise c.unsupported_error("scales along the inputs of a transposed convolution", rule="form-not-covered")
+        raise c.unsupported_error("scales along the inputs of a transposed convolution")
     if quantization.axis == 0:
         return Quantization.per_tensor(quantization.step, quantization.point)
     return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
@@ -124,7 +123,7 @@ def _emit_packed_conv(c: Reading, quantization: Quantization | None, *, hint: st
     kind = "ConvTranspose" if "transpose" in c.operator else "Conv"
     if kind == "ConvTranspose":
         sizes = {"output_padding": packed.output_padding[len(packed.output_padding) - c.spatial :], **sizes}
-    inputs = [c.name("qx"), weights, *bias_of(c, packed)]
+    inputs = [c.name(), weights, *bias_of(c, packed)]
     return c.emit(kind, inputs, quantization=quantization, hint=hint, **attributes, **sizes)
 
 
@@ -154,18 +153,18 @@ def read_quantized_conv(c: Reading) -> str:
     The overload of PyTorch before 1.6 states strides, paddings, dilations and groups too. The kernel takes those that are packed with the
     weights, and ignores these (QConvInt8ForBC in qconv.cpp).
     """
-    return _emit_packed_conv(c, c.output_quantization("qx"), activation=c.activation)
+    return _emit_packed_conv(c, c.output_quantization(), activation=c.activation)
 
 
 def read_dynamic_conv(c: Reading) -> str:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
-    require_real(c, c.name("qx"))
-    return _quantize_dynamically(c, c.name("qx"), _emit_packed_conv(c, None, hint="unrounded", arithmetic=rounding_of(c)))
+    require_real(c, c.name())
+    return _quantize_dynamically(c, c.name(), _emit_packed_conv(c, None, hint="unrounded", arithmetic=rounding_of(c)))
 
 
 def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     """Float values rounded to the quantization of the data's range, decomposed."""
-    axes = c.list64(list(range(c.rank("qx"))), "axes")
+    axes = c.list64(list(range(c.rank())), "axes")
     ends = [c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
     low, high = (apply(kind, Part(c, end), 0) for kind, end in zip(("Min", "Max"), ends, strict=True))
     span = (high - low) / (127 if c["reduce_range"] else 255)
@@ -190,7 +189,7 @@ def _identity(c: Reading, name: str, channels: int, kernel: Sequence[int]) -> Ar
 def _channels(c: Reading, name: str) -> int:
     size = (c.lookup(name).shape or (None, None))[1]
     if not isinstance(size, int):
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     return size
 
 
@@ -208,7 +207,7 @@ def read_unfold(c: Reading) -> str:
         )  # fmt: skip
         return emit_reshape(c, found, [size_of(c, name, 0), channels * math.prod(kernel), -1])
 
-    return read_batched(c, "self", 2, read)
+    return read_batched(c, 2, read)
 
 
 def read_fold(c: Reading) -> str:
@@ -256,7 +255,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "quantized::conv#d_dynamic|conv_transpose#d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_dynamic_conv,
     f"quantized::conv#d|conv#d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv,
     f"quantized::conv#d|conv#d_relu(q qx, o weight, l stride, l padding, l dilation, i groups, {_OUTPUT})": read_quantized_conv,
-    f"quantized::conv_transpose#d(q qx, o packed_weight, {_OUTPUT})": lambda c: _emit_packed_conv(c, c.output_quantization("qx")),
+    f"quantized::conv_transpose#d(q qx, o packed_weight, {_OUTPUT})": lambda c: _emit_packed_conv(c, c.output_quantization()),
     f"aten::im2col(T self, {_WINDOWS})": read_unfold,
     f"aten::col2im(T self, l output_size, {_WINDOWS})": read_fold,
     f"aten::_convolution({_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True)": read_convolution,

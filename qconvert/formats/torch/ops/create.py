@@ -29,11 +29,6 @@ def emit_full(c: Reading, sizes: Sequence[Any], value: Any, dtype: str) -> str:
     return c.emit("Expand", [number, sizes_tensor(c, sizes, "shape")])
 
 
-def _list(c: Reading, argument: str) -> list[Any]:
-    value = c[argument]
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
 def _fill_type(c: Reading, value: Any) -> str:
     """The type of a filled tensor, if the call states none: that of the number."""
     if isinstance(value, Ref):
@@ -49,7 +44,7 @@ def read_full(c: Reading, value: float | None) -> str:
         dtype = "float32" if c.operand().is_quantized else c.operand().dtype
     else:
         dtype = "float32" if value is not None else _fill_type(c, number)
-    return emit_full(c, _list(c, "size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
+    return emit_full(c, c.listed("size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
 
 
 def read_fill(c: Reading) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.torch.operands import cast_operand, common_type, operands
+from qconvert.formats.torch.operands import COMPARISONS, cast_operand, common_type, operands
 from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
@@ -40,7 +40,7 @@ def read_scalar_sum(c: Reading, hint: str) -> str:
     low, high = integer_range(dtype)
     moved = float(np.rint(c.number("b") / scale))
     if not np.isfinite(moved) or abs(moved) > 2**31:
-        raise c.unsupported_error(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
+        raise c.unsupported_error(f"the number {c.number('b')} and the scale {scale}")
     steps = int(moved)
     if low <= zero_point - steps <= high:
         return c.emit("Reinterpret", [name], quantization=_quantization(c, scale, zero_point - steps), hint=hint)
@@ -126,10 +126,7 @@ def read_bitwise_not(c: Reading) -> str:
     return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, quantization=None)
 
 
-_COMPARISONS = {
-    "Equal": ("eq", "__eq__"), "NotEqual": ("ne", "not_equal"), "Less": ("lt", "less"), "LessOrEqual": ("le", "less_equal"),
-    "Greater": ("gt", "greater"), "GreaterOrEqual": ("ge", "greater_equal"),
-}  # fmt: skip
+_ALIASES = {"eq": "__eq__", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
 _BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
 
 
@@ -277,7 +274,7 @@ _QUANTIZED = "q qa, q qb, f scale, i zero_point"
 _SCALAR = ("q qa, x b", "f b, q qa")
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    **{f"aten::{name}(T self, x other)": read_comparison(kind) for (kind, names) in _COMPARISONS.items() for name in names},
+    **{f"aten::{name}|{_ALIASES[name]}(T self, x other)": read_comparison(kind) for name, kind in COMPARISONS.items()},
     **{f"aten::logical_{kind.lower()}(T self, T other)": read_logical(kind) for kind in ("And", "Or", "Xor")},
     **{f"aten::{name}(x self, x other)": read_bitwise(kind) for (kind, names) in _BITWISE.items() for name in names},
     "aten::logical_not(T self)": read_not,

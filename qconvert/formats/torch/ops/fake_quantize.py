@@ -36,7 +36,7 @@ def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
     return scales, zero_points
 
 
-def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
+def _emit_fake_quantize(c: Reading, axis: int | None, scale: str = "scale", zero_point: str = "zero_point") -> str:
     dtype = storage(c, c.integer("quant_min"), c.integer("quant_max"))
     scales, points = _constants(c, scale, zero_point)
     if axis is None:
@@ -48,7 +48,7 @@ def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale:
         c,
         emit_quantize(
             c,
-            c.name(data),
+            c.name(),
             dtype,
             set_limits(c, quantization, dtype),
             exact=scales.reshape(quantization.scale.shape),
@@ -71,9 +71,9 @@ def read_per_tensor(c: Reading) -> str:
     return _emit_fake_quantize(c, None)
 
 
-def read_per_channel(c: Reading, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> str:
+def read_per_channel(c: Reading, scale: str = "scale", zero_point: str = "zero_point") -> str:
     """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
-    return _emit_fake_quantize(c, c.axis_of("axis", data), data, scale, zero_point)
+    return _emit_fake_quantize(c, c.axis_of("axis"), scale, zero_point)
 
 
 def read_observed(c: Reading) -> str:
@@ -113,6 +113,6 @@ OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::_fused_moving_avg_obs_fq_helper({_OBSERVED})": with_unused(read_observed, None),
     f"aten::_fused_moving_avg_obs_fq_helper_functional({_OBSERVED})": with_unused(read_observed, None, 5),
     f"quantized_decomposed::fake_quant_per_channel(T input, T scales, T zero_points, i axis, {_LIMITS})": lambda c: read_per_channel(
-        c, "input", "scales", "zero_points"
+        c, "scales", "zero_points"
     ),
 }

@@ -67,7 +67,7 @@ def _reduce_bags(c: Reading, rows: str) -> str:
     """The sum, mean or largest of the rows of each bag: those of one row of indices, or from one offset to the next."""
     mode = c.integer("mode")
     if c.get("per_sample_weights") is not None or not 0 <= mode < len(_REDUCTIONS):
-        raise c.unsupported_error(f"weights for each sample, or mode {mode},", rule="form-not-covered")
+        raise c.unsupported_error(f"weights for each sample, or mode {mode},")
     kind, rank = _REDUCTIONS[mode], c.rank("indices")
     if rank == 2:
         return c.emit(kind, [rows, c.list64([1], "axes")], keepdims=0)
@@ -84,7 +84,7 @@ def _reduce_bags(c: Reading, rows: str) -> str:
         bags = c.emit("Reshape", [rows, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
         return c.emit(kind, [bags, c.list64([1], "axes")], keepdims=0)
     if len(sizes) > _MOST_BAGS or (sizes == 0).any():
-        raise c.unsupported_error(f"{len(sizes)} bags of different sizes, or empty ones,", rule="form-not-covered")
+        raise c.unsupported_error(f"{len(sizes)} bags of different sizes, or empty ones,")
     parts = []
     for index, (start, size) in enumerate(zip(edges, sizes, strict=False)):
         part = emit_slice(c, rows, 0, start, start + int(size), hint=f"bag{index}")
@@ -95,7 +95,7 @@ def _reduce_bags(c: Reading, rows: str) -> str:
 def read_bags(c: Reading) -> str:
     """quantized::embedding_bag_byte, embedding_bag_4bit, without maps of pruned rows."""
     if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
-        raise c.unsupported_error("pruned rows", rule="form-not-covered")
+        raise c.unsupported_error("pruned rows")
     return _reduce_bags(c, _rows(c, "rows"))
 
 

@@ -24,7 +24,7 @@ def read_dynamic(c: Reading) -> str:
 
     Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
     """
-    packed, data = c.packed_parameters("W_prepack"), c.name("X")
+    packed, data = c.packed_parameters("W_prepack"), c.name()
     require_real(c, data)
     if packed.weight.scales is None:
         weights = c.const(packed.weight.data, "weights")
@@ -38,7 +38,7 @@ def read_unpacked(c: Reading) -> str:
     if weight is None or weight.dtype != np.float32:
         raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
     weights = c.const(round_to_float16(weight), "weights")
-    return emit_gemm(c, c.name("X"), [weights, *c.names("bias")], None)
+    return emit_gemm(c, c.name(), [weights, *c.names("bias")], None)
 
 
 def read_rounded(c: Reading) -> str:
@@ -46,7 +46,7 @@ def read_rounded(c: Reading) -> str:
     real."""
     packed = quantized_linear_params(c)
     quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
-    stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
+    stored = c.emit("Quantize", [c.name()], dtype="uint8", quantization=quantization, hint="rounded")
     return _apply_activation(c, emit_gemm(c, stored, factors_of(c, packed), None, dtype="float32"))
 
 
@@ -74,8 +74,8 @@ def quantized_linear_params(c: Reading) -> Packed:
 def read_quantized_linear(c: Reading) -> str:
     """quantized::linear, also with a Relu: data of any rank."""
     packed = quantized_linear_params(c)
-    quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-    return emit_gemm(c, c.name("X"), factors_of(c, packed), quantization, activation=c.activation)
+    quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand().dtype)
+    return emit_gemm(c, c.name(), factors_of(c, packed), quantization, activation=c.activation)
 
 
 def rounding_of(c: Reading) -> str:

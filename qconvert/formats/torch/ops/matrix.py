@@ -69,7 +69,7 @@ def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
     rank = c.rank("query")
     heads, wanted = (size_of(c, each, rank - 3) for each in (name, query))
     if not isinstance(heads, int) or not isinstance(wanted, int) or heads < 1 or wanted % heads or wanted > _MOST_HEADS:
-        raise c.unsupported_error(f"{heads} heads of keys and {wanted} of queries", rule="form-not-covered")
+        raise c.unsupported_error(f"{heads} heads of keys and {wanted} of queries")
     order = np.repeat(np.arange(heads), wanted // heads)
     return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3)
 
@@ -79,10 +79,10 @@ def read_linear(c: Reading) -> str:
     weights = c.name("weight")
     bias = c.names("bias")
     if is_constant(c, weights) and c.lookup(weights).rank == 2:
-        return emit_gemm(c, c.name("input"), [weights, *bias], None)
+        return emit_gemm(c, c.name(), [weights, *bias], None)
     if c.lookup(weights).rank == 1:
-        return _with_bias(c, product(c, c.name("input"), weights, "product" if bias else ""), bias)
-    result = c.emit("MatMul", [c.name("input"), weights], quantization=None, hint="product" if bias else "", trans_b=1)
+        return _with_bias(c, product(c, c.name(), weights, "product" if bias else ""), bias)
+    result = c.emit("MatMul", [c.name(), weights], quantization=None, hint="product" if bias else "", trans_b=1)
     return _with_bias(c, result, bias)
 
 

@@ -22,24 +22,29 @@ def _parameter(c: Reading, argument: str, default: float, shape: Sequence[int]) 
         return c.name(argument)
     if math.prod(shape) > _MOST:
         raise c.invalid(f"the parameters have the shape {tuple(shape)}", rule="shape-mismatch")
-    tensor = c.operand("input")
+    tensor = c.operand()
     return c.const(np.full(tuple(shape), default, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), argument)
+
+
+def _factors(c: Reading, shape: Sequence[int]) -> list[str]:
+    """The names of the factors and summands of each channel."""
+    return [_parameter(c, "weight", 1.0, shape), _parameter(c, "bias", 0.0, shape)]
 
 
 def _channels(c: Reading, *arguments: str) -> int:
     """How many channels the data have, by their shape or by that of a parameter."""
-    shape = c.operand("input").shape
+    shape = c.operand().shape
     if shape is not None and len(shape) > 1 and isinstance(shape[1], int):
         return shape[1]
     for argument in arguments:
         if c[argument] is not None and (static := c.operand(argument).static_shape):
             return static[0]
-    raise c.unknown_shape("input")
+    raise c.unknown_shape()
 
 
 def _quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result."""
-    return c.output_quantization("input") if "output_scale" in c else None
+    return c.output_quantization() if "output_scale" in c else None
 
 
 def _batch_norm(c: Reading) -> str:
@@ -47,8 +52,8 @@ def _batch_norm(c: Reading) -> str:
     if c["running_mean"] is None or c["running_var"] is None:
         raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
     count = [_channels(c, "running_mean")]
-    names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
-    inputs, hint = [as_real(c, "input"), *names], "normalized" if c.activation else ""
+    names = [*_factors(c, count), c.name("running_mean"), c.name("running_var")]
+    inputs, hint = [as_real(c), *names], "normalized" if c.activation else ""
     whole = c.emit(
         "BatchNormalization", inputs, quantization=_quantization(c), hint=hint, epsilon=c.number("eps"), data_format="channels_first"
     )
@@ -66,14 +71,12 @@ def read_layer_norm(c: Reading) -> str:
     """layer_norm over the last axes, quantized::layer_norm."""
     shape = c.integers("normalized_shape")
     factors = [_parameter(c, "weight", 1.0, shape), *c.names("bias")]
-    return c.emit(
-        "LayerNormalization", [as_real(c, "input"), *factors], quantization=_quantization(c), axis=-len(shape), epsilon=c.number("eps")
-    )
+    return c.emit("LayerNormalization", [as_real(c), *factors], quantization=_quantization(c), axis=-len(shape), epsilon=c.number("eps"))
 
 
 def read_rms_norm(c: Reading) -> str:
     """aten::rms_norm over the last axes; an epsilon that is not stated is that of the type."""
-    shape, name = c.integers("normalized_shape"), as_real(c, "input")
+    shape, name = c.integers("normalized_shape"), as_real(c)
     epsilon = c.number("eps") if c["eps"] is not None else float(np.finfo(numpy_dtype(c.lookup(name).dtype)).eps)
     return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], quantization=None, axis=-len(shape), epsilon=epsilon)
 
@@ -81,7 +84,7 @@ def read_rms_norm(c: Reading) -> str:
 def read_group_norm(c: Reading) -> str:
     """group_norm, quantized::group_norm."""
     count = [_channels(c, "weight", "bias")]
-    names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
+    names = [as_real(c), *_factors(c, count)]
     groups, epsilon = c.integer("num_groups" if "num_groups" in c else "group"), c.number("eps")
     return c.emit(
         "GroupNormalization", names, quantization=_quantization(c), num_groups=groups, epsilon=epsilon, data_format="channels_first"
@@ -93,13 +96,13 @@ def read_instance_norm(c: Reading) -> str:
     if "use_input_stats" in c and not c["use_input_stats"]:
         return _batch_norm(c)
     count = [_channels(c, "weight", "bias")]
-    names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
+    names = [as_real(c), *_factors(c, count)]
     return c.emit("InstanceNormalization", names, quantization=_quantization(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
 def read_batch_norm_legit(c: Reading) -> str:
     """aten::_native_batch_norm_legit without stored statistics: a decomposed instance norm, with the instances as channels."""
-    shape = c.operand("input").shape
+    shape = c.operand().shape
     if not c["training"] or shape is None or shape[0] != 1:
         raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
     return read_instance_norm(c) if isinstance(shape[1], int) else _normalize_over_space(c, shape)
@@ -108,13 +111,11 @@ def read_batch_norm_legit(c: Reading) -> str:
 def _normalize_over_space(c: Reading, shape: Shape) -> str:
     """Instance norm of a dynamic number of channels: each channel over its positions, then the channels' parameters."""
     if any(isinstance(size, str) for size in shape[2:]):
-        raise c.unknown_shape("input")
+        raise c.unknown_shape()
     factors = [c.const(np.ones([int(size) for size in shape[2:]], np.float32), "ones")]
     parameters = [(kind, c.name(name)) for kind, name in (("Mul", "weight"), ("Add", "bias")) if c[name] is not None]
     hints = ["standardized", *("scaled" for _ in parameters[1:]), ""] if parameters else [""]
-    result = c.emit(
-        "LayerNormalization", [as_real(c, "input"), *factors], quantization=None, hint=hints[0], axis=2, epsilon=c.number("eps")
-    )
+    result = c.emit("LayerNormalization", [as_real(c), *factors], quantization=None, hint=hints[0], axis=2, epsilon=c.number("eps"))
     for (kind, name), hint in zip(parameters, hints[1:], strict=True):
         upright = c.emit("Reshape", [name, c.list64([-1, *[1] * (len(shape) - 2)], f"{kind}/shape")], hint=f"{kind}/upright")
         result = c.emit(kind, [result, upright], quantization=None, hint=hint)

@@ -42,21 +42,21 @@ def read_max_pool(c: Reading) -> str:
     """max_pool1d, 2d, 3d."""
     dilations = c.integers("dilation", c.spatial)
     attributes = {**_windows(c), "dilations": dilations if any(step != 1 for step in dilations) else ()}
-    return read_batched(c, "self", c.spatial, lambda name: c.emit("MaxPool", [name], **attributes))
+    return read_batched(c, c.spatial, lambda name: c.emit("MaxPool", [name], **attributes))
 
 
 def read_average_pool(c: Reading) -> str:
     """avg_pool1d, 2d, 3d: padding counts unless the call says otherwise; a divisor of its own may stand for the count."""
     attributes = {**_windows(c), "count_include_pad": int(bool(c["count_include_pad"]))}
     if c.get("divisor_override") is None:
-        return read_batched(c, "self", c.spatial, lambda name: c.emit("AveragePool", [name], **attributes))
+        return read_batched(c, c.spatial, lambda name: c.emit("AveragePool", [name], **attributes))
     if attributes["ceil_mode"]:
-        raise c.unsupported_error("divisor_override and ceil_mode", rule="form-not-covered")
+        raise c.unsupported_error("divisor_override and ceil_mode")
     if not c.integer("divisor_override"):
         raise c.invalid("divisor_override is 0", rule="divisor-zero")
     factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
     attributes["count_include_pad"] = 1
-    return read_batched(c, "self", c.spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
+    return read_batched(c, c.spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
 
 
 def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[str, Any]) -> str:
@@ -70,11 +70,10 @@ def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[
 def _output_sizes(c: Reading, name: str) -> list[int]:
     """The sizes that an adaptive pool gives; one that is not stated is the data's."""
     spatial = c.spatial
-    sizes = c["output_size"]
-    listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
+    listed = c.listed("output_size")
     listed = listed * spatial if len(listed) == 1 else listed
     if len(listed) != spatial:
-        raise c.invalid(f"the output size {sizes} is not of {spatial} axes", rule="counts-differ")
+        raise c.invalid(f"the output size {c['output_size']} is not of {spatial} axes", rule="counts-differ")
     for axis, size in enumerate(listed):
         if size is None:
             listed[axis] = size_of(c, name, 2 + axis)
@@ -104,7 +103,7 @@ def _emit_adaptive_pool(c: Reading, name: str) -> str:
     shape = c.lookup(name).shape
     sizes = shape[2:] if shape is not None and len(shape) == len(wanted) + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes):
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     bounds = [_window_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
     found = [_kernel_and_stride(each) for each in bounds]
     if all(each is not None and each[1] > 0 for each in found):
@@ -149,7 +148,7 @@ def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequenc
 
 def read_adaptive(c: Reading) -> str:
     """adaptive_avg_pool and adaptive_max_pool."""
-    return read_batched(c, "self", c.spatial, lambda name: _emit_adaptive_pool(c, name))
+    return read_batched(c, c.spatial, lambda name: _emit_adaptive_pool(c, name))
 
 
 #: Which position each element had.

@@ -59,7 +59,7 @@ class Part(Values):
 
 def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> list[Value]:
     """The smallest and the largest element along axes, 0 among them."""
-    data = cast_to_float32(c, c.name("input"))
+    data = cast_to_float32(c, c.name())
     found: list[Value] = []
     for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
         hint = other.lower()
@@ -80,7 +80,7 @@ def _zero_point(low_end: Value, scale: Value, limits: tuple[int, int]) -> Value:
 def read_choose(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
     limits = c.integer("quant_min"), c.integer("quant_max")
-    low, high = _find_ends(c, range(c.rank("input")), False)
+    low, high = _find_ends(c, range(c.rank()), False)
     scale = _at_least((high - low) / (limits[1] - limits[0]), c.number("eps"))
     point = _zero_point(low, scale, limits)
     return _unsqueeze_scalar(scale), _unsqueeze_scalar(point)
@@ -88,7 +88,7 @@ def read_choose(c: Reading) -> tuple[str, str]:
 
 def read_choose_symmetric(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
-    low, high = _find_ends(c, range(c.rank("input")), False)
+    low, high = _find_ends(c, range(c.rank()), False)
     scale = _at_least(maximum(-low, high) / ((c.integer("quant_max") - c.integer("quant_min")) / 2), c.number("eps"))
     return _unsqueeze_scalar(scale), c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point")
 
@@ -99,7 +99,7 @@ def _unsqueeze_scalar(value: Part) -> str:
 
 def read_choose_rows(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
-    low, high = _find_ends(c, [c.rank("input") - 1], True, with_zero=False)
+    low, high = _find_ends(c, [c.rank() - 1], True, with_zero=False)
     scale = _at_least(maximum(-low, high), 1e-5) / c.range_of(c.dtype("dtype") or "int8")[1]
     return scale.name, apply("Mul", scale, 0, hint="zero_point").name
 
@@ -107,7 +107,7 @@ def read_choose_rows(c: Reading) -> tuple[str, str]:
 def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
     limits = (-128, 127)
-    low, high = _find_ends(c, [c.rank("input") - 1], True)
+    low, high = _find_ends(c, [c.rank() - 1], True)
     scale = _at_least((high - low) / 255, float(np.finfo(np.float32).eps))
     first, last = low / scale, high / scale
     is_nearer = apply("Greater", (limits[0] + first) + (limits[1] + last), 0, hint="nearer")
@@ -117,15 +117,15 @@ def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
 
 def read_choose_affine(c: Reading) -> tuple[str, str]:
     """torchao::choose_qparams_affine(x, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, …)."""
-    shape, blocks = c.operand("input").shape, c.integers("block_size")
+    shape, blocks = c.operand().shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
-        raise c.unsupported_error(f"blocks of shape {blocks} in a tensor of shape {shape}", rule="form-not-covered")
+        raise c.unsupported_error(f"blocks of shape {blocks} in a tensor of shape {shape}")
     limits = stated_limits(c, c.dtype("target_dtype") or "int8")
     axes = [axis for axis, block in enumerate(blocks) if block != 1]
     if axes:
         low, high = _find_ends(c, axes, bool(c["keepdim"]))
     else:
-        data, zero = Part(c, c.name("input")), Part(c, c.const(np.float32(0), "number"))
+        data, zero = Part(c, c.name()), Part(c, c.const(np.float32(0), "number"))
         low, high = minimum(data, zero), maximum(data, zero)
     eps = _SMALLEST if c["eps"] is None else c.number("eps")
     mapping = c["mapping_type"]
@@ -137,7 +137,7 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
         scale = maximum(low / limits[0], high / limits[1])
     else:
-        raise c.unsupported_error(f"the mapping {mapping}", rule="form-not-covered")
+        raise c.unsupported_error(f"the mapping {mapping}")
     return _at_least(scale, eps).name, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
 
 
@@ -208,7 +208,7 @@ def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     if "axis" not in c:
         return c.quantization(dtype=dtype), np.array([c.number("scale")])
     scales, points = _exact_scales(c)
-    return quantization_along(c, scales, points, c.axis_of("axis", "input"), dtype), scales
+    return quantization_along(c, scales, points, c.axis_of("axis"), dtype), scales
 
 
 def _is_computed(c: Reading) -> bool:
@@ -221,9 +221,9 @@ def read_decomposed_quantize(c: Reading) -> str:
     dtype = c.dtype("dtype") or "int8"
     low, high = c.integer("quant_min"), c.integer("quant_max")
     if _is_computed(c):
-        return decomposed_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
+        return decomposed_quantize(c, c.name(), c.name("scale"), c.name("zero_point"), (low, high), dtype)
     quantization, exact = _stated_quantization(c, dtype)
-    return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
+    return emit_quantize(c, c.name(), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
 
 
 def read_decomposed_dequantize(c: Reading) -> str:
@@ -231,7 +231,7 @@ def read_decomposed_dequantize(c: Reading) -> str:
 
     The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
     """
-    tensor = c.operand("input")
+    tensor = c.operand()
     if _is_computed(c):
         return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
     quantization, _ = _stated_quantization(c, tensor.dtype)
@@ -243,7 +243,7 @@ def read_decomposed_dequantize(c: Reading) -> str:
 def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of scales for groups along the last axis."""
     scales, points = _exact_scales(c)
-    shape, size = c.static_shape("input"), c.integer("group_size")
+    shape, size = c.static_shape(), c.integer("group_size")
     if len(shape) < 2 or size < 1 or 0 in shape:
         raise c.invalid(f"groups of {size} do not divide the last axis of shape {shape}", rule="blocks-do-not-fit")
     size = min(size, shape[-1])
@@ -262,12 +262,12 @@ def read_group_quantize(c: Reading) -> str:
     quantization = set_limits(c, quantization, dtype)
     if c.constant("input") is None:
         raise c.unsupported_error("groups of what is computed at run time", rule="not-constant")
-    return emit_quantize(c, c.name("input"), dtype, quantization, SHIFTED, exact)
+    return emit_quantize(c, c.name(), dtype, quantization, SHIFTED, exact)
 
 
 def read_group_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_channel_group."""
-    tensor = c.operand("input")
+    tensor = c.operand()
     quantization, _ = _group_quantization(c, tensor.dtype)
     quantization = set_limits(c, quantization, tensor.dtype)
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("output_dtype") or "float32")
@@ -276,12 +276,12 @@ def read_group_dequantize(c: Reading) -> str:
 def read_token_quantize(c: Reading) -> str:
     """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
     limits = c.integer("quant_min"), c.integer("quant_max")
-    return decomposed_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
+    return decomposed_quantize(c, c.name(), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
 
 
 def read_token_dequantize(c: Reading) -> str:
     """quantized_decomposed::dequantize_per_token."""
-    return decomposed_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
+    return decomposed_dequantize(c, c.name(), c.name("scales"), c.name("zero_points"))
 
 
 _LIMITS = "i quant_min, i quant_max, i dtype"

@@ -13,21 +13,11 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 
-def read_identity(c: Reading) -> str:
-    """Operators that return their input: contiguous, clone, detach, dropout of a model that is not trained."""
-    return c.name()
-
-
-def read_dropout(c: Reading, data: str = "input") -> str:
+def read_dropout(c: Reading) -> str:
     """Dropout: the identity in inference; training is not covered."""
     if c["train"] and c.number("p"):
         raise c.unsupported_error("training mode; call model.eval() before the export,", rule="training-mode")
-    return c.name(data)
-
-
-def read_dropout_in_place(c: Reading) -> str:
-    """aten::dropout_, whose data have another name."""
-    return read_dropout(c, "self")
+    return c.name()
 
 
 def read_reshape(c: Reading) -> str:
@@ -69,7 +59,7 @@ def read_squeeze(c: Reading) -> str:
     shape, rank = c.operand().shape, c.rank()
     wanted = range(rank) if "dim" not in c or c["dim"] is None else [c.axis(axis, rank) for axis in c.integers("dim")]
     if shape is None or any(isinstance(shape[axis], str) for axis in wanted):
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     axes = [axis for axis in wanted if shape[axis] == 1]
     return c.emit("Squeeze", [c.name(), c.list64(axes, "axes")]) if axes else c.name()
 
@@ -192,7 +182,7 @@ def read_pixel_unshuffle(c: Reading) -> str:
         shape = c.lookup(name).shape
         channels = shape[1] if shape is not None else None
         if not isinstance(channels, int):
-            raise c.unknown_shape("self")
+            raise c.unknown_shape()
         if channels * factor * factor > _MOST:
             raise c.unsupported_error(f"blocks of {factor} x {factor} elements of {channels} channels", rule="shape-not-covered")
         order = np.arange(channels * factor * factor).reshape(factor * factor, channels).T.reshape(-1)
@@ -212,14 +202,14 @@ def _factor(c: Reading, argument: str) -> int:
 def _read_images(c: Reading, read: Any) -> str:
     if c.rank() not in (3, 4):
         raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
-    return read_batched(c, "self", 2, read)
+    return read_batched(c, 2, read)
 
 
 def read_channel_shuffle(c: Reading) -> str:
     """aten::channel_shuffle(x, groups): the first channels of all groups, then the second ones …"""
     groups = c.integer("groups")
     if c.rank() < 2:
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     channels = c.static_size(1)
     if groups < 1 or channels % groups or channels > _MOST:
         raise c.invalid(f"{groups} groups do not divide {channels} channels", rule="sizes-do-not-divide")
@@ -305,15 +295,14 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::expand_as(T self, T other)": read_expand_as,
     "aten::repeat(T self, l repeats)": read_repeat,
     "aten::tile(T self, l dims)": read_repeat,
-    "aten::alias|lift_fresh_copy|detach_copy(T self)": read_identity,
-    "aten::detach(T self)": read_identity,
+    "aten::alias|lift_fresh_copy|detach_copy|detach(T self)": Reading.name,
     "aten::detach(x self)": lambda c: c["self"],
-    "aten::contiguous(T self, i? memory_format=0)": read_identity,
-    "aten::clone(T self, i? memory_format=None)": read_identity,
+    "aten::contiguous(T self, i? memory_format=0)": Reading.name,
+    "aten::clone(T self, i? memory_format=None)": Reading.name,
     **{f"aten::{name}(T input, f p=0.5, b train=False)": read_dropout for name in _DROPOUTS},
-    **{f"aten::{name}_(T self, f p=0.5, b train=False)": read_dropout_in_place for name in _DROPOUTS},
+    **{f"aten::{name}_(T self, f p=0.5, b train=False)": read_dropout for name in _DROPOUTS},
     "aten::native_dropout(T input, f p, b? train=False)": with_unused(read_dropout, Uncomputed("the mask of a dropout")),
-    "quantized::dropout(T self, f output_scale, i output_zero_point, f p=0.5, b training=False)": read_identity,
+    "quantized::dropout(T self, f output_scale, i output_zero_point, f p=0.5, b training=False)": Reading.name,
     "aten::swapaxes|swapdims(T self, i dim0, i dim1)": read_transpose,
     "aten::swapaxes|swapdims(T self, i axis0, i axis1)": read_transpose,
     "aten::mT|mH|adjoint(T self)": read_matrix_transpose,

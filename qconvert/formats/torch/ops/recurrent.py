@@ -281,10 +281,10 @@ def _rounding(reduces: bool) -> str:
 def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = False) -> tuple[str, ...]:
     """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
     layers, directions = _require_plain(c)
-    data = c.name("input")
+    data = c.name()
     if packed:
         require_real(c, data)
-    if c.rank("input") != 3:
+    if c.rank() != 3:
         raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
     weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
     given = c.names("hx")
@@ -311,7 +311,7 @@ def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = Fal
     The latter always reduce the range of their data. They take the biases that are packed with the weights, whatever the call states
     besides: modules made of float ones state random numbers there.
     """
-    data = c.name("input")
+    data = c.name()
     if packed:
         require_real(c, data)
         parts = (c.packed_parameters("w_ih"), c.packed_parameters("w_hh"))
@@ -319,10 +319,10 @@ def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = Fal
     else:
         names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
         if len(names) == 3:
-            raise c.unsupported_error("only one of two biases", rule="form-not-covered")
+            raise c.unsupported_error("only one of two biases")
         weights = _real_weights(c, kind, names)
     given = c.names("hx")
-    if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
+    if c.rank() != 2 or len(given) != (2 if kind == "LSTM" else 1):
         raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
     states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]
     whole, last = _Layer(c, kind, activation).run(_emit_unsqueeze(c, data), [weights], states)
@@ -342,7 +342,7 @@ def _emit_unsqueeze(c: Reading, name: str) -> str:
 
 def read_rows_of_several_lengths(c: Reading) -> str:
     """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
-    error = c.unsupported_error("rows of several lengths (a PackedSequence)", rule="form-not-covered")
+    error = c.unsupported_error("rows of several lengths (a PackedSequence)")
     error.remedy = "Save the model with a tensor of rows of one length as its input."
     raise error
 

@@ -24,7 +24,7 @@ def read_place(c: Reading, kind: str) -> str:
         found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
         return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
     axis = c.axis(c.integer("dim"), max(rank, 1))
-    return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=int(bool(c["keepdim"])))
+    return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=_keepdims(c))
 
 
 def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
@@ -69,13 +69,18 @@ def read_kth(c: Reading) -> list[str]:
     return [c.emit("Gather", [name, last], hint=hint, axis=axis) for name, hint in zip(found, ("value", "place"), strict=True)]
 
 
+def _keepdims(c: Reading) -> int:
+    """Whether the axes stay, with one element each."""
+    return int(bool(c.get("keepdim")))
+
+
 _SORTED = "i dim=-1, b descending=False"
 
 
 def emit_reduction(c: Reading, kind: str, name: str = "", hint: str = "") -> str:
     """A reduction of a tensor, by default `self`, over the axes `dim` of the call, all of them where it has none."""
     axes = c.list64(c.axes("dim") if "dim" in c and c.rank() else [], "axes")
-    return c.emit(kind, [name or c.name(), axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
+    return c.emit(kind, [name or c.name(), axes], hint=hint, keepdims=_keepdims(c))
 
 
 def read_mean(c: Reading) -> str:
@@ -105,7 +110,7 @@ def read_extreme_with_position(c: Reading, kind: str, position: str) -> tuple[st
     """aten::max, min along an axis: the values, and the positions of the first of them."""
     values = emit_reduction(c, kind)
     axis = c.axis(c.integer("dim"), max(c.rank(), 1))
-    keepdims = int(bool(c["keepdim"]))
+    keepdims = _keepdims(c)
     where = c.emit(position, [c.name()], dtype="int64", hint="indices", axis=axis, keepdims=keepdims)
     return values, where
 
@@ -130,7 +135,7 @@ def read_norm(c: Reading) -> str:
     if math.isinf(order):
         return emit_reduction(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
-        raise c.unsupported_error("order 0", rule="form-not-covered")
+        raise c.unsupported_error("order 0")
     powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], hint="powers")
     total = emit_reduction(c, "ReduceSum", powers, hint="total")
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
@@ -147,14 +152,14 @@ def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     elif c["correction"] is not None:
         correction = c.number("correction")
     if correction and any(isinstance(size, str) for size in sizes):
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     axes = c.list64(listed, "axes")
     mean = c.emit("ReduceMean", [name, axes], quantization=None, hint="mean", keepdims=1)
     square = c.emit("Square", [c.emit("Sub", [name, mean], quantization=None, hint="difference")], hint="square")
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
         raise c.unsupported_error(f"a variance of {count} elements", rule="shape-not-covered")
-    keepdims = int("keepdim" in c and bool(c["keepdim"]))
+    keepdims = _keepdims(c)
     result = c.emit("ReduceMean", [square, axes], hint="population" if correction else hint, keepdims=keepdims)
     return (scale_values(c, result, count / (count - correction), hint) if correction else result), mean
 

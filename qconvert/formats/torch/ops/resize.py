@@ -32,7 +32,7 @@ def multiply_axes(c: Reading, name: str, matrices: Sequence[Array]) -> str:
     sizes = [matrix.shape[0] for matrix in matrices]
     whole = math.prod(matrix.size for matrix in matrices)
     if tensor.is_quantized and whole > _LARGEST_MAP:
-        raise c.unsupported_error(f"positions that {whole} numbers map", rule="form-not-covered")
+        raise c.unsupported_error(f"positions that {whole} numbers map")
     dtype = np.float64 if tensor.dtype == "float64" else np.float32
     steps = [functools.reduce(np.kron, matrices)] if tensor.is_quantized or whole <= 2**16 else list(matrices)
     if len(steps) == 1:
@@ -102,11 +102,6 @@ class _Axis:
         return at * step if align_corners else (at + 0.5) * step - 0.5
 
 
-def _argument(c: Reading) -> str:
-    """The name of the argument for the data: overloads differ."""
-    return "input" if "input" in c else "self"
-
-
 def _axes(c: Reading, name: str) -> list[_Axis]:
     """The axes of space, with sizes and factors as the call states them."""
     spatial = c.spatial
@@ -135,7 +130,7 @@ def _multiply_size(c: Reading, size: Any, factor: float | None) -> Any:
     if isinstance(size, int):
         return math.floor(size * factor)
     if factor != int(factor):
-        raise c.unknown_shape(_argument(c))
+        raise c.unknown_shape()
     names = [scalar(c, size, "size"), scalar(c, int(factor), "factor")]
     return Ref(c.emit("Mul", names, dtype="int64", hint="wanted"), number=True)
 
@@ -164,7 +159,7 @@ def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transf
 
 def read_nearest(c: Reading) -> str:
     """upsample_nearest, whose position is rounded down, and _upsample_nearest_exact, which takes the middle of an element."""
-    name, exact = c.name(_argument(c)), "exact" in c.operator
+    name, exact = c.name(), "exact" in c.operator
     axes = _axes(c, name)
     chosen = [_nearest_indices(axis, exact) for axis in axes] if _is_known(axes) else []
     if all(np.array_equal(each, _indices_by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=False)):
@@ -191,7 +186,7 @@ def _indices_by_ratio(axis: _Axis, exact: bool) -> Array:
 
 def read_linear(c: Reading) -> str:
     """upsample_linear1d, bilinear2d, trilinear3d."""
-    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    name, align = as_real(c), bool(c["align_corners"])
     axes = _axes(c, name)
     if align or all(axis.is_plain for axis in axes):
         return _emit_resize(c, name, axes, "linear", "align_corners" if align else "half_pixel")
@@ -200,7 +195,7 @@ def read_linear(c: Reading) -> str:
 
 def read_cubic(c: Reading) -> str:
     """upsample_bicubic2d."""
-    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    name, align = as_real(c), bool(c["align_corners"])
     return _resize_by_matrices(
         c, name, _axes(c, name), lambda axis: _interpolation_matrix(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2)
     )
@@ -209,13 +204,13 @@ def read_cubic(c: Reading) -> str:
 @parametrized
 def read_smooth(c: Reading, curve: Callable[[Array], Array], reach: float) -> str:
     """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
-    name, align = as_real(c, _argument(c)), bool(c["align_corners"])
+    name, align = as_real(c), bool(c["align_corners"])
     return _resize_by_matrices(c, name, _axes(c, name), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
 
 
 def _resize_by_matrices(c: Reading, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> str:
     if not _is_known(axes):
-        raise c.unknown_shape(_argument(c))
+        raise c.unknown_shape()
     if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):
         raise c.unsupported_error(f"sizes {[(axis.size, axis.wanted) for axis in axes]}", rule="shape-not-covered")
     return multiply_axes(c, name, [matrix(axis) for axis in axes])

@@ -41,7 +41,7 @@ def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, s
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
     name, size = c.name(), c.operand().static_shape
     if size is None:
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     c.take(8 * size[axis])
     places = np.arange(size[axis])
     replaced = places[start:end:step]
@@ -104,9 +104,9 @@ def read_scatter(c: Reading, value: str, reduction: str = "none") -> str:
             values = emit_slice(c, values, each, 0, size, hint=f"first{each}")
     stated = c.get("reduce")
     if stated is not None and stated not in _REDUCTIONS:
-        raise c.unsupported_error(f"the reduction {stated}", rule="form-not-covered")
+        raise c.unsupported_error(f"the reduction {stated}")
     if stated is not None and not c.get("include_self", True):
-        raise c.unsupported_error("a reduction without the data (include_self=False)", rule="form-not-covered")
+        raise c.unsupported_error("a reduction without the data (include_self=False)")
     return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
 
 
@@ -189,7 +189,7 @@ def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
         total = c.emit("Add", [name, values], hint="total") if adds else values
         return c.emit("Where", [mask, total, name])
     if axis:
-        raise c.unsupported_error("a mask after other axes, with values of more than one element,", rule="form-not-covered")
+        raise c.unsupported_error("a mask after other axes, with values of more than one element,")
     places = c.emit("NonZero", [mask], dtype="int64", hint="places")
     rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows")
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
@@ -199,11 +199,11 @@ def read_take_along(c: Reading) -> str:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
     name, rank = c.name(), c.rank()
     if c["dim"] is None:
-        raise c.unsupported_error("no axis", rule="form-not-covered")
+        raise c.unsupported_error("no axis")
     axis = c.axis_of()
     shape, wanted = c.operand().static_shape, c.operand("indices").static_shape
     if shape is None or wanted is None or len(wanted) != rank:
-        raise c.unknown_shape("self")
+        raise c.unknown_shape()
     both = [max(a, b) if each != axis else 0 for each, (a, b) in enumerate(zip(shape, wanted, strict=True))]
     data = [shape[axis] if each == axis else size for each, size in enumerate(both)]
     index = [wanted[axis] if each == axis else size for each, size in enumerate(both)]

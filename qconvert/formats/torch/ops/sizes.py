@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import scalar, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.operands import COMPARISONS, scalar, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
@@ -108,7 +108,6 @@ def read_property(fact: Callable[[Tensor], Any]) -> ReadFunction:
     return lambda c: fact(c.operand("a"))
 
 
-_COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _NUMBERS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "FloorDiv", "mod": "FloorMod", "sym_max": "Max", "sym_min": "Min"}
 
 
@@ -129,7 +128,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::is_complex(T a)": read_property(lambda tensor: False),
     "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad(T a)": read_property(lambda tensor: False),
     "prim::device|layout(T a)": read_property(lambda tensor: None),
-    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in _COMPARISONS.items()},
+    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in COMPARISONS.items()},
     **{f"prim::{n}(l a, l b)": read_comparison_of_lists(n == "eq") for n in ("eq", "ne")},
     **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in _NUMBERS.items()},
     "aten::floordiv(i a, i b)": read_arithmetic("FloorDiv"),

@@ -36,7 +36,8 @@ def compute_number(
     Raises:
         InvalidModelError: its arguments do not fit, its result has more than 64 bits, or the budget is spent.
     """
-    budget.spend(sum(map(length, given)) // 8)
+    lengths = [length(value) for value in given]
+    budget.spend(sum(lengths) // 8)
     if name in _COMPARING:
         deque(leaves([given, named], budget.spend), maxlen=0)
     try:
@@ -45,6 +46,9 @@ def compute_number(
         raise InvalidModelError(
             f"{name} cannot be computed with these numbers: {str(error)[:200]}", where=where, rule="malformed-code"
         ) from error
+    for value in (result, *given[:1]):
+        if length(value) > max(lengths, default=0):
+            _require_short(value, length(value))
     if isinstance(result, int) and not -(2**63) <= result < 2**64:
         raise InvalidModelError(f"{name} gives a number that does not fit 64 bits", where=where, rule="number-out-of-range")
     return result
@@ -70,7 +74,7 @@ def _dividing(divide: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _sum(a: Any, b: Any, alpha: int = 1) -> Any:
     """Of numbers, or of lists one after the other."""
-    return a + b if isinstance(a, (list, str)) and _require_short(a, len(a) + len(b)) else a + b * alpha
+    return a + b if isinstance(a, (list, str)) else a + b * alpha
 
 
 def _require_short(items: Any, count: int) -> bool:
@@ -102,34 +106,12 @@ def _replace_text(text: str, old: str, new: str, most: int = -1) -> str:
     return text.replace(old, new, most)
 
 
-def _append_item(items: list[Any], item: Any) -> list[Any]:
-    _require_short(items, len(items) + 1)
-    items.append(item)
-    return items
-
-
-def _extend_and_return(items: list[Any], others: Sequence[Any]) -> list[Any]:
-    _extend_list(items, others)
-    return items
-
-
 def _join_text(text: str, items: Sequence[str]) -> str:
     _require_short(text, len(text) * len(items) + sum(len(item) for item in items))
     return text.join(items)
 
 
-def _extend_list(items: list[Any], others: Sequence[Any]) -> None:
-    _require_short(items, len(items) + len(others))
-    items.extend(list(others))
-
-
-def _insert_item(items: list[Any], index: int, item: Any) -> None:
-    _require_short(items, len(items) + 1)
-    items.insert(index, item)
-
-
 def _set_item(items: Any, index: Any, value: Any) -> Any:
-    _require_short(items, len(items))
     items[index] = value
     return items
 
@@ -189,8 +171,8 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     )},
 }  # fmt: skip
 _OF_LISTS: Mapping[str, Callable[..., Any]] = {
-    "aten::len": len, "aten::append": _append_item, "aten::extend": _extend_list, "aten::insert": _insert_item,
-    "aten::__getitem__": _get_item,
+    "aten::len": len, "aten::append": lambda items, item: operator.iadd(items, [item]), "aten::extend": list.extend,
+    "aten::insert": list.insert, "aten::__getitem__": _get_item,
     "aten::_set_item": _set_item, "aten::slice": _slice_items, "aten::list": list, "aten::copy": lambda items: items.copy(),
     "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
     "aten::Delete": lambda items, place: items.pop(place), "aten::reverse": lambda items: items.reverse(), "aten::keys": list,
@@ -198,7 +180,7 @@ _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": operator.contains,
     "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
     "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
-    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extend_and_return,
+    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": operator.iadd,
     "prim::enumerate": lambda items: list(enumerate(items)),
     "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
     "aten::join": _join_text,

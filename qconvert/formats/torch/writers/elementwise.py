@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.operands import COMPARISONS
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import write_kernel_binary, write_tflite_hard_swish, write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -136,9 +137,8 @@ _UNARY = (
 )  # fmt: skip
 _BINARY = {
     "Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor", "Max": "maximum", "Min": "minimum", "Pow": "pow.Tensor_Tensor",
-    "Equal": "eq.Tensor", "NotEqual": "ne.Tensor", "Greater": "gt.Tensor", "GreaterOrEqual": "ge.Tensor", "Less": "lt.Tensor",
-    "LessOrEqual": "le.Tensor", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor", "Mod": "fmod.Tensor",
-    "FloorMod": "remainder.Tensor", "Atan2": "atan2",
+    **{kind: f"{name}.Tensor" for name, kind in COMPARISONS.items()}, "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "Mod": "fmod.Tensor", "FloorMod": "remainder.Tensor", "Atan2": "atan2",
 }  # fmt: skip
 
 

@@ -28,8 +28,8 @@ from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of, reduced_count
 
 
-def finish_stored(op: Op, b: Builder, steps: Node) -> None:
-    """Ends an operator with integers, clipped to the limits of the quantization and of a fused activation."""
+def finish_stored(op: Op, b: Builder, steps: Node, offset: int = 0) -> None:
+    """Ends an operator with integers, plus an offset, clipped to the limits of the quantization and of a fused activation."""
     tensor = b.output_tensor(op)
     quantization = tensor.quantization
     assert quantization is not None
@@ -39,7 +39,7 @@ def finish_stored(op: Op, b: Builder, steps: Node) -> None:
         for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
     ]
     b.note_operator()
-    b.set_node(tensor.name, b.cast(b.aten("clamp", steps, *limits), tensor.dtype))
+    b.set_node(tensor.name, b.cast(b.aten("clamp", _add_offset(steps, offset), *limits), tensor.dtype))
 
 
 def write_kernel_binary(op: Op, b: Builder) -> bool:
@@ -72,23 +72,23 @@ def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Q
     if name not in INTEGER_FACTORS:
         sides = [_fused_reals(b, tensor, quantization) for tensor, quantization in zip(tensors, quantizations, strict=False)]
         steps = b.aten("add.Tensor", *sides) * float(np.float32(1) / output.scale[0])
-        finish_stored(op, b, _add_offset(b, b.aten("round", steps), point))
+        finish_stored(op, b, b.aten("round", steps), point)
         return True
     multipliers, shift = INTEGER_FACTORS[name](quantizations, output)
     sides = [_steps(b, tensor) * multiplier for tensor, multiplier in zip(tensors, multipliers, strict=False)]
     total = b.aten("add.Tensor", *sides)
     if name == "xnnpack":
-        finish_stored(op, b, _add_offset(b, _shift_half_up(b, total, shift), point))
+        finish_stored(op, b, _shift_half_up(b, total, shift), point)
         return True
     away = _shift_half_up(b, b.aten("abs", total), shift) * b.aten("sign", total)
-    finish_stored(op, b, _add_offset(b, away, point))
+    finish_stored(op, b, away, point)
     return True
 
 
 def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node:
     """q * scale - zero point * scale in float32, rounded once: the product is exact in float64."""
     low = integer_range(tensor.dtype)[0]
-    stored = b.cast(_add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -low), "float64")
+    stored = b.cast(_add_offset(b.cast(b.stored_value(tensor.name), "int64"), -low), "float64")
     offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
     real = stored * quantization.step - float(offset)
     return b.cast(real, "float32")
@@ -109,21 +109,21 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
     low, stored = integer_range(result.dtype)[0], quantization.point
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
-        plain = b.cast(_add_offset(b, total, int(count) * point), "float32")
+        plain = b.cast(_add_offset(total, int(count) * point), "float32")
         share = np.float32(1)
         for size in sizes:
             share = share / np.float32(size)
         steps = plain / float(count) if name == "fbgemm_means" else plain * float(share)
-        finish_stored(op, b, _add_offset(b, b.aten("round", steps), low))
+        finish_stored(op, b, b.aten("round", steps), low)
         return
     factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
     steps = b.cast(total, wide) * float(factor)
     if name in ("qnnpack", "fbgemm_vectors"):
-        finish_stored(op, b, _add_offset(b, b.aten("round", steps), stored))
+        finish_stored(op, b, b.aten("round", steps), stored)
         return
-    moved = b.cast(_add_offset(b, steps, point), "float32")
-    finish_stored(op, b, _add_offset(b, b.aten("round", moved), low))
+    moved = b.cast(_add_offset(steps, point), "float32")
+    finish_stored(op, b, b.aten("round", moved), low)
 
 
 def write_xnnpack_line(op: Op, b: Builder) -> bool:
@@ -137,7 +137,7 @@ def write_xnnpack_line(op: Op, b: Builder) -> bool:
     if op.kind == "LeakyRelu":
         below = steps * int(np.rint(256 * (ratio * np.float32(op["alpha"]))))
         scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
-    finish_stored(op, b, _add_offset(b, _shift_half_up(b, scaled, 8), result.quantization.point))
+    finish_stored(op, b, _shift_half_up(b, scaled, 8), result.quantization.point)
     return True
 
 
@@ -148,7 +148,7 @@ def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
         return False
     low, high = integer_range(data.dtype)
     values = tflite_hard_swish(np.arange(low, high + 1), data.quantization, result.quantization, result.dtype)
-    places = _add_offset(b, b.cast(b.stored_value(data.name), "int64"), -low)
+    places = _add_offset(b.cast(b.stored_value(data.name), "int64"), -low)
     b.note_operator()
     b.set_node(result.name, b.aten("index.Tensor", b.buffer(values, f"{result.name}/table"), [places]))
     return True
@@ -167,16 +167,16 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
         return data.shares_quantization(result)
     total = b.aten("sum.dim_IntList", b.cast(b.stored_value(data.name), "int64"), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
-        steps = _add_offset(b, total, -count * given.point)
+        steps = _add_offset(total, -count * given.point)
         scaled = _multiply_quantized(b, steps, *tflite_mean_multiplier(given, output, count))
-        finish_stored(op, b, _add_offset(b, scaled, output.point))
+        finish_stored(op, b, scaled, output.point)
         return True
     low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
-    real = b.cast(_add_offset(b, total, -shift * count), "float32")
+    real = b.cast(_add_offset(total, -shift * count), "float32")
     real = real * float(factor) + float(offset)
-    finish_stored(op, b, _add_offset(b, b.aten("round", real), shift))
+    finish_stored(op, b, b.aten("round", real), shift)
     return True
 
 
@@ -198,16 +198,16 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
     scaled = b.cast(total, "int64") * along(multipliers)
     half = np.left_shift(np.int64(1), bits) >> 1
     steps = b.aten("bitwise_right_shift.Tensor", scaled + along(half), along(bits))
-    finish_stored(op, b, _add_offset(b, steps, quantizations[2].point))
+    finish_stored(op, b, steps, quantizations[2].point)
 
 
 def _steps(b: Builder, tensor: Tensor) -> Node:
     """Stored integers less their zero point."""
     assert tensor.quantization is not None
-    return _add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -tensor.quantization.point)
+    return _add_offset(b.cast(b.stored_value(tensor.name), "int64"), -tensor.quantization.point)
 
 
-def _add_offset(b: Builder, node: Node, offset: int) -> Node:
+def _add_offset(node: Node, offset: int) -> Node:
     return node + offset if offset else node
 
 

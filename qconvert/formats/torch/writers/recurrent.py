@@ -137,10 +137,6 @@ def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
     return [whole, *(b.aten("unsqueeze", state, 0) for state in states)]
 
 
-def _rnn_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
-    return [b.aten(activation_names(op)[0].lower(), own + theirs)]
-
-
 def _gru_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
     first, second = (_gates(op, b, node, 3) for node in (own, theirs))
     reset, update = (b.aten("sigmoid", b.aten("add.Tensor", *pair)) for pair in zip(first[:2], second[:2], strict=True))
@@ -178,7 +174,7 @@ class _Layer:
 _LAYERS: Mapping[str, _Layer] = {
     "LSTM": _Layer("lstm", (0, 2, 3, 1), _lstm_step),
     "GRU": _Layer("gru", (1, 0, 2), _gru_step),
-    "RNN": _Layer("rnn_{}", (0,), _rnn_step),
+    "RNN": _Layer("rnn_{}", (0,), lambda op, b, theirs, own, states: [b.aten(activation_names(op)[0].lower(), own + theirs)]),
 }
 
 WRITERS: dict[str, WriteFunction] = dict.fromkeys(_LAYERS, conditions(_find_obstacle)(write_recurrence))

@@ -52,10 +52,6 @@ def _shape(op: Op, b: Builder) -> list[Any]:
     return [b.size_at(op, axis) for axis in range(b.rank(op))]
 
 
-def _copy_sizes(op: Op, b: Builder) -> list[Any]:
-    return sizes_of(b, op.inputs[0])
-
-
 def _concat_sizes(op: Op, b: Builder) -> list[Any]:
     return [size for name in op.inputs for size in sizes_of(b, name)]
 
@@ -63,11 +59,6 @@ def _concat_sizes(op: Op, b: Builder) -> list[Any]:
 def _slice_sizes(op: Op, b: Builder) -> list[Any]:
     steps = b.integers(op, 4) if op.has(4) else [1]
     return sizes_of(b, op.inputs[0])[slice(b.integers(op, 1)[0], b.integers(op, 2)[0], steps[0])]
-
-
-def _gather_sizes(op: Op, b: Builder) -> list[Any]:
-    found = sizes_of(b, op.inputs[0])
-    return [found[index] for index in b.integers(op, 1)]
 
 
 def _compute_sizes(op: Op, b: Builder) -> list[Any]:
@@ -86,8 +77,8 @@ _FOLLOWED: Mapping[str, Any] = {
     "Concat": _concat_sizes,
     "Pack": _concat_sizes,
     "Slice": _slice_sizes,
-    "Gather": _gather_sizes,
-    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), _copy_sizes),
+    "Gather": lambda op, b: [sizes_of(b, op.inputs[0])[index] for index in b.integers(op, 1)],
+    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), lambda op, b: sizes_of(b, op.inputs[0])),
     **dict.fromkeys(_ARITHMETIC, _compute_sizes),
 }
 
