@@ -16,26 +16,23 @@ from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, numpy_dtype
 
-#: Comparisons as PyTorch calls them, also of numbers.
-COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
 
 
-def operands(c: Reading, *arguments: str, dtype: str = "", real: bool = False) -> tuple[list[str], str]:
-    """Arguments of one elementwise operator, tensors or numbers, as tensors of one type.
+def operands(c: Reading, *arguments: str, real: bool = False) -> tuple[list[str], str]:
+    """Arguments of one elementwise operator, tensors or numbers, as tensors of the type that PyTorch promotes them to.
 
     Args:
         c: the call.
         arguments: their names.
-        dtype: the type, by default that which PyTorch promotes them to.
         real: whether the operator makes float32 of integers.
 
     Returns:
         Names of the tensors, and their type. A quantized tensor stays as it is, next to float32.
     """
     values = [c[argument] for argument in arguments]
-    wanted = dtype or common_type(c, values)
+    wanted = common_type(c, values)
     if real and wanted not in REALS:
         wanted = "float32"
     return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted

@@ -38,7 +38,7 @@ class Node:
         target: such as "aten::conv2d", without the overload.
         overload: such as "default".
         arguments: by name; those of higher-order operators by their position as text. A Ref is a value of the program.
-        outputs: names of what it computes: a name, a list of names, or None for what nobody has.
+        outputs: what it computes: a Ref, a list of Refs, or None for what nobody has.
         name: of the node.
     """
 
@@ -153,8 +153,8 @@ def _node(node: Any) -> Node:
     for position, argument in enumerate(node["inputs"]):
         arguments[str(argument.get("name") or position)] = value_of(argument["arg"])
     outputs = [value_of(output) for output in node["outputs"]]
-    names = [item.name if isinstance(item, Ref) else item for item in outputs]
-    return Node(target, overload, arguments, names, str(node.get("name") or (names[0] if names and isinstance(names[0], str) else target)))
+    first = outputs[0].name if outputs and isinstance(outputs[0], Ref) else target
+    return Node(target, overload, arguments, outputs, str(node.get("name") or first))
 
 
 def _target(text: str) -> tuple[str, str]:

@@ -93,7 +93,7 @@ def _outputs(call: Call) -> Iterator[str]:
     """The names of what a call gives, one after the other."""
     several = call.outputs[0] if len(call.outputs) == 1 and isinstance(call.outputs[0], (list, tuple)) else call.outputs
     for item in several:
-        yield item.name if isinstance(item, Ref) else item if isinstance(item, str) else ""
+        yield item.name if isinstance(item, Ref) else ""
 
 
 def _results(held: _Held, item: Noted) -> list[Call]:
@@ -107,8 +107,8 @@ def _make_call(held: _Held, item: Noted, name: str) -> Call:
     """A DECOMPOSED call for a noted operator, with the names of the program's tensors."""
     known = {tensor.name for tensor in item.constants}
     inputs = [None if not name or name in known else Ref(held.name(name)) for name in item.op.inputs]
-    outputs = [held.name(name) if held.has(name) else None for name in item.op.outputs]
-    types = [held.program.tensors[there] if there else ("", ()) for there in outputs]
+    outputs = [Ref(held.name(name)) if held.has(name) else None for name in item.op.outputs]
+    types = [held.program.tensors[there.name] if there else ("", ()) for there in outputs]
     return Call(DECOMPOSED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
 
 
@@ -264,12 +264,12 @@ def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: C
     return [Ref(name) for name in outputs]
 
 
-def _result(item: Noted, name: str, there: Any, dtype: str, shape: Shape, draft: Draft) -> str:
+def _result(item: Noted, name: str, there: Ref | None, dtype: str, shape: Shape, draft: Draft) -> str:
     """A result of the operator, called as in the program; one that the program leaves out is called as in the note."""
     quantization = item.quantizations.get(name)
     if there is None:
         return draft.add(name, item.types[name], None, None, quantization)
-    return draft.add(str(there), _narrow_type(item, name, dtype), _named_sizes(shape), None, quantization)
+    return draft.add(there.name, _narrow_type(item, name, dtype), _named_sizes(shape), None, quantization)
 
 
 def _named_sizes(shape: Shape) -> Shape:

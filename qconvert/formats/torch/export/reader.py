@@ -48,12 +48,10 @@ def names_in(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from names_in(item)
-    elif isinstance(value, str):
-        yield value
 
 
 def _read_names(node: Node) -> set[str]:
-    return {name for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)}
+    return {name for value in node.arguments.values() for name in names_in(value)}
 
 
 def changed_by(node: Node) -> str:
@@ -298,7 +296,7 @@ class _Reading:
         """Reads one node and notes what it computes."""
         if node.target == DECOMPOSED:
             refs = emit_noted(node, values, self._draft, self._constants)
-            values.update((str(name), ref) for name, ref in zip(node.outputs, refs, strict=True) if name)
+            values.update((output.name, ref) for output, ref in zip(node.outputs, refs, strict=True) if output)
             return
         inner = body_of(node)
         if inner is not None:
@@ -316,9 +314,9 @@ class _Reading:
             raise InvalidModelError(
                 f"the number of results is {len(found)}, the program takes {len(wanted)}", where=node.name, rule="counts-differ"
             )
-        for name, value in zip(wanted, found, strict=False):
-            if name is not None:
-                values[name.name if isinstance(name, Ref) else str(name)] = value
+        for output, value in zip(wanted, found, strict=False):
+            if isinstance(output, Ref):
+                values[output.name] = value
 
     def _inline_body(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
         """Read the nodes of a body in place of the operator that runs it; returns the body's outputs."""

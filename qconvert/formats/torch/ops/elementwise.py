@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.torch.operands import COMPARISONS, cast_operand, common_type, operands
+from qconvert.formats.torch.operands import cast_operand, common_type, operands
+from qconvert.formats.torch.ops.sizes import COMPARISONS
 from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype

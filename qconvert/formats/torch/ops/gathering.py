@@ -151,22 +151,26 @@ def read_gather(c: Reading) -> str:
     return c.emit("GatherElements", [name, indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
+def read_indices(c: Reading) -> tuple[list[int], list[str]]:
+    """The axes that the argument `indices` has a tensor for, and these tensors."""
+    refs = c.names_or_none("indices")
+    chosen = [axis for axis, name in enumerate(refs) if name is not None]
+    if len(refs) > c.rank() or not chosen:
+        raise c.invalid(f"there are {len(refs)} indices for {c.rank()} axes", rule="counts-differ")
+    return chosen, [name for name in refs if name is not None]
+
+
 def read_index(c: Reading) -> str:
     """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
-    rank, shape = c.rank(), c.operand().shape or ()
-    given = list(c["indices"])
-    chosen = [axis for axis, value in enumerate(given) if value is not None]
-    if len(given) > rank or not chosen:
-        raise c.invalid(f"there are {len(given)} indices for {rank} axes", rule="counts-differ")
-    refs = c.names_or_none("indices")
-    first = refs[chosen[0]]
-    if len(chosen) == 1 and first and c.lookup(first).dtype == "bool" and c.known(first) is None and chosen == [0]:
+    shape, (chosen, names) = c.operand().shape or (), read_indices(c)
+    first = names[0]
+    if chosen == [0] and c.lookup(first).dtype == "bool" and c.known(first) is None:
         places = c.emit("NonZero", [first], dtype="int64", hint="places")
         return c.emit("GatherND", [c.name(), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
-    names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
+    names = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
     if len(chosen) == 1:
         return c.emit("Gather", [c.name(), names[0]], axis=chosen[0])
-    return _gather_axes(c, chosen, names, rank)
+    return _gather_axes(c, chosen, names, c.rank())
 
 
 def combine_indices(c: Reading, names: list[str]) -> tuple[str, tuple[int, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, emit_expand, emit_reshape, emit_transpose, size_of, sizes_of
-from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
+from qconvert.formats.torch.ops.gathering import combine_indices, indices_of, read_indices
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 
@@ -145,11 +145,7 @@ def read_index_add(c: Reading) -> str:
 
 def read_index_put(c: Reading) -> str:
     """aten::index_put(x, indices, values, accumulate), x[a, :, b] = y: indices as of aten::index, or truth values."""
-    rank, refs, adds = c.rank(), c.names_or_none("indices"), bool(c["accumulate"])
-    chosen = [axis for axis, name in enumerate(refs) if name is not None]
-    names = [name for name in refs if name is not None]
-    if len(refs) > rank or not chosen:
-        raise c.invalid(f"there are {len(refs)} indices for {rank} axes", rule="counts-differ")
+    rank, (chosen, names), adds = c.rank(), read_indices(c), bool(c["accumulate"])
     if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
         return _put_masked(c, chosen[0], names[0], rank, adds)
     shape = c.operand().shape or ()

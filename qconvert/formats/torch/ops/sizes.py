@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import COMPARISONS, scalar, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.operands import scalar, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
@@ -108,6 +108,8 @@ def read_property(fact: Callable[[Tensor], Any]) -> ReadFunction:
     return lambda c: fact(c.operand("a"))
 
 
+#: Comparisons as PyTorch calls them, of numbers and of tensors.
+COMPARISONS = {"eq": "Equal", "ne": "NotEqual", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 _NUMBERS = {"add": "Add", "sub": "Sub", "mul": "Mul", "floordiv": "FloorDiv", "mod": "FloorMod", "sym_max": "Max", "sym_min": "Min"}
 
 

@@ -64,7 +64,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
         elif (
             default is not None and not any(isinstance(leaf, StoredTensor) for leaf in leaves(example)) and "Tensor" not in _text(argument)
         ):
-            found.append(ast.literal_eval(default) if _literal(default) else None)
+            found.append(_literal(default))
         else:
             found.append(_build_input(argument.arg, argument.annotation or _TENSOR, example, tensor, members))
     given.require_used()
@@ -77,12 +77,12 @@ def _text(argument: ast.arg) -> str:
     return ast.unparse(argument.annotation or _TENSOR)
 
 
-def _literal(node: ast.expr) -> bool:
+def _literal(node: ast.expr) -> Any:
+    """The value of a default; None for one that is no literal."""
     try:
-        ast.literal_eval(node)
+        return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
+        return None
 
 
 def _build_input(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:

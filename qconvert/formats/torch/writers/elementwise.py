@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import COMPARISONS
+from qconvert.formats.torch.ops.sizes import COMPARISONS
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import write_kernel_binary, write_tflite_hard_swish, write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
