@@ -106,6 +106,11 @@ def _replace_text(text: str, old: str, new: str, most: int = -1) -> str:
     return text.replace(old, new, most)
 
 
+def _extend_list(items: list[Any], others: Sequence[Any]) -> list[Any]:
+    items.extend(others)
+    return items
+
+
 def _join_text(text: str, items: Sequence[str]) -> str:
     _require_short(text, len(text) * len(items) + sum(len(item) for item in items))
     return text.join(items)
@@ -171,7 +176,7 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     )},
 }  # fmt: skip
 _OF_LISTS: Mapping[str, Callable[..., Any]] = {
-    "aten::len": len, "aten::append": lambda items, item: operator.iadd(items, [item]), "aten::extend": list.extend,
+    "aten::len": len, "aten::append": lambda items, item: _extend_list(items, [item]), "aten::extend": _extend_list,
     "aten::insert": list.insert, "aten::__getitem__": _get_item,
     "aten::_set_item": _set_item, "aten::slice": _slice_items, "aten::list": list, "aten::copy": lambda items: items.copy(),
     "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
@@ -180,7 +185,7 @@ _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": operator.contains,
     "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
     "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
-    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": operator.iadd,
+    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extend_list,
     "prim::enumerate": lambda items: list(enumerate(items)),
     "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
     "aten::join": _join_text,
