@@ -275,9 +275,9 @@ MODULES = (
     IN_FLOAT[-1],
 )
 #: Functions of two values that a FloatFunctional, or the code of a module, calls.
-CALLED = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
+FUNCTION_NAMES = {"Add": "add", "Mul": "mul", "Concat": "cat", "MatMul": "matmul", "Sub": "sub", "Div": "div"}
 #: Kinds that FX quantizes, after each of which it has an observer (torch/ao/quantization/backend_config).
-OBSERVED = {kind for row in MODULES for kind in row.kinds if kind != "Celu"} | {
+OBSERVED_KINDS = {kind for row in MODULES for kind in row.kinds if kind != "Celu"} | {
     "ConvTranspose", "GlobalMaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze"}  # fmt: skip
 #: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions after a convolution become part of it.
 INDUCTOR = (

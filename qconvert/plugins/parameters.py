@@ -55,9 +55,9 @@ class Parameters:
         data: the quantizations that modules round their first input onto.
         functions: those of what stands in a module's own code, in order, by the module, in whose path "_" stands for ".".
         fixed: kinds of operators whose quantized results have one quantization: it stands in no file.
-        called: kinds of operators that stand in the code of a module without a module of their own -> the name of the function there;
-            a module that stands for such a function has it in its name.
-        observed: kinds of operators that have a quantization of their own in the list of a network in training.
+        function_names: kinds of operators that stand in the code of a module without a module of their own -> the name of the function
+            there; a module that stands for such a function has it in its name.
+        observed_kinds: kinds of operators that have a quantization of their own in the list of a network in training.
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
         factors: modules whose data are multiplied first -> float32, the factor of each input.
@@ -78,8 +78,8 @@ class Parameters:
     data: Mapping[str, QParams] = field(default_factory=dict)
     functions: Mapping[str, tuple[QParams, ...]] = field(default_factory=dict)
     fixed: Mapping[str, QParams] = field(default_factory=dict)
-    called: Mapping[str, str] = field(default_factory=dict)
-    observed: frozenset[str] = frozenset()
+    function_names: Mapping[str, str] = field(default_factory=dict)
+    observed_kinds: frozenset[str] = frozenset()
     dynamic: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[str, Array] = field(default_factory=dict)
     factors: Mapping[str, Array] = field(default_factory=dict)

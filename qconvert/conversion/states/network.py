@@ -203,9 +203,13 @@ class Network:
         """The one quantization that quantized results of an operator have, whatever its data are; None if it has no such."""
         return self.parameters.fixed.get(op.kind)
 
+    def is_observed(self, op: Op) -> bool:
+        """Whether the list of a network in training has a quantization of an operator's result."""
+        return op.kind in self.parameters.observed_kinds
+
     def function(self, op: Op) -> str:
         """The function of PyTorch that an operator of two values is in the code of a module, such as "add"; "" if it is none."""
-        return self.parameters.called.get(op.kind, "")
+        return self.parameters.function_names.get(op.kind, "")
 
     def add(self, name: str, tensor: Tensor) -> str:
         """Takes a new tensor in under a free name; returns it."""

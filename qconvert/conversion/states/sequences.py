@@ -98,7 +98,7 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
     left = list(reversed(quantizations))
     fused: set[str] = set()
     for op in network.ops:
-        data = [name for name in network.data(op) if network[name].dtype == "float32"] if op.kind in network.parameters.observed else []
+        data = [name for name in network.data(op) if network[name].dtype == "float32"] if network.is_observed(op) else []
         if not data or op.outputs[0] in fused:
             continue
         for name in data:

@@ -40,7 +40,7 @@ def operands(c: Reading, *arguments: str, real: bool = False) -> tuple[list[str]
 
 def as_real(c: Reading) -> str:
     """The name of the first argument, which is cast to float32 if it holds integers or truth values without a quantization."""
-    return operands(c, c.first, real=True)[0][0]
+    return operands(c, c.first_argument, real=True)[0][0]
 
 
 def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:

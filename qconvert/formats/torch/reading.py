@@ -74,7 +74,7 @@ class Reading(OperatorReading):
         return list(self._values)
 
     @property
-    def first(self) -> str:
+    def first_argument(self) -> str:
         """The name of the first argument, which is the data of most operators."""
         return next(iter(self._values))
 
@@ -84,7 +84,7 @@ class Reading(OperatorReading):
 
     def name(self, argument: str = "") -> str:
         """The name of the tensor that an argument is, by default the first."""
-        argument = argument or self.first
+        argument = argument or self.first_argument
         value = self[argument]
         if not isinstance(value, Ref):
             raise self.invalid(f"the argument {argument!r} is not a tensor", rule="not-a-tensor")
@@ -122,7 +122,7 @@ class Reading(OperatorReading):
 
     def unknown_shape(self, argument: str = "") -> Exception:
         """Return the error for a tensor whose shape this operator requires and the file does not state."""
-        return self.unknown_shape_of(self.name(argument), argument or self.first)
+        return self.unknown_shape_of(self.name(argument), argument or self.first_argument)
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
         """The error for a tensor of unknown shape, by its name in the graph."""
@@ -141,14 +141,14 @@ class Reading(OperatorReading):
         value = self[argument]
         return None if not isinstance(value, Ref) else self.draft.known.get(value.name)
 
-    def listed(self, argument: str) -> list[Any]:
+    def items(self, argument: str) -> list[Any]:
         """The items of an argument that is a list, or one item."""
         value = self._values[argument]
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
     def integers(self, argument: str, count: int = 0) -> tuple[int, ...]:
         """Whole numbers that are known before the model runs; one is repeated `count` times."""
-        found = tuple(self.whole(item, argument) for item in self.listed(argument))
+        found = tuple(self.whole(item, argument) for item in self.items(argument))
         return found * count if len(found) == 1 and count > 1 else found
 
     def integer(self, argument: str) -> int:
@@ -432,7 +432,7 @@ ReadFunction = Callable[[Reading], Any]
 P = ParamSpec("P")
 
 
-def parametrized(read: Callable[Concatenate[Reading, P], Any]) -> Callable[P, ReadFunction]:
+def with_arguments(read: Callable[Concatenate[Reading, P], Any]) -> Callable[P, ReadFunction]:
     """Decorate a function of a call and further arguments: called with these alone, it returns the read function of an operator."""
 
     def choose(*given: P.args, **named: P.kwargs) -> ReadFunction:

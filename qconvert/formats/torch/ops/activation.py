@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import read_real, scale_values
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 from qconvert.kernels.torch import FIXED_RESULTS
@@ -37,7 +37,7 @@ def read_relu6(c: Reading) -> str:
     return emit_clip(c, c.name(), 0.0, 6.0)
 
 
-@parametrized
+@with_arguments
 def read_clip(c: Reading, low: str, high: str) -> str:
     """aten::clamp, hardtanh, clip, clamp_min, clamp_max, quantized::clamp: bounds are numbers, tensors, or absent."""
     bounds = [c.get(low), c.get(high)]
@@ -56,7 +56,7 @@ def read_clip(c: Reading, low: str, high: str) -> str:
     return result
 
 
-@parametrized
+@with_arguments
 def read_bounded(c: Reading, /, kind: str, **attributes: Any) -> str:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
     tensor = c.operand()
@@ -155,7 +155,7 @@ def read_softplus(c: Reading) -> str:
     return c.emit("Where", [above, name, result], quantization=None)
 
 
-@parametrized
+@with_arguments
 def read_shrink(c: Reading, soft: bool) -> str:
     """aten::hardshrink and softshrink: 0 within ±lambda."""
     limit = c.number("lambd")
@@ -175,7 +175,7 @@ def read_threshold(c: Reading) -> str:
     return c.emit("Where", [above, name, other])
 
 
-@parametrized
+@with_arguments
 def read_softmax(c: Reading, kind: str) -> str:
     """softmax and log_softmax along an axis; quantized::softmax states the quantization of its result."""
     axis, rank = c.integer("dim"), c.operand().rank

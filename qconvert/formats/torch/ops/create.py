@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, sizes_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
@@ -36,7 +36,7 @@ def _fill_type(c: Reading, value: Any) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
-@parametrized
+@with_arguments
 def read_full(c: Reading, value: float | None) -> str:
     """aten::zeros, ones, full, empty, in the type that the call states; new_zeros … in that of a tensor, zeros_like … in its shape too."""
     number = c["fill_value"] if value is None else value
@@ -44,7 +44,7 @@ def read_full(c: Reading, value: float | None) -> str:
         dtype = "float32" if c.operand().is_quantized else c.operand().dtype
     else:
         dtype = "float32" if value is not None else _fill_type(c, number)
-    return emit_full(c, c.listed("size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
+    return emit_full(c, c.items("size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
 
 
 def read_fill(c: Reading) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
 from qconvert.formats.torch.ops.sizes import COMPARISONS
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
 
@@ -85,7 +85,7 @@ def _dequantize(c: Reading, name: str, hint: str) -> str:
     return c.emit("Dequantize", [name], dtype="float32", hint=f"{hint}/real")
 
 
-@parametrized
+@with_arguments
 def read_comparison(c: Reading, kind: str) -> str:
     """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
     names, _ = operands(c, "self", "other")
@@ -103,7 +103,7 @@ def read_logical(kind: str) -> ReadFunction:
     return lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool")
 
 
-@parametrized
+@with_arguments
 def read_bitwise(c: Reading, kind: str) -> str:
     """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
     names, dtype = operands(c, "self", "other")
@@ -131,14 +131,14 @@ _ALIASES = {"eq": "__eq__", "ne": "not_equal", "lt": "less", "le": "less_equal",
 _BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
 
 
-@parametrized
+@with_arguments
 def read_quantized_binary(c: Reading, kind: str) -> str:
     """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
     quantization = c.quantization(dtype=c.operand("qa").dtype)
     return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=c.activation)
 
 
-@parametrized
+@with_arguments
 def _keep_numbers(c: Reading, read: Callable[[Reading], str]) -> Ref:
     """The read function of an operator on two operands, whose result is a number if both are."""
     name, given = read(c), (c["self"], c["exponent" if "exponent" in c else "other"])
@@ -217,7 +217,7 @@ def read_power(c: Reading) -> str:
     return _emit_binary(c, "Pow", names, dtype)
 
 
-@parametrized
+@with_arguments
 def read_weighted(c: Reading, kind: str) -> str:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
     names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
@@ -259,7 +259,7 @@ def read_cosine(c: Reading) -> str:
     return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths")], dtype)
 
 
-@parametrized
+@with_arguments
 def read_shift(c: Reading, left: bool) -> str:
     """x << n and x >> n of integers: the product with a power of two, or the quotient rounded down."""
     count, tensor = c.integer("other"), c.operand()

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_transpose
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized, with_unused
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments, with_unused
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
@@ -252,7 +252,7 @@ def read_one_hot(c: Reading) -> str:
     return c.emit("OneHot", [c.name(), c.const(np.array(count, np.int64), "depth"), values], dtype="int64")
 
 
-@parametrized
+@with_arguments
 def read_triangle(c: Reading, upper: bool) -> str:
     """aten::tril, triu: 0 above or below a diagonal."""
     name, diagonal = c.name(), c.integer("diagonal")

@@ -70,7 +70,7 @@ def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[
 def _output_sizes(c: Reading, name: str) -> list[int]:
     """The sizes that an adaptive pool gives; one that is not stated is the data's."""
     spatial = c.spatial
-    listed = c.listed("output_size")
+    listed = c.items("output_size")
     listed = listed * spatial if len(listed) == 1 else listed
     if len(listed) != spatial:
         raise c.invalid(f"the output size {c['output_size']} is not of {spatial} axes", rule="counts-differ")

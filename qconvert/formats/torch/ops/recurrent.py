@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.ops.linear import require_real
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell
 from qconvert.graph import Array, Quantization
@@ -144,22 +144,19 @@ class _Layer:
         Returns:
             What each direction gives for all steps, (steps, rows, cells), and the last states, (directions, rows, cells).
         """
+        if len(directions) == 1:
+            whole, *last = self._operator(data, directions, states, _WAYS[0])
+            return [self._emit_squeeze(whole, 1)], last
         if all(weights.rounding == "" and weights.projection is None for weights in directions):
-            return self._emit_layer(data, directions, states)
+            whole, *last = self._operator(data, directions, states, "bidirectional")
+            ways = (self._c.const(np.int64(index), "way") for index in (0, 1))
+            return [self._c.emit("Gather", [whole, way], hint=hint, axis=1) for way, hint in zip(ways, _WAYS, strict=True)], last
         found = [
-            self._operator(data, [weights], [self._part(state, index, len(directions)) for state in states], _WAYS[index])
+            self._operator(data, [weights], [slice_first_axis(self._c, state, index, 1) for state in states], _WAYS[index])
             for index, weights in enumerate(directions)
         ]
-        last = [self._emit_concat(list(parts), 0, "last") for parts in zip(*(item[1:] for item in found), strict=True)]
+        last = [self._c.emit("Concat", parts, hint="last", axis=0) for parts in zip(*(item[1:] for item in found), strict=True)]
         return [self._emit_squeeze(item[0], 1) for item in found], last
-
-    def _emit_layer(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
-        """One operator of one or both directions."""
-        whole, *last = self._operator(data, directions, states, "bidirectional" if len(directions) == 2 else "forward")
-        if len(directions) == 1:
-            return [self._emit_squeeze(whole, 1)], last
-        c = self._c
-        return [c.emit("Gather", [whole, c.const(np.int64(index), "way")], hint=_WAYS[index], axis=1) for index in (0, 1)], last
 
     def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
         c, kind = self._c, self._kind
@@ -198,15 +195,9 @@ class _Layer:
         key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])
         return self._c.variant_of(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
 
-    def _part(self, state: str, index: int, count: int) -> str:
-        return state if count == 1 else slice_first_axis(self._c, state, index, 1)
-
     def _emit_squeeze(self, name: str, axis: int) -> str:
         c = self._c
         return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps")
-
-    def _emit_concat(self, names: Sequence[str], axis: int, hint: str) -> str:
-        return names[0] if len(names) == 1 else self._c.emit("Concat", list(names), hint=hint, axis=axis)
 
 
 _WAYS = ("forward", "reverse")
@@ -277,7 +268,7 @@ def _rounding(reduces: bool) -> str:
     return "dynamic_reduced" if reduces else "dynamic_tensor"
 
 
-@parametrized
+@with_arguments
 def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = False) -> tuple[str, ...]:
     """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
     layers, directions = _require_plain(c)
@@ -304,7 +295,7 @@ def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = Fa
     return (result, *(p[0] if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
 
 
-@parametrized
+@with_arguments
 def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = False) -> tuple[str, ...] | str:
     """aten::lstm_cell, gru_cell, rnn_tanh_cell, rnn_relu_cell, and quantized::quantized_*_cell_dynamic: a sequence of one step.
 

@@ -11,11 +11,11 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape
 from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 
 
-@parametrized
+@with_arguments
 def read_place(c: Reading, kind: str) -> str:
     """aten::argmax, argmin: along an axis, or of all elements."""
     name, rank = c.name(), c.rank()
@@ -41,7 +41,7 @@ def read_topk(c: Reading) -> list[str]:
     return _emit_top_k(c, count, axis, bool(c["largest"]), bool(c["sorted"]))
 
 
-@parametrized
+@with_arguments
 def read_sort(c: Reading, *results: int) -> list[str] | str:
     """aten::sort: values and their places; argsort: the places; msort: the values along the first axis."""
     axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank(), 1))
@@ -49,7 +49,7 @@ def read_sort(c: Reading, *results: int) -> list[str] | str:
     return [found[index] for index in results] if len(results) > 1 else found[results[0]]
 
 
-@parametrized
+@with_arguments
 def read_cumulative(c: Reading, kind: str) -> str:
     """aten::cumsum(x, dim, dtype) and aten::cumprod: of whole numbers and truth values in int64."""
     tensor, wanted = c.operand(), c.dtype("dtype")
@@ -90,7 +90,7 @@ def read_mean(c: Reading) -> str:
     return emit_reduction(c, "ReduceMean", name)
 
 
-@parametrized
+@with_arguments
 def read_total(c: Reading, kind: str) -> str:
     """aten::sum and prod: of integers and truth values in int64, unless the call states a type."""
     tensor, wanted = c.operand(), c.dtype("dtype")
@@ -105,7 +105,7 @@ def read_extreme(kind: str) -> ReadFunction:
     return lambda c: emit_reduction(c, kind)
 
 
-@parametrized
+@with_arguments
 def read_extreme_with_position(c: Reading, kind: str, position: str) -> tuple[str, str]:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
     values = emit_reduction(c, kind)
@@ -164,7 +164,7 @@ def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     return (scale_values(c, result, count / (count - correction), hint) if correction else result), mean
 
 
-@parametrized
+@with_arguments
 def read_variance(c: Reading, root: bool, mean: bool = False) -> str | tuple[str, str]:
     """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
     name, quantization = as_real(c), c.operand().quantization

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
@@ -201,7 +201,7 @@ def read_cubic(c: Reading) -> str:
     )
 
 
-@parametrized
+@with_arguments
 def read_smooth(c: Reading, curve: Callable[[Array], Array], reach: float) -> str:
     """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
     name, align = as_real(c), bool(c["align_corners"])

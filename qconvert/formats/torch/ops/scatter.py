@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.formats.torch.operands import cast_operand, emit_expand, emit_reshape, emit_transpose, size_of, sizes_of
 from qconvert.formats.torch.ops.gathering import combine_indices, indices_of, read_indices
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 
 
 def read_copy(c: Reading) -> str:
@@ -90,7 +90,7 @@ def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
     return c.name(), axis, indices_of(c, c.name("index"), shape[axis])
 
 
-@parametrized
+@with_arguments
 def read_scatter(c: Reading, value: str, reduction: str = "none") -> str:
     """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
     name, axis, index = _axis_and_indices(c)

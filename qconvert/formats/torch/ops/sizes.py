@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import scalar, size_of, sizes_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
@@ -59,7 +59,7 @@ def _read_single_element(c: Reading) -> Any:
     return known.reshape(-1)[0].item()
 
 
-@parametrized
+@with_arguments
 def read_number(c: Reading, dtype: str, convert: Callable[[Any], Any]) -> Any:
     """int(x), float(x), bool(x) and their kin: the one element of a tensor as a number."""
     value = _read_single_element(c)
@@ -76,14 +76,14 @@ def read_item(c: Reading) -> Any:
     return Ref(value.name, number=True) if isinstance(value, Ref) else value
 
 
-@parametrized
+@with_arguments
 def read_arithmetic(c: Reading, kind: str, dtype: str = "int64") -> Ref:
     """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
     names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
     return Ref(c.emit(kind, names, dtype=dtype, quantization=None), number=True)
 
 
-@parametrized
+@with_arguments
 def read_comparison_of_lists(c: Reading, equal: bool) -> Any:
     """Whether two lists of sizes, of which one is known only at run time, are equal, or are not."""
     a, b = list(c["a"]), list(c["b"])

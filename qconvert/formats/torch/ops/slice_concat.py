@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -194,7 +194,7 @@ def read_stack(c: Reading) -> str:
     return _emit_stack(c, names, c.axis(c.integer("dim"), rank + 1))
 
 
-@parametrized
+@with_arguments
 def read_stack_along(c: Reading, fewest: int, axis: int) -> str:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
     names, made = _names_to_concat(c), []

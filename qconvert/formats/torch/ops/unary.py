@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand
 from qconvert.formats.torch.ops.elementwise import emit_trunc
-from qconvert.formats.torch.reading import ReadFunction, Reading, parametrized
+from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -94,7 +94,7 @@ def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> str:
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
 
-@parametrized
+@with_arguments
 def read_log(c: Reading, base: float) -> str:
     """aten::log2 and log10."""
     known = c.constant("self")
@@ -119,7 +119,7 @@ def read_exp2(c: Reading) -> str:
     return c.emit("Exp", [scale_values(c, as_real(c), math.log(2), "exponent")])
 
 
-@parametrized
+@with_arguments
 def _read_minus_one(c: Reading, kind: str, inner: bool) -> str:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
     name = c.emit(kind, [as_real(c)], quantization=None, hint="function")

@@ -20,7 +20,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.entries import Entries, entry_name, plain_tensor, quantization, sort_by_number
 from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.graph import Quantization, Tensor
-from qconvert.kernels.torch import CALLED, FIXED_RESULTS
+from qconvert.kernels.torch import FIXED_RESULTS, FUNCTION_NAMES
 from qconvert.plugins import Parameters
 
 _LISTED = re.compile(r"^(?P<path>.*?)(?P<data>_input)?_scale_(?P<number>\d{1,6})$")
@@ -54,7 +54,7 @@ def read_converted(entries: Entries) -> Parameters:
         data={name: _set_type(item, dtype) for name, item in data.items()},
         functions={name: tuple(_set_type(item, dtype) for item in listed) for name, listed in functions.items()},
         fixed={kind: QParams(dtype, Quantization.per_tensor(*by_type[dtype])) for kind, by_type in FIXED_RESULTS.items()},
-        called=CALLED,
+        function_names=FUNCTION_NAMES,
         dynamic=dict.fromkeys(_layers(tensors), "dynamic_reduced") if is_dynamic else {},
         notes=(_REDUCED,) if is_dynamic and _layers(tensors) else (),
     )

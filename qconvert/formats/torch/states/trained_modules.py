@@ -24,7 +24,7 @@ from qconvert.formats.torch.quantizing import ROUNDED, integers
 from qconvert.formats.torch.states.entries import Entries, entry_name, parent, quantization, sort_by_number, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
-from qconvert.kernels.torch import CALLED, OBSERVED
+from qconvert.kernels.torch import FUNCTION_NAMES, OBSERVED_KINDS
 from qconvert.plugins import Folding, Parameters
 
 _WEIGHTS, _RESULTS = "weight_fake_quant", "activation_post_process"
@@ -78,8 +78,8 @@ def read_trained(entries: Entries) -> Parameters:
         results=results,
         inputs=inputs,
         functions=sort_by_number(listed),
-        called=CALLED,
-        observed=frozenset(OBSERVED),
+        function_names=FUNCTION_NAMES,
+        observed_kinds=frozenset(OBSERVED_KINDS),
         trained=True,
         metadata=metadata,
         notes=(note,) if ranges else (),
