@@ -16,6 +16,8 @@ from qconvert.plugins import Folding, Parameters, pass_named
 from qconvert.rewriting import dequantized_source
 
 _MOST_PREFIXES = 64
+#: Tensors that lead to an operator, of which the nearest are looked at.
+_MOST_UPSTREAM = 400
 
 
 def module_of(name: str) -> str:
@@ -245,10 +247,10 @@ class Network:
         """The constant that a Dequantize makes a tensor of; None if it is something else."""
         return self.constant(dequantized_source(self.producers, name))
 
-    def upstream(self, op: Op, most: int = 400) -> Iterator[Op]:
+    def upstream(self, op: Op) -> Iterator[Op]:
         """The operators that lead to one, the nearest first."""
         waiting, seen = list(op.inputs), set(op.inputs)
-        while waiting and len(seen) <= most:
+        while waiting and len(seen) <= _MOST_UPSTREAM:
             before = self.producers.get(waiting.pop(0))
             if before is None:
                 continue

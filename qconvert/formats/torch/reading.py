@@ -177,23 +177,23 @@ class Reading(OperatorReading):
             raise self.invalid(f"the argument {argument!r} is {value!r}, not an integer", rule="wrong-type")
         return int(value)
 
-    def axes(self, argument: str, data: str = "") -> list[int]:
-        """Possibly negative axes of the tensor `data`, by default the first, as those from 0 on; all of them where none are given."""
-        rank = self.rank(data)
+    def axes(self, argument: str) -> list[int]:
+        """Possibly negative axes of the first argument as those from 0 on; all of them where none are given."""
+        rank = self.rank()
         value = self._values[argument]
         if value is None or (isinstance(value, (list, tuple)) and not value):
             return list(range(rank))
         return [self.axis(axis, rank) for axis in self.integers(argument)]
 
-    def axis_of(self, argument: str = "dim", data: str = "") -> int:
-        """The axis of the tensor `data` that an argument names, from 0 on."""
-        return self.axis(self.integer(argument), self.rank(data))
+    def axis_of(self, argument: str = "dim") -> int:
+        """The axis of the first argument that another names, from 0 on."""
+        return self.axis(self.integer(argument), self.rank())
 
-    def static_size(self, axis: int, data: str = "") -> int:
-        """The size of an axis of the tensor `data`; raises UnsupportedError if it is known only at run time."""
-        size = (self.operand(data).shape or (None,))[axis]
+    def static_size(self, axis: int) -> int:
+        """The size of an axis of the first argument; raises UnsupportedError if it is known only at run time."""
+        size = (self.operand().shape or (None,))[axis]
         if not isinstance(size, int):
-            raise self.unknown_shape(data)
+            raise self.unknown_shape()
         return size
 
     def require_plain(self, *names: str) -> None:

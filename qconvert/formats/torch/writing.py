@@ -267,12 +267,9 @@ class Builder(OperatorWriting):
             return self.aten("relu", node)
         return self.aten("hardtanh", node, low, high) if None not in (low, high) else self.aten("clamp", node, low, high)
 
-    def rank(self, op: Op, index: int = 0) -> int:
-        """The rank of an input."""
-        rank = self.tensor(op.inputs[index]).rank
-        if rank is None:
-            raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
-        return rank
+    def rank(self, op: Op) -> int:
+        """The rank of the first input."""
+        return len(self.shape(op))
 
     def shape(self, op: Op, side: int | str = 0) -> tuple[int | str, ...]:
         """The shape of an input, or of a tensor by its name, of which at least the rank is known."""

@@ -23,8 +23,7 @@ def read_place(c: Reading, kind: str) -> str:
         flat = emit_reshape(c, name, [-1], hint="flat")
         found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
         return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
-    axis = c.axis(c.integer("dim"), max(rank, 1))
-    return c.emit(kind, [name], dtype="int64", axis=axis, keepdims=_keepdims(c))
+    return c.emit(kind, [name], dtype="int64", axis=_axis(c), keepdims=_keepdims(c))
 
 
 def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
@@ -55,8 +54,7 @@ def read_cumulative(c: Reading, kind: str) -> str:
     tensor, wanted = c.operand(), c.dtype("dtype")
     c.require_plain(tensor.name)
     dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
-    axis = c.axis(c.integer("dim"), max(c.rank(), 1))
-    return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=axis)
+    return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=_axis(c))
 
 
 def read_kth(c: Reading) -> list[str]:
@@ -67,6 +65,11 @@ def read_kth(c: Reading) -> list[str]:
     found = _emit_top_k(c, c.list64([count], "k"), axis, False, True)
     last = c.const(np.array(count - 1) if c["keepdim"] is False else np.array([count - 1]), "last")
     return [c.emit("Gather", [name, last], hint=hint, axis=axis) for name, hint in zip(found, ("value", "place"), strict=True)]
+
+
+def _axis(c: Reading) -> int:
+    """The axis that the call states; a tensor of rank 0 has one too."""
+    return c.axis(c.integer("dim"), max(c.rank(), 1))
 
 
 def _keepdims(c: Reading) -> int:
@@ -100,19 +103,15 @@ def read_total(c: Reading, kind: str) -> str:
     return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, tensor.name, wanted, "data"))
 
 
-def read_extreme(kind: str) -> ReadFunction:
-    """aten::amax, amin, and max, min of all elements: the largest or smallest stored value."""
-    return lambda c: emit_reduction(c, kind)
+#: aten::amax, amin, and max, min of all elements: the largest or smallest stored value.
+read_extreme = with_arguments(emit_reduction)
 
 
 @with_arguments
 def read_extreme_with_position(c: Reading, kind: str, position: str) -> tuple[str, str]:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
     values = emit_reduction(c, kind)
-    axis = c.axis(c.integer("dim"), max(c.rank(), 1))
-    keepdims = _keepdims(c)
-    where = c.emit(position, [c.name()], dtype="int64", hint="indices", axis=axis, keepdims=keepdims)
-    return values, where
+    return values, c.emit(position, [c.name()], dtype="int64", hint="indices", axis=_axis(c), keepdims=_keepdims(c))
 
 
 def read_truth(kind: str) -> ReadFunction:
@@ -141,8 +140,8 @@ def read_norm(c: Reading) -> str:
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
 
 
-def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
-    """The variance over the call's axes, and the mean that it is about, which keeps its axes."""
+def _variance(c: Reading, name: str, hint: str) -> str:
+    """The variance over the call's axes."""
     rank, shape = c.rank(), c.operand().shape or ()
     listed = c.axes("dim") if "dim" in c and rank else list(range(rank))
     sizes = [shape[axis] for axis in listed]
@@ -159,9 +158,8 @@ def _variance(c: Reading, name: str, hint: str) -> tuple[str, str]:
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
         raise c.unsupported_error(f"a variance of {count} elements", rule="shape-not-covered")
-    keepdims = _keepdims(c)
-    result = c.emit("ReduceMean", [square, axes], hint="population" if correction else hint, keepdims=keepdims)
-    return (scale_values(c, result, count / (count - correction), hint) if correction else result), mean
+    result = c.emit("ReduceMean", [square, axes], hint="population" if correction else hint, keepdims=_keepdims(c))
+    return scale_values(c, result, count / (count - correction), hint) if correction else result
 
 
 @with_arguments
@@ -172,7 +170,7 @@ def read_variance(c: Reading, root: bool, mean: bool = False) -> str | tuple[str
     if quantization is not None:
         name = c.emit("Dequantize", [name], dtype="float32", hint="real")
     hint = "variance" if root else "" if quantization is None else "exact"
-    result, _ = _variance(c, name, hint)
+    result = _variance(c, name, hint)
     if root:
         result = c.emit("Sqrt", [result], quantization=None, hint="" if quantization is None else "exact")
     if quantization is not None:
