@@ -144,50 +144,50 @@ class _Machine:
         """Does what an opcode says; raises UnsupportedError for one that PyTorch does not write."""
         push = self._stack.append
         match name:
-            case "PROTO" | "FRAME":
-                pass
-            case "NONE":
-                push(None)
+            case "PUT" | "BINPUT" | "LONG_BINPUT":
+                self._memo[int(argument)] = self._top()
+            case "GET" | "BINGET" | "LONG_BINGET":
+                push(self._memo[int(argument)])
+            case "MARK":
+                push(_MARK)
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                push(self._pop_tuple(int(name[-1]) if name[-1].isdecimal() else 0))
+            case "TUPLE":
+                push(tuple(self._pop_mark()))
+            case "NEWOBJ" | "REDUCE":
+                arguments, function = self._pop(), self._pop()
+                push(self._call(function, arguments, is_class=name == "NEWOBJ"))
+            case "BINPERSID":
+                push(self._storage_of(self._pop()))
             case "NEWTRUE" | "NEWFALSE":
                 push(name == "NEWTRUE")
             case "EMPTY_LIST":
                 push([])
+            case "APPEND" | "APPENDS":
+                items = [self._pop()] if name == "APPEND" else self._pop_mark()
+                self._list().extend(items)
             case "EMPTY_DICT":
                 push({})
-            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
-                push(self._pop_tuple(int(name[-1]) if name[-1].isdecimal() else 0))
-            case "MARK":
-                push(_MARK)
-            case "GET" | "BINGET" | "LONG_BINGET":
-                push(self._memo[int(argument)])
-            case "PUT" | "BINPUT" | "LONG_BINPUT":
-                self._memo[int(argument)] = self._top()
-            case "MEMOIZE":
-                self._memo[len(self._memo)] = self._top()
+            case "SETITEM" | "SETITEMS":
+                items = [self._pop(), self._pop()][::-1] if name == "SETITEM" else self._pop_mark()
+                self._dict().update(_pair_up(items))
+            case "BUILD":
+                self._build(self._pop())
+            case "NONE":
+                push(None)
             case "GLOBAL":
                 push(self._resolve_name(argument.replace(" ", ".", 1)))
+            case "PROTO" | "FRAME":
+                pass
+            case "MEMOIZE":
+                self._memo[len(self._memo)] = self._top()
             case "STACK_GLOBAL":
                 last, module = self._pop(), self._pop()
                 push(self._resolve_name(f"{module}.{last}"))
-            case "TUPLE":
-                push(tuple(self._pop_mark()))
             case "LIST":
                 push(self._pop_mark())
             case "DICT":
                 push(_pair_up(self._pop_mark()))
-            case "APPEND" | "APPENDS":
-                items = [self._pop()] if name == "APPEND" else self._pop_mark()
-                self._list().extend(items)
-            case "SETITEM" | "SETITEMS":
-                items = [self._pop(), self._pop()][::-1] if name == "SETITEM" else self._pop_mark()
-                self._dict().update(_pair_up(items))
-            case "BINPERSID":
-                push(self._storage_of(self._pop()))
-            case "NEWOBJ" | "REDUCE":
-                arguments, function = self._pop(), self._pop()
-                push(self._call(function, arguments, is_class=name == "NEWOBJ"))
-            case "BUILD":
-                self._build(self._pop())
             case _:
                 raise UnsupportedError(
                     f"the pickle {self._what} has the opcode {name}, which PyTorch does not write",
