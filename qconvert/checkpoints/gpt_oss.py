@@ -27,18 +27,25 @@ _LAYERS = {
 }
 
 
-def name_experts(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint with the names that MLX has for experts of gpt-oss: `experts.gate_proj.bias`, and gate and up apart."""
+def name_experts(checkpoint: Checkpoint, *, are_apart: bool = True) -> Checkpoint:
+    """The checkpoint with names of layers for experts of gpt-oss.
+
+    Args:
+        checkpoint: as it is read.
+        are_apart: whether gate and up become layers of their own, with names that MLX has, as `experts.gate_proj.bias`. Else only codes and
+            scales get other names, as `experts.gate_up_proj.blocks`.
+    """
     tensors, places = dict(checkpoint.tensors), dict(checkpoint.places)
+    parts = _PARTS if are_apart else _PARTS[:2]
     for name in checkpoint.tensors:
         around, _, own = name.rpartition(".")
         layer, _, part = own.rpartition("_")
-        if part not in _PARTS or layer not in _LAYERS or f"{around}.{layer}_blocks" not in checkpoint.tensors:
+        if part not in parts or layer not in _LAYERS or f"{around}.{layer}_blocks" not in checkpoint.tensors:
             continue
         tensor, place = tensors.pop(name), places.pop(name)
         if tensor.ndim < 2:
             raise InvalidModelError(f"{name} has shape {list(tensor.shape)}; experts and outputs are its first axes", rule="wrong-type")
-        for made, rows in _LAYERS[layer].items():
+        for made, rows in (_LAYERS[layer] if are_apart else {layer: slice(None)}).items():
             tensors[f"{around}.{made}.{part}"] = tensor[:, rows]
             places[f"{around}.{made}.{part}"] = place
     return replace(checkpoint, tensors=tensors, places=places)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from qconvert.conversion.states.experts import join_experts
 from qconvert.conversion.states.inserted_operators import Rounding, adjust_inputs, round_at_run_time
 from qconvert.conversion.states.joined_layers import split_joined_layers
 from qconvert.conversion.states.network import Network, align_prefixes, module_of, with_linear_layers
@@ -37,6 +38,7 @@ def join_parameters(parameters: Parameters, graph: Graph, scopes: Mapping[str, s
     graph = with_linear_layers(graph)
     known = {module_of(tensor.name) for tensor in graph.constants()} | set(scopes.values())
     parameters, name_in_file = align_prefixes(parameters, known)
+    parameters = join_experts(parameters, graph, known)
     graph = split_joined_layers(graph, parameters.tensors)
     network = Network(graph, scopes, parameters)
     substitution = Substitution(network)

@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
 #: A layer of a network -> the layers of a file whose outputs, one after another, are its own (conversion_mapping.py of transformers).
-_PARTS: Mapping[str, tuple[str, ...]] = {
+PARTS_OF_LAYERS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "lm_head": ("embed_out",),
@@ -69,5 +69,5 @@ class _Splitting:
 def _find_modules(weight: str, known: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Return the layers of the file that a layer of the network with this weight consists of; none where the file has it as it is."""
     around, _, own = module_of(weight).rpartition(".")
-    modules = tuple(member(around, part) for part in _PARTS.get(own, ()))
+    modules = tuple(member(around, part) for part in PARTS_OF_LAYERS.get(own, ()))
     return modules if weight not in known and all(member(module, "weight") in known for module in modules) else ()

@@ -56,9 +56,9 @@ def align_prefixes(parameters: Parameters, known: set[str]) -> tuple[Parameters,
     if without <= max(sum(module in known for module in modules), sum(f"{extra}{module}" in known for module in modules) if extra else 0):
         lacking = ""
     if lacking:
-        return _rename_parameters(parameters, lambda name: _cut_prefix(name, lacking)), lambda name: f"{lacking}{name}"
+        return rename_parameters(parameters, lambda name: _cut_prefix(name, lacking)), lambda name: f"{lacking}{name}"
     if extra:
-        return _rename_parameters(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut_prefix(name, extra)
+        return rename_parameters(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut_prefix(name, extra)
     return parameters, lambda name: name
 
 
@@ -76,7 +76,8 @@ def _best_prefix(names: Iterable[str], known: Iterable[str]) -> str:
     return next((prefix for prefix in few if scores[prefix] == best), "") if best else ""
 
 
-def _rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
+def rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
+    """Return the parameters with other names of tensors and modules."""
     names = ("results", "inputs", "data", "functions", "dynamic", "orders", "factors", "decodings", "places")
     renamed: dict[str, Any] = {name: {new(key): value for key, value in getattr(parameters, name).items()} for name in names}
     return replace(

@@ -23,14 +23,14 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
 
     Args:
         network: gets the intermediate tensors.
-        stored: the weight, [N, K].
+        stored: the weight, [N, K], or [E, N, K] of several experts.
         decoding: the scales, and the table, offsets or factor.
         source: of the operators.
     """
     ops: list[Op] = []
     shape = network[stored].static_shape
     assert shape is not None
-    parts = (shape[0], decoding.scales.shape[1], shape[1] // decoding.scales.shape[1])
+    parts = (*decoding.scales.shape, shape[-1] // decoding.scales.shape[-1])
 
     def constant(hint: str, values: Array) -> str:
         return network.add_constant(f"{stored}/{hint}", values)
@@ -52,6 +52,8 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
     return add_op("Reshape", changed, constant("shape", np.array(shape, np.int64))), ops
 
 
+#: What PyTorch calls the tensors of a module, and transformers those of experts.
+_NAMES = ("weight", "bias", "running_mean", "running_var", "gate_up_proj", "down_proj", "gate_up_proj_bias", "down_proj_bias")
 _WITH_NORMS = (
     "Export the float model with its normalizations: torch.export.save(torch.export.export(float_model.eval(), example_inputs), "
     "'float.pt2'), or torch.onnx.export(…, dynamo=True, optimize=False)."
@@ -185,7 +187,7 @@ class Substitution:
         """Notes a constant that the file should hold: weights and statistics, and what is called like a parameter."""
         part = parts_of(op).get(place)
         tensor = self._network[name]
-        is_called = name.rpartition(".")[2] in ("weight", "bias", "running_mean", "running_var") and "." in name
+        is_called = name.rpartition(".")[2] in _NAMES and "." in name
         is_needed = part is not None and part != "bias" and place > 0 and not _normalizes_data(op)
         if (is_needed or (is_called and tensor.dtype == "float32")) and (self._layer(op) is None or part != "bias"):
             self.unknown.setdefault(name, f"{op}")

@@ -14,6 +14,7 @@ from onnx_models import run
 from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.local_functions import sort_nodes
 from qconvert.formats.onnx.reader import read_bytes
@@ -67,6 +68,17 @@ def test_a_sequence_has_no_tensor_type() -> None:
         read_bytes(
             parser.parse_model(f"{HEADER} g (float[4] x) => (seq(float[4]) s) {{ s = SequenceConstruct(x) }}").SerializeToString(), "m"
         )
+
+
+@pytest.mark.parametrize(("sizes", "place", "wanted"), [("3", 1, [3, 4, 5]), ("3", 2, [6]), ("{2, 4, 1}", 1, [2, 3, 4, 5])])
+def test_a_part_of_a_divided_tensor_is_a_slice(sizes: str, place: int, wanted: list[int]) -> None:
+    """As torch.onnx exports chunk()."""
+    kind = "value_ints" if sizes.startswith("{") else "value_int"
+    text = f"""g (float[7, 2] x) => (float[N, 2] y) {{ n = Constant<{kind} = {sizes.replace("{", "[").replace("}", "]")}>()
+        s = SplitToSequence<axis = 0>(x, n)  i = Constant<value_int = {place}>()  y = SequenceAt(s, i) }}"""
+    graph = read_bytes(parser.parse_model(f"{HEADER} {text}").SerializeToString(), "m")
+    x = np.arange(14, dtype=np.float32).reshape(7, 2)
+    np.testing.assert_array_equal(evaluate(graph.evolve(ops=[op for op in graph.ops if op.kind != "Opaque"]), {"x": x})["y"], x[wanted])
 
 
 def test_attributes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -143,6 +144,23 @@ def read_split(r: Reading) -> None:
         part = -(-size // count)  # the last part may be smaller (opset 18)
         sizes = [max(min(part, size - i * part), 0) for i in range(count)]
     r.emit("Split", [r.input(0), r.list64(sizes, "split")], axis=axis)
+
+
+def read_sequence_at(r: Reading) -> None:
+    """SequenceAt of the parts that SplitToSequence makes of a tensor, as torch.onnx exports chunk(): a Slice of that tensor."""
+    from onnx import NodeProto
+
+    before, place = r.producer(r.inputs[0], "Opaque"), r.constant(1)
+    if before is None or before["op_type"] != "SplitToSequence" or not before.inputs[1:] or place is None or int(place) < 0:
+        raise NotCoveredError("a sequence of other tensors")
+    stated = {item.name: item.i for item in NodeProto.FromString(base64.b64decode(str(before["payload"]))).attribute}
+    split = r.lookup(r.draft.fold_constant(before.inputs[1])).data
+    if split is None or int(place) >= (len(split) if split.ndim else 2**31):
+        raise NotCoveredError("parts of unknown sizes")
+    start = int(split[: int(place)].sum()) if split.ndim else int(place) * int(split)
+    bounds = [start, start + int(split[int(place)] if split.ndim else split)]
+    names = [r.const(np.array([bound], np.int64), "bound") for bound in bounds]
+    r.emit("Slice", [before.inputs[0], *names, r.const(axes(stated.get("axis", 0)), "axes")])
 
 
 def write_split(op: Op, b: Builder) -> None:
@@ -331,6 +349,7 @@ READERS: dict[str, ReadFunction] = {
     "Transpose": read_transpose,
     "Concat": read_same_named,
     "Split": read_split,
+    "SequenceAt": read_sequence_at,
     "Pad": read_pad,
     "Shape": read_shape,
     "Constant": read_constant,

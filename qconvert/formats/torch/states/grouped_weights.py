@@ -5,6 +5,7 @@ torchao's are integers with a scale for each row or group of a row; data stay re
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from qconvert.checkpoints.config import read_config
 from qconvert.checkpoints.container import Parts
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
-from qconvert.checkpoints.gpt_oss import name_experts
+from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS, name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
@@ -135,7 +136,7 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     """
     stored = {name: value for name, value in entries.values.items() if isinstance(value, StoredTensor)}
     arrays = {name: value.data for name, value in stored.items() if value.scales is None}
-    found = layers_in_blocks(name_experts(Checkpoint(arrays, dict.fromkeys(arrays, path.name), {})).tensors)
+    found = layers_in_blocks(name_experts(Checkpoint(arrays, dict.fromkeys(arrays, path.name), {}), are_apart=False).tensors)
     if not found:
         return None
     config = read_config(path)
@@ -145,16 +146,11 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     factors: dict[str, Array] = {}
     rounded: list[str] = []
     decodings: dict[str, Decoding] = {}
-    for layer, (container, parts) in found.items():
-        weight = container.read(parts, config)
-        if weight.experts:
-            raise UnsupportedError(
-                f"the weights of {weight.experts} experts are in one tensor, which no linear layer of a network has",
-                where=repr(layer),
-                remedy="A checkpoint of MLX has room for them: --to mlx-mxfp4 or mlx.",
-                rule="blocks-not-covered",
-            )
-        entries.used.update(f"{layer}.{part}" for part in parts.tensors)
+    weights: dict[str, BlockWeight] = {}
+    for stored_layer, (container, parts) in found.items():
+        entries.used.update(f"{stored_layer}{'_' if container is MXFP4_GPT_OSS else '.'}{part}" for part in parts.tensors)
+        weights.update(_name_experts(stored_layer, container.read(parts, config)))
+    for layer, weight in weights.items():
         name = f"{layer}.weight"
         order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
         tensors[name], decoding = _tensor(name, weight, order)
@@ -174,6 +170,16 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     if rounded:
         notes.append(f"data of {format_count(len(rounded), 'layer')} stay float, which config.json states to be rounded to {rounded[0]}")
     return Parameters({**tensors, **take_rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
+
+
+def _name_experts(layer: str, weight: BlockWeight) -> dict[str, BlockWeight]:
+    """The weight of a layer, of several experts each as a layer of its own, as other tools name them."""
+    if not weight.experts:
+        return {layer: weight}
+    around, _, own = layer.rpartition(".")
+    around, rows = around.replace("switch_mlp", "experts"), weight.outputs // weight.experts  # MLX's name
+    pieces = (weight.rows(slice(expert * rows, (expert + 1) * rows)) for expert in range(weight.experts))
+    return {f"{around}.{expert}.{own}": replace(piece, experts=0) for expert, piece in enumerate(pieces)}
 
 
 def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor, Decoding | None]:
