@@ -2,9 +2,10 @@
 
 pack-quantized: `weight_packed` int32 [N, K * bits / 32], signed integers in a stream along the inputs, each stored with half the range
 added; `weight_scale` [N, G], `weight_shape` int64 [2], and of asymmetric ones `weight_zero_point` int32 [N * bits / 32, G], packed along
-the outputs. int-quantized: `weight` int8 [N, K], of 8 bits or of fewer, `weight_scale` [N, G], perhaps `weight_zero_point` int8 [N, G];
-ModelOpt has scales [N], Quark one for the whole tensor. The value is scale * (q - zero point). `input_scale` is that of data, where it is
-not computed at each run. Source: compressors/pack_quantized and naive_quantized of compressed-tensors.
+the outputs. Of one scale [1], and of blocks with several outputs [N / 32, K / 32], it is int8, of the shape of the scales. int-quantized:
+`weight` int8 [N, K], of 8 bits or of fewer, `weight_scale` [N, G], perhaps `weight_zero_point` int8 [N, G]; ModelOpt has scales [N], Quark
+one for the whole tensor. The value is scale * (q - zero point). `input_scale` is that of data, where it is not computed at each run.
+Source: compressors/pack_quantized and naive_quantized of compressed-tensors.
 """
 
 from __future__ import annotations
@@ -29,26 +30,29 @@ _VERSION = "0.19.0"
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
-    words, scales = parts.words("weight_packed"), parts.scales("weight_scale")
+    words, scales = parts.words("weight_packed"), parts.scales("weight_scale", (1, 2))
+    scales = scales.reshape(len(scales), -1)
     shape = parts.tensors.get("weight_shape")
     outputs, inputs = (int(size) for size in shape) if shape is not None and shape.shape == (2,) and shape.dtype.kind == "i" else (0, 0)
     bits = words.shape[1] * 32 // inputs if inputs > 0 else 0
     if words.shape[0] != outputs or bits not in _BITS or words.shape[1] != word_count(inputs, bits):
         raise parts.shapes_error("weight_packed", "weight_shape")
-    if scales.shape[0] != outputs or inputs % scales.shape[1]:
-        raise parts.shapes_error("weight_packed", "weight_scale")
     if "weight_g_idx" in parts:
         raise UnsupportedError(
             "weight_g_idx, the order of the inputs, is not covered", where=repr(parts.layer), rule="act-order-not-covered"
         )
-    config.require_block(parts.layer, inputs // scales.shape[1], inputs)
     zeros = np.full(scales.shape, symmetric_zero_point(bits), np.int16)
-    if "weight_zero_point" in parts:
-        packed = parts.words("weight_zero_point")
-        if packed.shape != (word_count(outputs, bits), scales.shape[1]):
+    if parts.dtype("weight_zero_point") == "int8":  # of the tensor, and of blocks with several outputs
+        if parts.tensors["weight_zero_point"].size != scales.size:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
-        zeros = unpack(np.ascontiguousarray(packed.T), bits, outputs).T.astype(np.int16)
-    return BlockWeight(words, bits, inputs, scales, zeros, is_signed=True, activations=read_activations(parts, config))
+        zeros += parts.tensors["weight_zero_point"].reshape(scales.shape)
+    elif "weight_zero_point" in parts:
+        packed = parts.words("weight_zero_point")
+        if packed.shape != (word_count(len(scales), bits), scales.shape[1]):
+            raise parts.shapes_error("weight_zero_point", "weight_scale")
+        zeros = unpack(np.ascontiguousarray(packed.T), bits, len(scales)).T.astype(np.int16)
+    scale, zero = (expand_blocks(parts, config, "weight_scale", numbers, (outputs, inputs)) for numbers in (scales, zeros))
+    return BlockWeight(words, bits, inputs, scale, zero, is_signed=True, activations=read_activations(parts, config))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -82,13 +86,13 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
             where=repr(parts.layer),
             rule="config-contradicts",
         )
-    scales = expand_blocks(parts, config, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)))
+    scales = expand_blocks(parts, config, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)), integers.shape)
     zeros = np.full(scales.shape, half, np.int16)
     found = parts.tensors.get("weight_zero_point")
     if found is not None:
         if found.dtype.kind not in "iu" or found.dtype.itemsize > 1 or not found.size:
             raise parts.tensor_error("weight_zero_point", "int8")
-        expanded = expand_blocks(parts, config, "weight_zero_point", found)
+        expanded = expand_blocks(parts, config, "weight_zero_point", found, integers.shape)
         if expanded.shape != scales.shape:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += expanded

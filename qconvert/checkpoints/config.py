@@ -20,6 +20,8 @@ _LARGEST = 16_000_000
 FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.json")
 #: ModelOpt's own file, which is not read.
 FILE_OF_MODELOPT = "hf_quant_config.json"
+#: Tensors of attention layers, which no weight depends on.
+SCALES_OF_CACHE = ("k_scale", "v_scale")
 KEYS_OF_CONFIG = ("quantization_config", "quantization", "compression_config")
 #: What config.json calls the tools whose layers are read; MLX does not say it.
 _METHODS = (

@@ -119,19 +119,20 @@ class Parts:
         return InvalidModelError(f"{shapes} do not fit each other", where=repr(self.layer), rule="blocks-do-not-fit")
 
 
-def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array) -> Array:
-    """Numbers of blocks of `weight`, a matrix [N, K], as one for each output and block of inputs: [N, G].
+def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array, sizes: tuple[int, int]) -> Array:
+    """Numbers of blocks of a weight [N, K] as one for each output and block of inputs: [N, G].
 
     Args:
         parts: of the layer.
         config: states the sizes of blocks, where they have several outputs; 128 x 128 where it does not.
         name: of the tensor that `numbers` are of, for messages.
         numbers: one, [N], [N, G], or of blocks with several outputs [R, C] or [R, 1, C, 1].
+        sizes: N and K.
 
     Raises:
         InvalidModelError: there are not as many as the weight has blocks, or config.json states another size.
     """
-    outputs, inputs = parts.tensors["weight"].shape
+    outputs, inputs = sizes
     if numbers.size == 1:
         return np.repeat(numbers.reshape(1, 1), outputs, axis=0)
     if numbers.ndim == 4 and numbers.shape[1] == numbers.shape[3] == 1:
@@ -140,15 +141,15 @@ def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array) -> Ar
         numbers = numbers[:, None]
     stated = config.block_of_layer(parts.layer)
     if numbers.ndim != 2:
-        raise parts.shapes_error("weight", name)
+        raise parts.shapes_error("weight", "weight_packed", name)
     if stated is None and len(numbers) == outputs:
         if inputs % numbers.shape[1]:
-            raise parts.shapes_error("weight", name)
+            raise parts.shapes_error("weight", "weight_packed", name)
         config.require_block(parts.layer, inputs // numbers.shape[1], inputs)
         return numbers
     high, wide = stated or (128, 128)
     if numbers.shape != (-(-outputs // high), -(-inputs // wide)):
-        raise parts.shapes_error("weight", name)
+        raise parts.shapes_error("weight", "weight_packed", name)
     return divide_blocks(np.repeat(numbers, high, axis=0)[:outputs], inputs, wide)
 
 

@@ -9,7 +9,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.awq import AWQ
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT, BNB_INT8
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
-from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.config import SCALES_OF_CACHE, Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
 from qconvert.checkpoints.fp8 import FLOAT_QUANTIZED, FP8, FP8_MODELOPT, MXFP8
@@ -129,7 +129,7 @@ def _gptq_version(container: Container, config: Config) -> Container:
 
 
 #: Tensors next to a weight in blocks that do not change it: ModelOpt's scales of the KV cache stand under k_proj and v_proj.
-_CARRIED = ("bias", "k_scale", "v_scale")
+_CARRIED = ("bias", *SCALES_OF_CACHE)
 _PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in item.parts))
 
 

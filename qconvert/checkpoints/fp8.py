@@ -45,7 +45,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
             raise parts.shapes_error("weight", name)
         config.require_block(parts.layer, codes.shape[1] // scale.shape[1], codes.shape[1])
     else:
-        scale = expand_blocks(parts, config, name, parts.scales(name, (0, 1, 2, 4)))
+        scale = expand_blocks(parts, config, name, parts.scales(name, (0, 1, 2, 4)), codes.shape)
     return BlockWeight(words_of_bytes(codes), _BITS, codes.shape[1], scale, table=E4M3, activations=read_activations(parts, config))
 
 

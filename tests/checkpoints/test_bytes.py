@@ -20,8 +20,9 @@ from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.fp8 import FP8, FP8_MODELOPT
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary
-from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, words_of_bytes
+from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, pack, words_of_bytes
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
+from qconvert.formats.torch.states.reader import read_parameters
 
 pytestmark = pytest.mark.formats
 
@@ -320,12 +321,33 @@ def test_layers_of_several_groups(tmp_path: Path) -> None:
             read(checkpoint(tmp_path / str(abs(hash(target))), stated, weight=weight, weight_scale=scale))
 
 
+@pytest.mark.parametrize("blocks", [None, (16, 32)])
+def test_packed_integers_with_one_scale_or_blocks_of_several_outputs(blocks: Any, tmp_path: Path) -> None:
+    """Their zero points are not packed: pack_quantized of compressed-tensors packs those of groups and rows alone."""
+    shape = (1,) if blocks is None else (4, 2)
+    steps, scales = RNG.integers(-8, 8, (64, 64), np.int8), RNG.uniform(0.01, 0.1, shape).astype(np.float16)
+    zeros = RNG.integers(-8, 8, shape, np.int8)
+    tensors = {"weight_packed": pack((steps + 8).view(np.uint8), 4).view(np.int32), "weight_shape": np.array([64, 64])}
+    stated = {"num_bits": 4, "type": "int", "symmetric": False, "strategy": "block" if blocks else "tensor", "block_structure": blocks}
+    folder = checkpoint(tmp_path / "s", compressed(stated), **tensors, weight_scale=scales, weight_zero_point=zeros)
+    of_each = (item.astype(np.float32).repeat(16, 0).repeat(32, 1) if blocks else item.astype(np.float32) for item in (zeros, scales))
+    np.testing.assert_array_equal(read(folder).values(), (steps - next(of_each)) * next(of_each))
+    for result in ("gptq-v2", "awq", "compressed-tensors", "mlx"):
+        assert convert(folder, tmp_path / result, result_format=result).kept_all
+        assert qconvert.diff(folder, tmp_path / result) == []
+    other = checkpoint(tmp_path / "other", compressed(stated), **tensors, weight_scale=scales, weight_zero_point=zeros.repeat(2))
+    with refused(InvalidModelError, "blocks-do-not-fit", holds=("weight_zero_point", "weight_scale")):
+        read(other)
+
+
 def test_scales_of_the_cache_next_to_a_layer_are_carried(tmp_path: Path) -> None:
     stated = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
     scale, data = np.float32(0.5), np.float32(0.25)
     folder = checkpoint(tmp_path / "s", stated, weight=fp8(16, 32), weight_scale=scale, input_scale=data, k_scale=np.float32(2))
     report = convert(folder, tmp_path / "o", result_format="compressed-tensors-fp8")
     assert any("KV cache" in str(change) for change in report.changes) and qconvert.diff(folder, tmp_path / "o") == []
+    found = read_parameters(folder / "model.safetensors", {})
+    assert list(found.tensors) == ["m.l.weight"] and any("KV cache" in note for note in found.notes)
     assert float(CheckpointSource.of(tmp_path / "o" / "model.safetensors").plain["m.l.k_scale"]) == 2
 
 

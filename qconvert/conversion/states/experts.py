@@ -79,12 +79,12 @@ def _join(parameters: Parameters, name: str, names: Sequence[Sequence[str]], *, 
     tensors = {part: tensor for part, tensor in parameters.tensors.items() if part not in set(parts)}
     decodings = {part: decoding for part, decoding in parameters.decodings.items() if part in tensors}
     joined, decoding = _join_rows(name, [parameters.tensors[part] for part in parts], [parameters.decodings.get(part) for part in parts])
-    sizes = len(names), joined.shape[0] // len(names)
+    assert joined.data is not None
+    sizes = len(names), len(joined.data) // len(names)
 
     def divide(numbers: Array) -> Array:
         return numbers.reshape(*sizes, -1)
 
-    assert joined.data is not None
     data, quantization = divide(joined.data), joined.quantization
     if quantization is not None and quantization.axis is not None:
         quantization = replace(quantization, scale=divide(quantization.scale), zero_point=divide(quantization.zero_point), axis=2)

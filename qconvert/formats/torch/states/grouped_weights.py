@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.config import read_config
+from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
 from qconvert.checkpoints.container import Parts
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
 from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS, name_experts
@@ -163,6 +163,8 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
         if weight.activations is not None:
             rounded.append(str(weight.activations))
     notes = list(describe_layers(found, config))
+    if config.cache_note:
+        entries.used.update(name for name in entries.values if name.rpartition(".")[2] in SCALES_OF_CACHE)
     if orders:
         notes.append(f"{format_count(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
     if factors:
