@@ -210,6 +210,7 @@ class ReadOptions(TypedDict, total=False):
     graph: _File
     modules: str
     oneflow: str
+    round_data: bool
     engine: Literal["", "x86", "fbgemm", "onednn", "qnnpack"]
     mnn: _File
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.conversion.states.joined_layers import PARTS_OF_LAYERS
 from qconvert.conversion.states.network import member, module_of, rename_parameters
-from qconvert.errors import UnsupportedError
+from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.plugins import Decoding, Parameters
 
@@ -94,7 +94,11 @@ def _join(parameters: Parameters, name: str, names: Sequence[Sequence[str]], *, 
     if decoding is not None:
         offsets = None if decoding.offsets is None else divide(decoding.offsets)
         decodings[name] = replace(decoding, scales=divide(decoding.scales), offsets=offsets)
-    return replace(parameters, tensors=tensors, decodings=decodings)
+    rounded = {module: how for module, how in parameters.rounded.items() if member(module, "weight") in tensors}
+    left_out = len(parameters.rounded) - len(rounded)
+    note = f"data of {name} stay float, which the checkpoint states to be rounded for {format_count(left_out, 'layer')} of experts"
+    notes = (*parameters.notes, note) if left_out else parameters.notes
+    return replace(parameters, tensors=tensors, decodings=decodings, rounded=rounded, notes=notes)
 
 
 def _join_rows(name: str, tensors: Sequence[Tensor], decodings: Sequence[Decoding | None]) -> tuple[Tensor, Decoding | None]:

@@ -4,7 +4,7 @@ inputs. A pass makes quantized operators of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from qconvert.conversion.states.network import Network, same_path
 from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.graph import Array, Op, Shape, Tensor
+from qconvert.graph import Array, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, reduce
@@ -262,9 +262,10 @@ def _round_rows(data: Value, how: str) -> Value:
 
 
 def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
-    """Put a Gather before the layers that parameters.orders names, and a Mul before those of parameters.factors.
+    """Put a Gather before the layers that parameters.orders names, a Mul before those of parameters.factors, and a Quantize and Dequantize
+    before those of parameters.rounded.
 
-    Layers that read the same data in the same order, or times the same factors, share the operator.
+    Layers that read the same data in the same order, times the same factors, or rounded alike, share the operators.
 
     Args:
         network: is changed.
@@ -273,13 +274,14 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
     Raises:
         UnsupportedError: such a layer is no linear one.
     """
-    if not network.parameters.orders and not network.parameters.factors:
+    parameters = network.parameters
+    if not parameters.orders and not parameters.factors and not parameters.rounded:
         return
     adjusted = _Adjusted(network)
     for op in network.ops:
         module = layers.get(op.outputs[0], "") if op.outputs else ""
-        order, factors = network.parameters.orders.get(module), network.parameters.factors.get(module)
-        if order is None and factors is None:
+        order, factors, rounded = parameters.orders.get(module), parameters.factors.get(module), parameters.rounded.get(module)
+        if order is None and factors is None and rounded is None:
             adjusted.ops.append(op)
             continue
         if not kind_of(op).is_matrix_product:
@@ -289,6 +291,8 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
         data = op.inputs[0]
         if factors is not None:
             data = adjusted.data(data, "Mul", f"{module}.factors", factors, op.source)
+        if rounded is not None:
+            data = adjusted.round(data, rounded, op.source)
         if order is not None:
             data = adjusted.data(data, "Gather", f"{module}.order", order, op.source, axis=-1)
         adjusted.ops.append(op.with_input(0, data))
@@ -300,16 +304,29 @@ class _Adjusted:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._made: dict[tuple[str, str, Shape | None, bytes], str] = {}
+        self._made: dict[tuple[Hashable, ...], str] = {}
         self.ops: list[Op] = []
 
     def data(self, name: str, kind: str, constant: str, values: Array, source: str, **attributes: int) -> str:
         """The result of an operator of a kind on data and a constant, which has the data's shape."""
-        before = self._network.producers.find(name, "Reshape")
-        rows = before.inputs[0] if before is not None else name  # that each layer makes for itself
         tensor = self._network[name]
-        key = kind, rows, tensor.shape, values.tobytes()
+        key = kind, *self._find_data(name), values.tobytes()
         if key not in self._made:
             inputs = name, self._network.add_constant(constant, values)
             self._made[key] = self._network.append(self.ops, kind, inputs, name, tensor.shape, tensor.dtype, source, **attributes)
         return self._made[key]
+
+    def round(self, name: str, wanted: QParams, source: str) -> str:
+        """The float values of data that are rounded to a quantization."""
+        key = *self._find_data(name), wanted.dtype, wanted.quantization.key
+        if key not in self._made:
+            shape = self._network[name].shape
+            stored = self._network.add(f"{name}/quantized", Tensor("", wanted.dtype, shape, None, wanted.quantization))
+            self._made[key] = self._network.add(f"{name}/rounded", Tensor("", self._network[name].dtype, shape))
+            self.ops += [Op("Quantize", (name,), (stored,), {}, source), Op("Dequantize", (stored,), (self._made[key],), {}, source)]
+        return self._made[key]
+
+    def _find_data(self, name: str) -> tuple[Hashable, ...]:
+        """What layers read: rows that each makes for itself are those of one tensor."""
+        before = self._network.producers.find(name, "Reshape")
+        return before.inputs[0] if before is not None else name, self._network[name].shape

@@ -78,7 +78,7 @@ def _best_prefix(names: Iterable[str], known: Iterable[str]) -> str:
 
 def rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
     """Return the parameters with other names of tensors and modules."""
-    names = ("results", "inputs", "data", "functions", "dynamic", "orders", "factors", "decodings", "places")
+    names = ("results", "inputs", "data", "functions", "dynamic", "orders", "factors", "rounded", "decodings", "places")
     renamed: dict[str, Any] = {name: {new(key): value for key, value in getattr(parameters, name).items()} for name in names}
     return replace(
         parameters,

@@ -274,8 +274,14 @@ class Builder(OperatorWriting):
         if tensor is None or tensor.quantization is None:
             return self.stored_value(name)
         if name not in self._real:
-            self._record_real(name, self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization))
+            real = self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization)
+            self._record_real(name, real if tensor.is_constant else self._guard_fp8(real, tensor))
         return self._real[name]
+
+    def _guard_fp8(self, value: str, tensor: Tensor) -> str:
+        """Float values on either side of data of FP8, of which onnxruntime (1.31) makes integer operators that it then refuses."""
+        is_fp8 = tensor.dtype.startswith("float8")
+        return self.node("Max", [value], hint=f"{value}/apart")[0] if is_fp8 and self.forms.guards else value
 
     def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the value of type `real`."""
@@ -306,7 +312,8 @@ class Builder(OperatorWriting):
         assert tensor.quantization is not None
         self._require_type(tensor.dtype, tensor.name)
         scale, zero_point = self.parameters(output, tensor.dtype, tensor.quantization, real)
-        self.node("QuantizeLinear", [value, scale, zero_point], [output], **self._axis(tensor.quantization, output))
+        inputs = [self._guard_fp8(value, tensor), scale, zero_point]
+        self.node("QuantizeLinear", inputs, [output], **self._axis(tensor.quantization, output))
 
     def quantization(self, name: str) -> tuple[str, str]:
         """The initializers for scale and zero point of the quantized tensor `name`."""

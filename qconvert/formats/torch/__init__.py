@@ -84,6 +84,10 @@ _READ_OPTIONS = (
     Option(
         "modules", str, "", "With --graph, the tensors that the scales of modules belong to: module=tensor; ….", about_graph=True
     ),
+    Option(
+        "round_data", bool, False, "Checkpoints with --graph: round data where config.json states one scale for those of a layer.",
+        about_graph=True,
+    ),
     Option("oneflow", str, "", "How OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", about_graph=True),
     Option(
         "engine", str, "", "PyTorch's engine whose arithmetic the model has: x86, fbgemm, onednn, qnnpack; by default guessed from "

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -17,6 +18,7 @@ from onnx import helper, numpy_helper
 from refusals import refused
 
 from qconvert import check, convert, load
+from qconvert.checkpoints.safetensors import written_file
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.torch.states.reader import read_parameters
@@ -149,6 +151,48 @@ def test_a_layer_of_the_network_that_is_several_in_the_checkpoint(joined: str, l
     one, several = evaluate(load(folder / "model.safetensors", graph=tmp_path / "float.onnx"), {"x": x}).values()
     assert one.any()
     np.testing.assert_array_equal(several, np.concatenate([one] * len(layers), axis=2))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
+def test_data_are_rounded_by_the_scale_of_each_layer(dtype: str, tmp_path: Path) -> None:
+    """Layers that share their data round them apart, and for nobody else; onnxruntime would make operators of FP8 that it then refuses."""
+    import onnxruntime
+
+    rng, scales = np.random.default_rng(0), {"m.a": np.float32(0.05), "m.b": np.float32(0.1)}
+    weights = {layer: rng.normal(size=(16, 32)).astype(ml_dtypes.float8_e4m3fn if dtype != "int8" else np.int8) for layer in scales}
+    tensors: dict[str, Any] = {}
+    for layer, scale in scales.items():
+        tensors |= {f"{layer}.weight": weights[layer], f"{layer}.weight_scale": np.ones(1, np.float32), f"{layer}.input_scale": scale}
+    with written_file(tmp_path / "model.safetensors", list(tensors), {}) as writer:
+        for name, tensor in tensors.items():
+            writer.add(name, np.asarray(tensor))
+    how = {"num_bits": 8, "type": "int" if dtype == "int8" else "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+    group = {"targets": ["Linear"], "weights": how, "input_activations": how}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"config_groups": {"a": group}}}))
+    nodes = [helper.make_node("Gemm", ["x", f"{layer}.weight"], [f"{layer}.y"], transB=1) for layer in scales]
+    nodes.append(helper.make_node("Relu", ["x"], ["r"]))
+    sides = [
+        helper.make_tensor_value_info(name, 1, shape)
+        for name, shape in (("x", [5, 32]), ("m.a.y", [5, 16]), ("m.b.y", [5, 16]), ("r", [5, 32]))
+    ]
+    floats = [numpy_helper.from_array(np.zeros((16, 32), np.float32), f"{layer}.weight") for layer in scales]
+    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], floats)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), tmp_path / "float.onnx")
+    source = tmp_path / "model.safetensors"
+    report = convert(source, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", round_data=True)
+    assert report.kept["quantized activations"] == 2
+    x = (rng.normal(size=(5, 32)) * 20).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    *found, relu = session.run(None, {"x": x})
+    np.testing.assert_array_equal(relu, np.maximum(x, 0))
+    for y, (layer, scale) in zip(found, scales.items(), strict=True):
+        steps = x / scale
+        stored = np.clip(np.rint(steps), -128, 127) if dtype == "int8" else np.clip(steps, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+        wanted = stored.astype(np.float32) * scale @ weights[layer].astype(np.float32).T
+        np.testing.assert_allclose(y, wanted, atol=1e-6 * np.abs(wanted).max())
+    plain = convert(source, tmp_path / "plain.onnx", graph=tmp_path / "float.onnx")
+    assert plain.kept["quantized activations"] == 0 and any("round_data" in str(change) for change in plain.changes)
 
 
 def copied(name: str, path: Path) -> Path:

@@ -18,6 +18,7 @@ from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS, name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
+from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.formats.torch.quantizing import quantization_of_blocks
 from qconvert.formats.torch.states.entries import Entries, take_rest
@@ -123,12 +124,13 @@ _TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
 _WIDEST = ("uint8", "int8")
 
 
-def read_blocks(entries: Entries, path: Path) -> Parameters | None:
+def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Parameters | None:
     """The parameters of a checkpoint whose weights are in blocks; None where it has none.
 
     Args:
         entries: the tensors of the file.
         path: the file; config.json is looked for next to it.
+        round_data: whether data are rounded where a layer has one scale for them; else they stay float, which the notes say.
 
     Raises:
         InvalidModelError: tensors of a layer do not fit each other, or what config.json says.
@@ -144,7 +146,8 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     tensors: dict[str, Tensor] = {}
     orders: dict[str, Array] = {}
     factors: dict[str, Array] = {}
-    rounded: list[str] = []
+    rounded: dict[str, QParams] = {}
+    left_out: list[str] = []
     decodings: dict[str, Decoding] = {}
     weights: dict[str, BlockWeight] = {}
     for stored_layer, (container, parts) in found.items():
@@ -160,8 +163,11 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
             orders[layer] = order
         if weight.factors is not None:
             factors[layer] = weight.factors
-        if weight.activations is not None:
-            rounded.append(str(weight.activations))
+        how = weight.activations
+        if how is not None and how.scale is not None and not how.is_dynamic:
+            rounded[layer] = QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero))
+        if how is not None and not (round_data and layer in rounded):
+            left_out.append(str(how))
     notes = list(describe_layers(found, config))
     if config.cache_note:
         entries.used.update(name for name in entries.values if name.rpartition(".")[2] in SCALES_OF_CACHE)
@@ -169,9 +175,17 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
         notes.append(f"{format_count(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
     if factors:
         notes.append(f"{format_count(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
-    if rounded:
-        notes.append(f"data of {format_count(len(rounded), 'layer')} stay float, which config.json states to be rounded to {rounded[0]}")
-    return Parameters({**tensors, **take_rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
+    if left_out:
+        notes.append(f"data of {format_count(len(left_out), 'layer')} stay float, which config.json states to be rounded to {left_out[0]}")
+        notes += ["-O round_data=true rounds those that have one scale"] if rounded else []
+    return Parameters(
+        {**tensors, **take_rest(entries)},
+        orders=orders,
+        factors=factors,
+        rounded=rounded if round_data else {},
+        decodings=decodings,
+        notes=tuple(notes),
+    )
 
 
 def _name_experts(layer: str, weight: BlockWeight) -> dict[str, BlockWeight]:

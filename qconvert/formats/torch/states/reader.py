@@ -76,7 +76,7 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
 
     Args:
         path: of the file.
-        options: "oneflow", "modules", and "engine", see with_engine().
+        options: "oneflow", "modules", "round_data", and "engine", see with_engine().
 
     Raises:
         FileAccessError: the file cannot be read.
@@ -88,7 +88,11 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
     with np.errstate(all="ignore"):
         try:
             entries = Entries(_state(path))
-            found = _read_torchao(entries) or read_blocks(entries, path) or _read_torch(entries, how, options.get("engine", ""))
+            found = (
+                _read_torchao(entries)
+                or read_blocks(entries, path, round_data=bool(options.get("round_data")))
+                or _read_torch(entries, how, options.get("engine", ""))
+            )
         except RecursionError as error:
             raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
