@@ -104,25 +104,25 @@ def _join(parameters: Parameters, name: str, names: Sequence[Sequence[str]], *, 
 def _join_rows(name: str, tensors: Sequence[Tensor], decodings: Sequence[Decoding | None]) -> tuple[Tensor, Decoding | None]:
     """Return matrices as one, with the rows of one after those of another, and how its values come about."""
     decoded = [decoding for decoding in decodings if decoding is not None]
-    sizes = {(tensor.rank, tensor.dtype, tensor.is_quantized, tensor.shape and tensor.shape[-1:]) for tensor in tensors}
+    sizes = {(tensor.dtype, tensor.is_quantized, tensor.shape) for tensor in tensors}
     ways = {(decoding.offsets is None, decoding.factor, decoding.table is not None and decoding.table.tobytes()) for decoding in decoded}
     arrays = [tensor.data for tensor in tensors if tensor.data is not None and tensor.rank == 2]
     if len(sizes) > 1 or len(ways) > 1 or len(decoded) % len(tensors) or len(arrays) < len(tensors):
-        raise UnsupportedError("experts are stored in different ways", where=repr(name), rule="blocks-not-covered")
+        raise _different_ways_error(name)
     data = np.concatenate(arrays)
     joined = Tensor(name, tensors[0].dtype, data.shape, data, tensors[0].quantization)
     if decoded and decoded[0].table is not None:
-        return joined, replace(decoded[0], scales=_join_blocks([decoding.scales for decoding in decoded]))
+        return joined, replace(decoded[0], scales=_join_blocks(name, [decoding.scales for decoding in decoded]))
     stated = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
     if not stated:
         return joined, None
     scale, zero_point = (
-        _join_blocks([_numbers_of_rows(numbers, len(item)) for numbers, item in zip(found, arrays, strict=True)])
+        _join_blocks(name, [_numbers_of_rows(numbers, len(item)) for numbers, item in zip(found, arrays, strict=True)])
         for found in ([q.scale for q in stated], [q.zero_point for q in stated])
     )
     quantization = Quantization(scale, zero_point, 1, data.shape[1] // scale.shape[1])
     offsets = [decoding.offsets for decoding in decoded if decoding.offsets is not None]
-    decoding = replace(decoded[0], scales=scale, offsets=_join_blocks(offsets) if offsets else None) if decoded else None
+    decoding = replace(decoded[0], scales=scale, offsets=_join_blocks(name, offsets) if offsets else None) if decoded else None
     return replace(joined, quantization=quantization), decoding
 
 
@@ -131,7 +131,13 @@ def _numbers_of_rows(numbers: Array, rows: int) -> Array:
     return numbers if numbers.ndim == 2 else np.broadcast_to(numbers[:, None], (rows, 1))
 
 
-def _join_blocks(numbers: Sequence[Array]) -> Array:
+def _join_blocks(name: str, numbers: Sequence[Array]) -> Array:
     """Return numbers of the blocks of all rows, of larger blocks as those of smaller ones."""
     most = max(item.shape[1] for item in numbers)
+    if any(most % item.shape[1] for item in numbers):
+        raise _different_ways_error(name)
     return np.concatenate([np.repeat(item, most // item.shape[1], axis=1) for item in numbers])
+
+
+def _different_ways_error(name: str) -> UnsupportedError:
+    return UnsupportedError("experts are stored in different ways", where=repr(name), rule="blocks-not-covered")

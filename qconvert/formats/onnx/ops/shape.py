@@ -154,13 +154,17 @@ def read_sequence_at(r: Reading) -> None:
     if before is None or before["op_type"] != "SplitToSequence" or not before.inputs[1:] or place is None or int(place) < 0:
         raise NotCoveredError("a sequence of other tensors")
     stated = {item.name: item.i for item in NodeProto.FromString(base64.b64decode(str(before["payload"]))).attribute}
-    split = r.lookup(r.draft.fold_constant(before.inputs[1])).data
-    if split is None or int(place) >= (len(split) if split.ndim else 2**31):
+    data, split = r.lookup(before.inputs[0]), r.lookup(r.draft.fold_constant(before.inputs[1])).data
+    if split is None or data.shape is None:
         raise NotCoveredError("parts of unknown sizes")
-    start = int(split[: int(place)].sum()) if split.ndim else int(place) * int(split)
-    bounds = [start, start + int(split[int(place)] if split.ndim else split)]
-    names = [r.const(np.array([bound], np.int64), "bound") for bound in bounds]
-    r.emit("Slice", [before.inputs[0], *names, r.const(axes(stated.get("axis", 0)), "axes")])
+    axis, index = r.axis(stated.get("axis", 0), len(data.shape)), int(place)
+    size = data.shape[axis]
+    sizes = [int(part) for part in split[: index + 1]] if split.ndim else [int(split)] * 2
+    start = sum(sizes[:index]) if split.ndim else index * sizes[0]
+    if not isinstance(size, int) or (split.ndim and index >= len(split)) or min(sizes, default=0) < 0 or start >= size:
+        raise NotCoveredError("a part that the tensor does not have")
+    bounds = [r.const(np.array([bound], np.int64), "bound") for bound in (start, min(start + sizes[-1], size))]
+    r.emit("Slice", [data.name, *bounds, r.const(axes(axis), "axes")])
 
 
 def write_split(op: Op, b: Builder) -> None:

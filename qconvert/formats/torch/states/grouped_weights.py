@@ -164,7 +164,8 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
         if weight.factors is not None:
             factors[layer] = weight.factors
         how = weight.activations
-        if how is not None and how.scale is not None and not how.is_dynamic:
+        can_round = how is not None and (how.dtype == "float8e4m3fn" or (how.dtype == "int8" and weight.table is None))
+        if can_round and how is not None and how.scale is not None and not how.is_dynamic:
             rounded[layer] = QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero))
         if how is not None and not (round_data and layer in rounded):
             left_out.append(str(how))
