@@ -60,8 +60,10 @@ def _find_experts(tensor: Tensor, stored: Mapping[str, str]) -> list[list[str]]:
     around, _, own = _usual_name(tensor.name).rpartition(".")
     experts = range((tensor.static_shape or (0,))[0])
     for parts in ((own,), PARTS_OF_LAYERS.get(own, ())):
+        if not parts or member(around, f"0.{parts[0]}.weight") not in stored:
+            continue
         names = [[member(around, f"{expert}.{part}.weight") for part in parts] for expert in experts]
-        if parts and all(name in stored for item in names for name in item):
+        if all(name in stored for item in names for name in item):
             return [[stored[name] for name in item] for item in names]
     return []
 
