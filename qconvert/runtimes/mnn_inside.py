@@ -38,6 +38,9 @@ _KEEPING = (
     "Select",
     "Cast",
     "Identity",
+    "Permute",
+    "Reshape",
+    "Tile",
 )
 
 

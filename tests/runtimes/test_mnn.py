@@ -70,6 +70,32 @@ def test_a_part_of_a_file(resnet: Path) -> None:
     assert found.shape == (1, 16, 32, 32) and np.abs(found - np.rint(found)).max() < 1e-3
 
 
+def test_data_that_a_layer_reads_after_movement_stay_packed(tmp_path: Path) -> None:
+    """MNN runs a part of which it packs the data again in float, by Winograd's convolution, which gives no integers."""
+    rng = np.random.default_rng(0)
+    data, result, step = Quantization.per_tensor(0.02, 1), Quantization.per_tensor(0.0208, 1), Quantization.per_tensor(0.0011, 0)
+    tensors = [
+        Tensor("x", "int8", (1, 24, 24, 16), None, data),
+        Tensor("v", "int8", (16, 16, 1, 1), rng.integers(-127, 128, (16, 16, 1, 1)).astype(np.int8), step),
+        Tensor("c", "int8", (1, 24, 24, 16), None, data),
+        Tensor("sizes", "int64", (4,), np.array([1, 12, 48, 16])),
+        Tensor("s", "int8", (1, 12, 48, 16), None, data),
+        Tensor("w", "int8", (3, 16, 3, 3), rng.integers(-127, 128, (3, 16, 3, 3)).astype(np.int8), step),
+        Tensor("y", "int8", (1, 12, 48, 3), None, result),
+    ]
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1, "activation": "", "data_format": "channels_last"}
+    conv = Op("Conv", ("s", "w"), ("y",), {**window, "pads": (1, 1, 1, 1)})
+    ops = (Op("Conv", ("x", "v"), ("c",), window), Op("Reshape", ("c", "sizes"), ("s",)), conv)
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    path = tmp_path / "net.mnn"
+    convert(graph, path)
+    pieces = MNNInside(ModelFile(path, "cpu"), graph).pieces(frozenset(("s",)), frozenset(("y",)))
+    stored = rng.integers(-128, 128, (1, 12, 48, 16)).astype(np.int8)
+    found = pieces.run({"s": (stored.astype(np.float32) - 1) * np.float32(0.02)})["y"] / np.float32(0.0208) + 1
+    assert np.mean(np.rint(found) != evaluate_op(graph, conv, [stored, graph.constant("w")])[0].stored) < 2e-4
+    assert np.abs(found - np.rint(found)).max() < 1e-3
+
+
 def test_a_file_that_mnn_does_not_take(tmp_path: Path) -> None:
     broken = tmp_path / "broken.mnn"
     broken.write_bytes(b"\x00" * 100)
