@@ -62,11 +62,13 @@ def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: C
         if kind_of(op).rule == "move" and op.outputs[0] in onto:
             onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
     for op in ops:
+        before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
+        if kind_of(op).dequantizes and op.outputs[0] not in shared:
+            inner[op.outputs[0]] = before
         quantization = other[op.outputs[0]].per_tensor if op.outputs else None
         if quantization is None:
             continue
         step = quantization.step
-        before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
         rounds = kind_of(op).rule in ("real", "convert") and not is_storage(other, op)
         coarse = 0.5 if kind_of(op).requantizes and rounds and before else 0.0
         for name in op.outputs:

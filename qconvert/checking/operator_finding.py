@@ -26,6 +26,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
+from qconvert.kernels.tolerances import partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.parts import trace_back
 
@@ -290,9 +291,10 @@ class Judge:
                 summed = self._sum_before_activation(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
                 own, its = self._find_kernels(rounder, name)
-                judged = classify(self.graph, rounder, a, b, real, (own, its), self.further.get(name, 0.0), summed)
+                further = self.further.get(name, 0.0) + self._bound_float_sums(op, rounder, real if summed is None else summed)
+                judged = classify(self.graph, rounder, a, b, real, (own, its), further, summed)
                 if judged.is_fault and has_tflite_history(self.other.metadata):
-                    judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), self.further.get(name, 0.0), summed)
+                    judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), further, summed)
                 return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
@@ -308,6 +310,13 @@ class Judge:
             return None
         plain = exact_value(self.graph, op.with_attributes(activation=""), values, index, self.writers)
         return None if plain is None else plain[0]
+
+    def _bound_float_sums(self, op: Op, rounder: Op, exact: Array) -> float:
+        """By how many steps sums in float32 may be off that the result has between a Dequantize and a Quantize: those of 16-bit data may be
+        far larger than what is left of them."""
+        result, quantization = self._find_result_op(op), self.graph[rounder.outputs[0]].quantization
+        in_float = result is not None and kind_of(result).quantizes and not kind_of(rounder).quantizes
+        return partial_sums(self.graph, rounder, exact / quantization.step) if in_float and quantization is not None else 0.0
 
     def _find_kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""

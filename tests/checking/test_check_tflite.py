@@ -17,6 +17,8 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.checking.classify import classify, further_tolerance
+from qconvert.checking.file_in_runtime import sides_of
+from qconvert.checking.operator_finding import Judge
 from qconvert.errors import InvalidModelError
 from qconvert.rules.changed_values import changed_values
 
@@ -211,6 +213,41 @@ def test_a_storage_only_conversion_is_no_rounding() -> None:
     assert further_tolerance(graph, other, {"x", "y"}, {"m"}) == {}
     moved = other.evolve(tensors=[Tensor("m", "uint8", (4,), None, Quantization.per_tensor(0.5, 124))])
     assert further_tolerance(graph, moved, {"x", "y"}, {"m"}) == {"y": 0.5}
+    values = Tensor("m/real", "float32", (4,))
+    ops = (Op("Sigmoid", ("x",), ("m",)), Op("Dequantize", ("m",), ("m/real",)), Op("Quantize", ("m/real",), ("y",)))
+    assert further_tolerance(graph, moved.evolve(tensors=[values], ops=ops), {"x", "y"}, {"m"}) == {"y": 0.5}
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_a_tie_of_sums_in_float32_that_are_far_larger_than_what_is_left_of_them() -> None:
+    """The first sum is 2 million steps, of which float32 keeps a quarter of a step; the second one is 0.6 steps."""
+    coarse, fine = Quantization.per_tensor(1.0), Quantization.per_tensor(0.5)
+    weights = np.zeros((2, 64), np.float32)
+    weights[0], weights[1, 0] = 0.5, 0.3
+    graph = Graph(
+        "g",
+        {
+            "x": Tensor("x", "int16", (1, 64), None, coarse),
+            "w": Tensor("w", "float32", (2, 64), weights),
+            "y": Tensor("y", "int16", (1, 2), None, fine),
+        },
+        (Op("Gemm", ("x", "w"), ("y",), {"activation": ""}),),
+        ("x",),
+        ("y",),
+    )
+    real = [Tensor(name, "float32", graph[name[0]].shape) for name in ("x/real", "y/real")]
+    ops = (
+        Op("Dequantize", ("x",), ("x/real",)),
+        Op("Gemm", ("x/real", "w"), ("y/real",), {"activation": ""}),
+        Op("Quantize", ("y/real",), ("y",)),
+    )
+    source = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+    (side, _), _ = sides_of(source, source, "litert:reference", {})
+    values, stored = {"x": np.array([[1, *[32767] * 63]], np.int16), "w": weights}, [np.array([[32767, last]], np.int16) for last in (1, 0)]
+    for other, verdict in ((graph.evolve(tensors=real, ops=ops), "approximate"), (graph, "unexplained")):
+        judge = Judge(graph, graph.producers(), other, other.producers(), (side, side), {}, {"x", "y"}, {"x", "y"})
+        assert judge.finding(graph.ops[0], 0, values, (stored[0], stored[1])).verdict == verdict
 
 
 @pytest.mark.onnxruntime
