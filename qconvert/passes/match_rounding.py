@@ -87,7 +87,7 @@ class TorchRounding(TorchForms):
         if kind_of(op).sum_sign > 0 and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
         elif self._keeps_biases and kind_of(op).has_weights and self._run_layer_on_steps(op):
-            self.done["layers run in float, because their biases are float"] += 1
+            self.done["layers in float, because their biases are float"] += 1
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self._drop_arithmetic(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
@@ -140,11 +140,11 @@ class TorchRounding(TorchForms):
             return
         nudged = nudge_input_scales(self.graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
-            self.done["additions use another kernel, which rounds differently for a few of all pairs of inputs"] += 1
+            self.done["additions by another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:
                 self.replace(op, _drop_arithmetic(op))
             return
-        self.done["additions are decomposed, to round as PyTorch does for every pair of inputs"] += 1
+        self.done["additions decomposed, to round as PyTorch does for every pair of inputs"] += 1
         if in_onnx or nudged is None:
             return
         reals = []
@@ -161,7 +161,7 @@ class TorchRounding(TorchForms):
 
     def _run_coarse_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
-        self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
+        self.done["operators in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
         data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         self.run_in_float(op, (data, *op.inputs[1:]), "real")
 
@@ -234,7 +234,7 @@ def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_in
     rounding = TorchRounding(graph, target, biases == "keep", io_integer)
     for op in rounding:
         rounding.visit(op)
-    notes = tuple(f"{count} {text}" for text, count in rounding.done.items())
+    notes = tuple(f"{text}: {count}" for text, count in rounding.done.items())
     if not rounding.stated:
         return rounding.finish(), notes
     return rounding.finish(metadata={**graph.metadata, STATED_ATTRIBUTES: json.dumps(rounding.stated)}), notes
