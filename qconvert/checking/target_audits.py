@@ -29,7 +29,7 @@ class TargetAudit:
     Attributes:
         target: its name.
         format: the format of its files.
-        integers: how many operators with a quantized side are predicted to run on integers.
+        integers: how many operators are predicted to run on integers.
         total: how many there are, but for those that only convert between float and stored integers.
         reasons: why the others run in float, with the number of operators, the most frequent first.
         refused: why the target does not take the model; "" if it does.

@@ -33,11 +33,11 @@ from qconvert.graph.metadata import (
     VERSION,
     origin,
 )
-from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_graphs, closed_graphs
-from qconvert.plugins import Change, Target, Verdict, declared_options
+from qconvert.plugins import Change, Target, declared_options
 from qconvert.plugins.results import changes_table
 from qconvert.tables import Rows, Shown, format_sentence, format_text
+from qconvert.targets.audit import computes_in_float
 from qconvert.version import __version__
 
 
@@ -180,7 +180,7 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
     found: list[Op] = []
     for inner in closed_graphs(graph):
         verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
-        found += (op for op, verdict in verdicts if _on_floats(inner, op, verdict))
+        found += (op for op, verdict in verdicts if computes_in_float(inner, op, verdict))
     return dict(count_kinds(found).most_common())
 
 
@@ -207,14 +207,6 @@ def refuse_floats(graph: Graph, target: Target) -> None:
             remedy="Leave out --no-float, or use --numerics fast, which adds no operators for the rounding of the source's kernels.",
             rule="float-operators",
         )
-
-
-def _on_floats(graph: Graph, op: Op, verdict: Verdict | None) -> bool:
-    if kind_of(op).rule in ("move", "relabel", "state", "control", "convert"):
-        return False
-    if verdict is not None and any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs)):
-        return verdict.runs == "floats"
-    return any("float" in graph[name].dtype and not graph[name].is_quantized for name in op.outputs if name)
 
 
 def carried_over(graph: Graph) -> dict[str, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Graph, Op
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import closed_graphs
 from qconvert.plugins import Target, Verdict, Violation
 
@@ -60,7 +60,7 @@ def audited_counts(lines: Iterable[AuditLine]) -> str:
     if lines and lines[0].accelerator:
         return f"{integers} of {total} operators run on {lines[0].accelerator}, the others on the CPU"
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
-    return f"{integers} of {total} quantized operators run on integers{more}"
+    return f"{integers} of {total} operators run on integers{more}"
 
 
 def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
@@ -71,14 +71,32 @@ def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
 
 
 def audit_operators(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
-    """Every operator with a quantized input or output, or for an accelerator every operator, with the target's verdict on it.
+    """Every operator with a quantized input or output, those that compute in float in a graph with such operators, or for an accelerator
+    every operator, with the target's verdict on it.
 
     Operators of functions are included, but no Call.
     """
-    for inner in closed_graphs(graph):
+    graphs = list(closed_graphs(graph))
+    quantized = any(tensor.is_quantized for inner in graphs for tensor in inner.tensors.values())
+    for inner in graphs:
         for op, verdict in target.placements(inner):
-            if op.kind != "Call" and (target.accelerator is not None or _is_quantized(inner, op)):
+            counts = _is_quantized(inner, op) or (quantized and computes_in_float(inner, op, verdict))
+            if op.kind != "Call" and (target.accelerator is not None or counts):
                 yield op, verdict
+
+
+def computes_in_float(graph: Graph, op: Op, verdict: Verdict | None) -> bool:
+    """Whether an operator computes float values.
+
+    Args:
+        graph, op: the operator.
+        verdict: the target's, where its kernels are known; without it an operator does whose results have no scale.
+    """
+    if kind_of(op).rule in ("move", "relabel", "state", "control", "convert"):
+        return False
+    if verdict is not None and _is_quantized(graph, op):
+        return verdict.runs == "floats"
+    return any("float" in graph[name].dtype and not graph[name].is_quantized for name in op.outputs if name)
 
 
 def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:

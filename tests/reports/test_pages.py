@@ -183,7 +183,7 @@ def test_pages_of_a_conversion_and_of_a_calibration(tmp_path: Path) -> None:
     qconvert.html_report(report, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert Read(text).texts("h1")[0].startswith(f"{MODEL.name} became model.onnx: all scales and integers are the source's; ")
-    assert "quantized operators run on integers" in text
+    assert "operators run on integers" in text
     digits = FIXTURES / "digits"
     found = run_calibration(digits / "float.onnx", np.load(digits / "test.npz")["images"][:4], method="percentile")
     qconvert.html_report(found, tmp_path / "page.html")
