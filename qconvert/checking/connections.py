@@ -13,10 +13,14 @@ from qconvert.checking.equal_operators import find_representatives, find_unclipp
 from qconvert.checking.file_values import is_shape_query, is_value_independent
 from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
 from qconvert.checking.value_limits import is_redundant_limit
+from qconvert.errors import format_some
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.rewriting.parts import dequantized_source
+
+#: Tensors that a message names; the others are counted.
+_NAMED = 4
 
 
 def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
@@ -236,7 +240,8 @@ def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
     limits = is_redundant_limit(graph, op, root)
     if limits and not b.is_quantized:
         return True
-    return (kind_of(op).keeps_values or limits) and (a.shares_quantization(b) or has_same_steps(a, b))
+    same = is_storage(graph, op) if kind_of(op).requantizes else has_same_steps(a, b)  # a Requantize may clip what it stores
+    return (kind_of(op).keeps_values or limits) and (same or a.shares_quantization(b))
 
 
 def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -279,4 +284,4 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
 
 
 def _join_names(names: Collection[str]) -> str:
-    return ", ".join(map(repr, sorted(names))) or "constants"
+    return format_some([*map(repr, sorted(names))], _NAMED) or "constants"

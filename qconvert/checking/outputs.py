@@ -13,11 +13,13 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.findings import OutputComparison
 from qconvert.checking.same_codes import SAME_CODES, shift_codes
-from qconvert.errors import OptionError, format_count
+from qconvert.errors import OptionError, format_count, format_some
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.plugins import LoadedModel
 
+#: Inputs or outputs that a message names; the others are counted.
+_NAMED = 8
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
 _SAME_STEP = 1e-3
@@ -94,15 +96,12 @@ def _pair_names(what: str, names: Sequence[str], others: Sequence[str]) -> tuple
     if len(names) != len(others):
         raise OptionError(f"the source has {format_count(len(names), what)}, the result {len(others)}", rule="different-number-of-ports")
     if set(names) == set(others):
-        problems = [f"the {what}s are in another order: {_join_names(others)} instead of {_join_names(names)}"] if names != others else []
+        orders = [format_some([*map(repr, listed)], _NAMED) for listed in (others, names)]
+        problems = [f"the {what}s are in another order: {orders[0]} instead of {orders[1]}"] if names != others else []
         return {name: name for name in names}, problems
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
     problems = [f"the {what} {name!r} is at another position in the result" for name in moved]
     return dict(zip(names, others, strict=True)), problems
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
 def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 
 #: Types of one width: one side's integers are the other's, moved.
-SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"})
+SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"}, {"int4", "uint4"}, {"int2", "uint2"})
 
 
 def shift_codes(value: Array, have: str, want: str) -> Array:
     """Signed integers as unsigned ones of their width, or the reverse."""
     offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
-    return (value.astype(np.int32) + offset).astype(want) if offset else value
+    return (value.astype(np.int32) + offset).astype(numpy_dtype(want)) if offset else value
 
 
 def has_byte_codes(tensor: Tensor) -> bool:
@@ -39,7 +39,7 @@ def stored_offset(before: Tensor, after: Tensor, perm: Sequence[int] | None = No
         return 0 if a is b and before.dtype == after.dtype else None
     if not has_scales_along(a, b, perm) or not np.array_equal(a.scale, b.scale):
         return None
-    if before.dtype.removeprefix("u") != after.dtype.removeprefix("u"):
+    if before.dtype != after.dtype and {before.dtype, after.dtype} not in SAME_CODES:
         return None
     offset = integer_range(after.dtype)[0] - integer_range(before.dtype)[0] if before.dtype != after.dtype else 0
     return offset if bool((b.zero_point - a.zero_point == offset).all()) else None

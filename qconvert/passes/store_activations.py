@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from qconvert.errors import format_some
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
@@ -25,6 +26,8 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 _EIGHT_BITS = ("int8", "uint8")
+#: Inputs and outputs that a note names; the others are counted.
+_NAMED = 8
 
 
 def weight_inputs(op: Op) -> tuple[int, ...]:
@@ -95,7 +98,7 @@ def changed_edges(graph: Graph, changed: Graph) -> str:
         for name in dict.fromkeys((*graph.inputs, *graph.outputs))
         if (graph[name].dtype, graph[name].quantization) != (changed[name].dtype, changed[name].quantization)
     ]
-    return f", inputs and outputs {', '.join(map(repr, names))} too" if names else ""
+    return f", inputs and outputs {format_some([*map(repr, names)], _NAMED)} too" if names else ""
 
 
 def separate_roles(graph: Graph, dtypes: Collection[str]) -> Graph:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
+from qconvert.checking.same_codes import shift_codes, stored_offset
 from qconvert.checking.value_limits import compare_limits, limits_of
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Graph, Op, Quantization, Tensor
@@ -54,6 +56,28 @@ def test_values_that_are_there_under_another_name_do_not_count() -> None:
     assert find_rewired_tensors(back, direct) == {}
     clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
     assert find_missing_results(clip, graph(SIGMOID, MUL)) == {}
+
+
+def test_a_requantize_that_clips_has_other_values() -> None:
+    narrow = replace(GRID, quant_max=40)
+    clipped = graph(Op("Requantize", ("x",), ("t",)), Op("Sigmoid", ("t",), ("y",)), t=narrow)
+    direct = graph(Op("Requantize", ("x",), ("t",)), Op("Sigmoid", ("x",), ("y",)), t=narrow)
+    assert find_rewired_tensors(clipped, direct) == {"y": "is computed from 'x' instead of 't'"}
+    assert find_rewired_tensors(replace(clipped, tensors=direct.tensors | {"t": replace(direct["t"], quantization=GRID)}), direct) == {}
+
+
+def test_a_message_names_a_few_tensors_and_counts_the_others() -> None:
+    names = tuple(f"x{place}" for place in range(9))
+    ops = [Op("LeakyRelu", ("x",), (name,), {"alpha": 0.1 * place}) for place, name in enumerate(names)]
+    joined, alone = (graph(*ops, Op("Concat", given, ("y",), {"axis": 0})) for given in (names, ("x",)))
+    assert find_rewired_tensors(joined, alone) == {"y": "is computed from 'x' instead of 'x0', 'x1', 'x2', 'x3' and 5 more"}
+
+
+@pytest.mark.parametrize(("have", "want", "by"), [("int4", "uint4", 8), ("uint2", "int2", -2), ("int8", "uint8", 128)])
+def test_codes_of_one_width_are_shifted(have: str, want: str, by: int) -> None:
+    given, moved = (Tensor("x", dtype, (3,), None, Quantization.per_tensor(0.5, 1 + extra)) for dtype, extra in ((have, 0), (want, by)))
+    assert np.array_equal(shift_codes(np.array([0, 1]), have, want), [by, 1 + by])
+    assert stored_offset(given, moved) == by
 
 
 def test_a_result_that_is_clipped_at_once_on_its_quantization_is_not_missed() -> None:
