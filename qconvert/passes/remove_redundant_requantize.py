@@ -2,7 +2,8 @@
 
 - Requantize, or Dequantize and Quantize, between equal types and quantizations is dropped. Up to 16 bits float32 gives every integer
   back: the product and the quotient err by less than 2**-23 each, which is far from half a step of 2**16.
-- Quantize(Dequantize(x)) to another quantization becomes one Requantize, which has the same meaning.
+- Quantize(Dequantize(x)) to another quantization becomes one Requantize, which has the same meaning, unless requantize_in_float would
+  make the two of it again.
 - A Requantize that only shifts the stored integers (int8 to uint8, zero point + 128) is passed by: who converts its result reads its
   input instead, and who computes its input writes its quantization.
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor, count_kinds
 from qconvert.operators import KINDS, kind_of
+from qconvert.passes.requantize_in_float import rounds_otherwise
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -24,7 +26,7 @@ _UP_TO_16_BITS = ("int2", "uint2", *UNSIGNED, *SIGNED)
 
 def run(graph: Graph, target: Target | None) -> PassResult:
     """Walk over the graph once, in order; conversions that nobody reads any more go too."""
-    shortener = _Shortener(graph)
+    shortener = _Shortener(graph, target if target is not None and "requantize_in_float" in target.passes else None)
     for op in shortener:
         if kind_of(op).rule == "convert":
             shortener.shorten(op)
@@ -42,12 +44,17 @@ def run(graph: Graph, target: Target | None) -> PassResult:
 class _Shortener(Rewriter):
     """What becomes of conversions.
 
+    Args:
+        graph: whose conversions these are.
+        coarse: the target, if it requantizes by float values what its integer kernel rounds otherwise.
+
     Attributes:
         outward: tensors, and the graph outputs that they are instead.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, coarse: Target | None) -> None:
         super().__init__(graph)
+        self._coarse = coarse
         self._producers = dict(self.producers)  # of conversions: what they became
         self.outward: dict[str, str] = {}
 
@@ -70,8 +77,10 @@ class _Shortener(Rewriter):
             return None
         kind = kind_of(op)
         if kind_of(before).dequantizes:
-            is_pair = kind.quantizes and self.graph[op.inputs[0]].dtype == "float32"
-            return op.derive("Requantize", before.inputs, op.outputs) if is_pair else None
+            if not kind.quantizes or self.graph[op.inputs[0]].dtype != "float32":
+                return None
+            merged = op.derive("Requantize", before.inputs, op.outputs)
+            return None if self._coarse is not None and rounds_otherwise(self.graph, merged, self._coarse) else merged
         if kind_of(before).requantizes and not kind.quantizes and self._is_shift(before):
             return replace(op, inputs=before.inputs)
         if kind.requantizes and self.is_read_once(op.inputs[0]) and self._is_shift(op):

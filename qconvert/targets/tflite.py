@@ -45,7 +45,8 @@ _STORAGE = Storage(
 )  # fmt: skip
 
 _LITERT = Target(
-    "tflite", "tflite", "LiteRT with XNNPACK: int8 where no weight changes by that, else as the source has it", passes=_PASSES,
+    "tflite", "tflite", "LiteRT with XNNPACK: int8 where no weight changes by that, else as the source has it",
+    passes=(*_PASSES[:-4], "requantize_in_float", *_PASSES[-4:]),
     layout="channels_last", storage=replace(_STORAGE, activations="int8_or_source", weights="source"), kernels=KERNELS["litert:default"],
     own_rules=_own_rules, sources=_SOURCES,
 )  # fmt: skip
