@@ -13,8 +13,9 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.checking.memory import Splitting
 from qconvert.checking.same_codes import shift_codes
 from qconvert.graph import Array, Graph, Tensor
-from qconvert.graph.metadata import find_layout_changes
-from qconvert.operators.properties import permutation
+from qconvert.graph.metadata import TRANSPOSED, VERSION, find_layout_changes, origin
+from qconvert.operators import kind_of
+from qconvert.operators.properties import Suits, permutation
 
 LAYOUTS = ("channels_first", "channels_last")
 
@@ -88,16 +89,31 @@ class Exchange:
 
 
 def find_transposed(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
-    """The result's layout of each tensor that two files have in different ones, as their metadata say: a conversion notes there whatever
-    it transposed without the shape's showing it, from the first file of a chain on.
+    """The result's layout of each tensor that two files have in different ones although its shape does not show it.
+
+    The metadata of a conversion say so: it notes there whatever it transposed, from the first file of a chain on. Between files without
+    such metadata the spatial operators say it that write and read a tensor.
 
     Args:
         graph, other: the source's and the result's graphs.
         source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
     """
+    if not any(TRANSPOSED in side.metadata or VERSION in origin(side.metadata) for side in (graph, other)):
+        own, its = map(_find_layouts, (graph, other))
+        return {name: its[name] for name in own.keys() & its.keys() if own[name] != its[name]}
     wanted = result if source != result else next((layout for layout in LAYOUTS if layout != result), "")
     names = find_layout_changes(graph.metadata, other.metadata)
     return dict.fromkeys(names, wanted) if wanted in LAYOUTS else {}
+
+
+def _find_layouts(graph: Graph) -> dict[str, str]:
+    """The layouts of tensors that spatial operators write and read as data, where all of them say the same."""
+    found: dict[str, set[str]] = {}
+    for op in graph.ops:
+        if kind_of(op).layout.suits is Suits.DECIDES:
+            for name in (*kind_of(op).data(op), *op.outputs[:1]):
+                found.setdefault(name, set()).add(str(op["data_format"]))
+    return {name: next(iter(layouts)) for name, layouts in found.items() if len(layouts) == 1}
 
 
 def _convert_storage(tensor: Tensor, data: Array, have: str, want: str) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
+from qconvert import Graph, Op, Quantization, Runtime, Tensor, check, convert, load, save
 from qconvert.checking.expected_values import is_score_tie
 from qconvert.checking.file_values import complete_settled, complete_values
 from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
@@ -384,3 +384,30 @@ def test_differences_of_equal_values_on_a_fine_quantization_are_the_kernels(tmp_
     convert(source, result)
     report = check(source, result, samples=2, per_op=True)
     assert report.passed, report.problems
+
+
+def _convolutions(layout: str, seed: int = 0) -> Graph:
+    """Two convolutions, with (1, 4, 4, 4) between them: its shape is the same in each layout."""
+    rng = np.random.default_rng(seed)
+    quantization, factor = Quantization.per_tensor(0.05), Quantization.per_tensor(0.002)
+    shapes = {"x": (3, 5, 6), "t": (4, 4, 4), "y": (5, 4, 4)}
+    shapes = {name: (1, *shape) if layout == "channels_first" else (1, *shape[1:], shape[0]) for name, shape in shapes.items()}
+    tensors = [Tensor(name, "int8", shape, None, quantization) for name, shape in shapes.items()]
+    weights = {"v": (4, 3, 2, 3), "w": (5, 4, 3, 3)}
+    tensors += [Tensor(name, "int8", shape, rng.integers(-127, 128, shape).astype(np.int8), factor) for name, shape in weights.items()]
+    window = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "activation": "", "data_format": layout}
+    places = (("x", "v", "t", 0), ("t", "w", "y", 1))
+    ops = tuple(Op("Conv", (data, by), (result,), {**window, "pads": (pad,) * 4}) for data, by, result, pad in places)
+    return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_tensor_of_another_layout_is_known_by_its_operators(seed: int, tmp_path: Path) -> None:
+    """Between files that no conversion of qconvert's made: nothing else says that the axes of (1, 4, 4, 4) have another order."""
+    save(_convolutions("channels_last"), tmp_path / "m.tflite")
+    save(_convolutions("channels_first", seed), tmp_path / "m.onnx")
+    report = check(tmp_path / "m.tflite", tmp_path / "m.onnx", per_op=True)
+    assert report.passed == (not seed)
+    assert [op.equal == 1 for op in report.operators] == [not seed] * 2
