@@ -61,6 +61,7 @@ def check(
         samples: how many inputs at most; of a model with states, how many sequences of 50.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
             `micro`), "onnxruntime:optimized", "onnxruntime:unoptimized" (without optimizations), or a plugin's; several in a list.
+            Of two that run the format of both files the first runs the source.
         per_op: whether operators are compared in any case.
         quick: whether outputs alone are judged, by max_lsb.
         max_lsb: largest difference allowed at the outputs, in LSB, or for float outputs in 1/255 of the range; with `quick` 1 by default,

@@ -22,7 +22,18 @@ from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, nam
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.graph.metadata import TARGET
 from qconvert.graph.names import quote_nearest
-from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_of_target, targets
+from qconvert.plugins import (
+    Format,
+    Inside,
+    LoadedModel,
+    ModelFile,
+    Runtime,
+    list_kernels,
+    runtime_of,
+    runtimes,
+    runtimes_of_target,
+    targets,
+)
 from qconvert.plugins.options import ReadOptions, check_options, fill_defaults
 
 
@@ -144,7 +155,7 @@ def sides_of(
     Args:
         source, result: the files.
         formats: of both; "" where the suffix says it.
-        kernels: those that the user wants, as in plugins.runtime_of().
+        kernels: those that the user wants, as in plugins.runtime_of(); of two that run the format of both files the first runs the source.
         options: of the readers, those that are not at their default.
 
     Raises:
@@ -153,7 +164,10 @@ def sides_of(
     """
     before, after = source_format(source, formats[0]), source_format(result, formats[1])
     own, others = split_options(options, before, after)
-    second = _use_target_runtime(_side(result, after, kernels, others), kernels)
+    names = {f"{runtime.name}:{chosen}": before is after and before.name in runtime.formats for runtime, chosen in list_kernels(kernels)}
+    both = [name for name, runs_both in names.items() if runs_both]
+    first_kernels, second_kernels = ([name for name in names if len(both) != 2 or name != both[other]] for other in (1, 0))
+    second = _use_target_runtime(_side(result, after, second_kernels, others), second_kernels)
     if before.read is None:
         raise OptionError(
             f"the operators of a {before.name} file are not read, so nothing can be compared with them",
@@ -162,12 +176,12 @@ def sides_of(
             rule="operators-not-read",
         )
     if after.read is None:
-        return (_side(source, before, kernels, own), second), ""
+        return (_side(source, before, first_kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]
     found = {name: value for name, value in read_noted_options(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
     read = ", ".join(f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in _as_sequence(value))
     note = f"{source.name} is read with {read}, as the metadata of {result.name} state" if read else ""
-    first = _use_target_runtime(_side(source, before, kernels, {**found, **own}), kernels)
+    first = _use_target_runtime(_side(source, before, first_kernels, {**found, **own}), first_kernels)
     return (first, second), note or _note_other_signatures(first)
 
 

@@ -218,6 +218,13 @@ def test_a_storage_only_conversion_is_no_rounding() -> None:
     assert further_tolerance(graph, moved.evolve(tensors=[values], ops=ops), {"x", "y"}, {"m"}) == {"y": 0.5}
 
 
+@pytest.mark.litert
+def test_two_kernels_of_one_format_run_a_side_each() -> None:
+    source = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+    report = check(source, source, samples=2, kernels="litert:default,litert:reference")
+    assert report.kernels == ("litert:default", "litert:reference") and report.passed and report.outputs[0].differs
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_a_tie_of_sums_in_float32_that_are_far_larger_than_what_is_left_of_them() -> None:
