@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
-from qconvert.kernels.sums import SumReference, Sums, count_averaged
+from qconvert.kernels.sums import SumReference, Sums, count_summed
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 
@@ -153,12 +152,8 @@ _MOST_SUMS = 2**24
 
 def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | None:
     """Compute a kernel's integers for all sums of a reduction of bytes, from the lowest; None if unknown, or where there are too many."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    shapes = data.static_shape, result.static_shape
-    if shapes[0] is None or shapes[1] is None or data.dtype not in _BYTES or data.dtype != result.dtype:
-        return None
-    quantizations, counts = quantizations_of(graph, op), [math.prod(shape) for shape in shapes if shape is not None]
-    if not quantizations or not counts[1] or (size := counts[0] // counts[1]) * 255 > _MOST_SUMS:
+    data, result, quantizations, size = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op), count_summed(graph, op)
+    if size is None or not quantizations or data.dtype not in _BYTES or data.dtype != result.dtype or size * 255 > _MOST_SUMS:
         return None
     low, high = integer_range(data.dtype)
     found = reference.integers(graph, op, Sums(np.arange(size * low, size * high + 1, dtype=np.int64), size, *quantizations))
@@ -174,7 +169,7 @@ def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:
         tolerance: in steps of the result, for data with its scale.
     """
     data, result, quantizations = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op)
-    count = count_averaged(graph, op)
+    count = count_summed(graph, op) if op.kind in ("AveragePool", "GlobalAveragePool", "ReduceMean") else None
     if count is None or not quantizations or {data.dtype, result.dtype} - {*_BYTES} or count * 255 > _MOST_SUMS:
         return None
     given, output = quantizations

@@ -25,15 +25,12 @@ class Sums(NamedTuple):
     output: Quantization
 
 
-def count_averaged(graph: Graph, op: Op) -> int | None:
-    """Return of how many elements each result of an average is the mean; None of other operators, or if not all are of as many."""
-    kind = kind_of(op)
-    if not (kind.averages and kind.keeps_range):  # which a sum does not
-        return None
-    if kind.has_windows:
+def count_summed(graph: Graph, op: Op) -> int | None:
+    """Return of how many elements each result of an average or a sum is; None if not all are of as many, or sizes are not known."""
+    if kind_of(op).has_windows:
         return None if any(op["pads"]) or op["ceil_mode"] or op["auto_pad"] in SAME else math.prod(op["kernel_shape"])
     sizes, counts = (graph[name].static_shape for name in (op.inputs[0], op.outputs[0]))
-    return None if not sizes or counts is None or 0 in sizes else math.prod(sizes) // math.prod(counts)
+    return None if sizes is None or counts is None or 0 in sizes else math.prod(sizes) // math.prod(counts)
 
 
 @dataclass(frozen=True, slots=True)
