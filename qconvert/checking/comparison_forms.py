@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activat
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.passes import absorb_quantization, fuse_pad, matmul_to_gemm, remove_dead_code
+from qconvert.passes import absorb_quantization, fold_constants, fuse_pad, matmul_to_gemm, remove_dead_code
 from qconvert.plugins import Target
 
 _NO_TARGET = Target("", "", "no target")
@@ -174,15 +175,28 @@ def _round_to_even(op: Op) -> Op:
 
 def fix_sizes(border: Border) -> tuple[Graph, Graph]:
     """Both graphs with one number for each size of an input that is known only at run time; the result as it is, if it takes none of those
-    that the source takes."""
+    that the source takes. What is computed of sizes is constant then, if no two of them have the same number."""
     tried, source = sizes_to_try(border.graph), border.graph
-    for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
+    listed = [*tried[1:], tried[0]]  # the first one has batches of 1, whose axis may stand anywhere
+    for numbers in (*map(_tell_apart, listed), *listed):
         try:
             source = _set_sizes(border.graph, numbers)
-            return source, _set_sizes(border.other, _find_result_sizes(border, source))
+            graphs = source, _set_sizes(border.other, _find_result_sizes(border, source))
         except InvalidGraphError:
             continue
+        if not numbers or len({*numbers.values()}) < len(numbers):
+            return graphs
+        source, result = (fold_constants.run(graph, None)[0] for graph in graphs)
+        return source, result
     return source, border.other
+
+
+def _tell_apart(numbers: Mapping[str, int]) -> dict[str, int]:
+    """The numbers, of which those that are taken become larger."""
+    found: dict[str, int] = {}
+    for name, number in numbers.items():
+        found[name] = next(item for item in count(number) if item not in found.values())
+    return found
 
 
 def _find_result_sizes(border: Border, source: Graph) -> dict[str, int]:
@@ -214,11 +228,8 @@ def _set_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
         known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
         return replace(tensor, shape=shape if known else None)
 
-    return infer(
-        graph.evolve(
-            tensors=[set_shape(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
-        )
-    )
+    tensors = [set_shape(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+    return infer(graph.evolve(tensors=tensors))
 
 
 def list_layouts(rank: int) -> Iterator[tuple[int, ...]]:

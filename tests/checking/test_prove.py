@@ -574,3 +574,30 @@ def test_a_rounding_that_onnxruntime_merges_is_named(tmp_path: Path) -> None:
     assert found.outputs[0].equal < 0.8 and found.operators[2].equal == 1
     assert found.proof is not None and found.proof.merged_roundings == ("QUANTIZE #2",)
     assert "one rounding of QUANTIZE #2" in found.sentence
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_what_is_computed_of_sizes_is_constant(places: tuple[int, int], tmp_path: Path) -> None:
+    """The sizes of a Reshape, taken from the data: in their order it moves nothing, and in another one it does, whatever they are."""
+    quantization = Quantization.per_tensor(0.05, 3)
+    tensors = [Tensor(name, "int8", ("n", "m", 4), None, quantization) for name in "xyr"]
+    plain = Graph("g", {tensor.name: tensor for tensor in tensors[:2]}, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))
+    tensors += [Tensor("sizes", "int64", (3,)), Tensor("wanted", "int64", (3,)), Tensor("places", "int64", (3,), np.array([*places, 2]))]
+    ops = (
+        Op("Shape", ("x",), ("sizes",)),
+        Op("Gather", ("sizes", "places"), ("wanted",), {"axis": 0}),
+        Op("Reshape", ("x", "wanted"), ("r",)),
+        Op("Sigmoid", ("r",), ("y",)),
+    )
+    computed = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    for name, graph in (("plain.tflite", plain), ("computed.tflite", computed)):
+        save(graph, tmp_path / name)
+    assert prove(tmp_path / "plain.tflite", tmp_path / "computed.tflite").equal_for_all_inputs == (places == (0, 1))
+
+
+@pytest.mark.torch
+def test_operators_on_sizes_alone_are_none_of_a_proof(tmp_path: Path) -> None:
+    source = FIXTURES / "torch" / "shapes" / "fx_fbgemm_frozen.pt"
+    convert(source, tmp_path / "m.tflite")
+    assert classes(prove(source, tmp_path / "m.tflite")).keys() <= {"E0", "E1", "R1", "A"}
