@@ -341,3 +341,14 @@ def make_left_out_findings(
         name = next(name for name in op.outputs if name)
         found[name] = Finding(NOT_COMPARED, reason, operator=op.label, output=name)
     return dict(reversed(found.items()))
+
+
+def add_changed_findings(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:
+    """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
+    for op in graph.ops:
+        reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
+        for name in op.outputs:
+            own = [*reasons, *([changed[name]] if name in changed else [])]
+            if own:
+                nothing = Finding("unexplained", operator=op.label, output=name)
+                findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))

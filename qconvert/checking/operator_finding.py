@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes import declared_roundings, rounding_of
-from qconvert.checking.classify import Sum, classify, classify_sums, sums_of_functions, sums_of_piece
+from qconvert.checking.classify import Sum, allowed_share, classify, classify_sums, compare_inexact, sums_of_functions, sums_of_piece
 from qconvert.checking.expected_values import (
     bound_step_ties,
     bound_ties,
@@ -21,7 +21,6 @@ from qconvert.checking.expected_values import (
 )
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import OVERFLOW, Finding
-from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
@@ -30,20 +29,13 @@ from qconvert.kernels.tolerances import partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.parts import trace_back
 
-#: Why outputs are unexplained whose exact values are not known.
-UNKNOWN = "values differ"
-
-#: Differences that an operator without an exact evaluation may have: steps of 8- and 16-bit integers, a share of the largest float.
-_LARGEST_STEPS, _LARGEST_SHARE = 1, 1e-5
 #: The kernels as which a result rounds that was made of a .tflite file.
 _LITERT = "litert:default"
-#: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
-_LARGEST_SHARE_16 = 2.0**-10
-#: The same where a whole kernel computes in float16 and the result is stored as float32: sums of some products, curves by tables.
+#: The share of the largest float by which results may be off where a whole kernel computes in float16 and the result is stored as float32:
+#: sums of some products, curves by tables.
 _LARGEST_SHARE_HALF = 2.0**-6
 #: By how many steps, and what share of it, a float value may be off where the source cuts it off at the end of a quantization.
 _BEYOND = 1.0, 0.01
-_STORED = ("int8", "uint8", "int16", "uint16")
 #: By what share of a step a float value of a quantization may be off it, after sums in float32.
 _NEAR_STEP = 1e-3
 
@@ -92,14 +84,14 @@ class Judge:
         if a.shape != b.shape:
             return Finding.of_shapes(a, b)
         if kind_of(op).rule == "opaque":
-            return self._judge_block_product(op, values, pair) or _compare_inexact(a, b)
+            return self._judge_block_product(op, values, pair) or compare_inexact(a, b)
         if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0)
         if (unrounded := self._judge_unrounded(op, values, pair)) is not None:
             return unrounded
         if a.dtype == np.float32 and self._has_half_floats():
-            return _compare_inexact(a, b, share=_LARGEST_SHARE_HALF)
+            return compare_inexact(a, b, share=_LARGEST_SHARE_HALF)
         fixed = self._dequantize_weights(op)
         found = self._judge_pair(op, index, {**values, **fixed}, pair)
         if found.is_fault and any(item and item in values and item not in self.settled for item in op.inputs):
@@ -237,13 +229,13 @@ class Judge:
 
     def _find_held_constant(self, name: str, values: Arrays) -> Array | None:
         """Return the result's constant for a tensor that the source computes from constants, if it differs by roundings alone: within the
-        tolerances of _compare_inexact()."""
+        tolerances of compare_inexact()."""
         own, other, measured = self.graph[name], self.other.tensors.get(name), values.get(name)
         if other is None or other.data is None or own.is_constant or measured is None or measured.shape != other.data.shape:
             return None
         if own.dtype != other.dtype or own.quantization != other.quantization:
             return None
-        return None if _compare_inexact(measured, other.data).is_fault else other.data
+        return None if compare_inexact(measured, other.data).is_fault else other.data
 
     def _explain_by_overflow(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], found: Finding) -> Finding:
         """Return `found`, a fault, unless the source overflows as its kernels do, to the last bit, and the result is correct."""
@@ -299,7 +291,7 @@ class Judge:
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._find_kernels(op, name))
-        plain = _compare_inexact(a, b)
+        plain = compare_inexact(a, b)
         if plain.is_fault and (alike := sums_of_piece((self.graph, self.other), op, index, values, a)):
             return classify_sums(a, b, alike[:1], alike)
         return plain
@@ -336,7 +328,7 @@ class Judge:
                     return found
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
-            return _compare_inexact(a, b, kind_of(rounder).cancels_below)
+            return compare_inexact(a, b, kind_of(rounder).cancels_below)
         found = classify_sums(a, b, own, its)
         if not found.is_fault or not any(way.startswith("dynamic") for way in sums):
             return found
@@ -392,7 +384,7 @@ class Judge:
             bounds[is_dynamic(changed)] = self._reshape_bound(op, rounder, found, like)
         bound = bounds[is_dynamic(changed)]
         if real is not None and is_dynamic(rounder) and not kind_of(rounder).sums_products:
-            bound = np.full(like.shape, _allowed_share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
+            bound = np.full(like.shape, allowed_share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
         if real is None or bound is None or real.shape != like.shape:
             return None
         if changed.outputs != op.outputs:
@@ -432,45 +424,6 @@ _OF_LITERT = {"dynamic", "dynamic_images", "dynamic_symmetric"}
 def _add_kernel_roundings(roundings: set[str], side: Side) -> set[str]:
     """How the kernels of a side may round data where its operator says one of these."""
     return roundings | _OF_LITERT if side.runtime.name == "litert" and roundings & _OF_LITERT else roundings
-
-
-def _allowed_share(values: Array) -> float:
-    return _LARGEST_SHARE_16 if values.dtype == np.float16 else _LARGEST_SHARE
-
-
-def _compare_inexact(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Finding:
-    """Two outputs that differ, of an operator without an exact evaluation.
-
-    Args:
-        a, b: the outputs.
-        least: floats below it are judged as if they were as large.
-        share: of the largest float by which others may be off; 0 for what its type allows.
-    """
-    differing = a != b
-    equal = 1.0 - float(differing.mean())
-    if a.dtype.kind not in "biuf":
-        return Finding("unexplained", UNKNOWN, equal, float("inf"), 0.0, int(differing.sum()))
-    difference = absolute_difference(a, b)
-    if a.dtype.kind == "f":
-        allowed, reason = share or _allowed_share(a), "float arithmetic"
-        difference /= max(largest_magnitude(a), least) or 1.0
-    else:
-        allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"
-    wrong = int((difference > allowed).sum())
-    largest = float(difference.max(initial=0))
-    verdict = "unexplained" if wrong else "approximate"
-    return Finding(verdict, UNKNOWN if wrong else reason, equal, largest, 1.0, wrong)
-
-
-def add_changed_findings(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:
-    """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
-    for op in graph.ops:
-        reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
-        for name in op.outputs:
-            own = [*reasons, *([changed[name]] if name in changed else [])]
-            if own:
-                nothing = Finding("unexplained", operator=op.label, output=name)
-                findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))
 
 
 def _is_out_of_range(value: Array, result: Array) -> Array:

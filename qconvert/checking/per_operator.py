@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from qconvert.arguments import Progress
+from qconvert.checking.classify import UNKNOWN
 from qconvert.checking.exchanged_values import Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import find_reading_errors, find_settled
@@ -20,6 +21,7 @@ from qconvert.checking.findings import (
     OUT_OF_MEMORY,
     OUT_OF_TIME,
     Finding,
+    add_changed_findings,
     find_judged_together,
     join_findings,
     make_left_out_findings,
@@ -27,7 +29,6 @@ from qconvert.checking.findings import (
 from qconvert.checking.full_ranges import run_full_ranges
 from qconvert.checking.memory import MOST, OtherKernels, Room, Splitting, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_comparison import Comparison, SourceValues
-from qconvert.checking.operator_finding import UNKNOWN, add_changed_findings
 from qconvert.checking.outputs import Border
 from qconvert.checking.recurrent import restart
 from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
