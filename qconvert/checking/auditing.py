@@ -26,7 +26,7 @@ from qconvert.targets.audit import audit as predicted
 
 @dataclass(frozen=True, slots=True)
 class AuditedOperator:
-    """One operator that counts in an audit: with a quantized side, or computing in float; see targets.audit.audit_operators().
+    """One operator with a quantized side.
 
     Attributes:
         operator: as the source names it.
@@ -243,7 +243,7 @@ def _explain_other_cpu(target: Target) -> str:
 
 
 def _predict_operators(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
-    """The verdict on each operator that counts."""
+    """The verdict on each operator with a quantized side."""
     return tuple(
         AuditedOperator(op.label, op.kind, next(iter(op.outputs), ""), verdict.runs == "integers", verdict.rule)
         for op, verdict in audit_operators(graph, target)

@@ -70,17 +70,20 @@ def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
     return sum(line.count for line in listed if line.integer), sum(line.count for line in listed) - conversions, conversions
 
 
-def audit_operators(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
-    """Every operator with a quantized input or output, those that compute in float in a graph with such operators, or for an accelerator
-    every operator, with the target's verdict on it.
+def audit_operators(graph: Graph, target: Target, *, with_floats: bool = False) -> Iterator[tuple[Op, Verdict]]:
+    """Every operator with a quantized input or output, or for an accelerator every operator, with the target's verdict on it.
 
     Operators of functions are included, but no Call.
+
+    Args:
+        graph, target: whose operators are judged.
+        with_floats: whether operators that compute in float without a quantized side count too, if anything in the graph is quantized.
     """
     graphs = list(closed_graphs(graph))
-    quantized = any(tensor.is_quantized for inner in graphs for tensor in inner.tensors.values())
+    with_floats = with_floats and any(tensor.is_quantized for inner in graphs for tensor in inner.tensors.values())
     for inner in graphs:
         for op, verdict in target.placements(inner):
-            counts = _is_quantized(inner, op) or (quantized and computes_in_float(inner, op, verdict))
+            counts = _is_quantized(inner, op) or (with_floats and computes_in_float(inner, op, verdict))
             if op.kind != "Call" and (target.accelerator is not None or counts):
                 yield op, verdict
 
@@ -106,7 +109,7 @@ def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
         graph: normalized for the target.
         target: that judges.
     """
-    found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audit_operators(graph, target))
+    found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audit_operators(graph, target, with_floats=True))
     name = target.accelerator.name if target.accelerator is not None else ""
     lines = [AuditLine(kind, count, integer, reason, name) for (kind, integer, reason), count in found.items()]
     return tuple(sorted(lines, key=lambda line: (not line.integer, line.kind, line.reason)))
