@@ -55,6 +55,7 @@ _ABOUT = {
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
     "passes/clip_softmax.py": "a Clip or Min after Softmax",
     "passes/crop_transposed.py": "a Slice after ConvTranspose",
+    "passes/transposed_to_conv.py": "a Conv in place of ConvTranspose",
     "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
     "passes/encodings/entries.py": "weights that have blocks; what runtimes fuse into the layer before; batch normalization that is folded",
     "passes/merge_pixels.py": "a Conv of blocks of pixels between Reshapes",

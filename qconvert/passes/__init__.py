@@ -188,6 +188,7 @@ _REGISTER = (
          options=(_TABLES,), after=("store_activations", "symmetric_activations", "assign_layout")),
     _pass("separate_pads", "pad before a SpaceToBatch, where the target's kernel fills what it pads wrongly"),
     _pass("crop_transposed", "put a Slice after a ConvTranspose with unequal pads, which then has equal ones"),
+    _pass("transposed_to_conv", "replace a ConvTranspose with strides of 1 with a Conv"),
     _pass("clip_softmax", "compute a Softmax in float, and clip it before it is quantized, for runtimes that make a table of it otherwise",
          within=1e-05),
     _pass("narrow_indices", "give indices as int32 in place of int64, for runtimes whose kernels give no other", border=True),

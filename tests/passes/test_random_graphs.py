@@ -81,6 +81,7 @@ IDLE = (
     "split_pixels",
     "spread_addends",
     "states_to_io",
+    "transposed_to_conv",
     "unroll_sequences",
 )
 #: What makes a pass have something to do more often.
