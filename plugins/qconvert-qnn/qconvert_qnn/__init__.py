@@ -50,9 +50,11 @@ _ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_ra
 def qconvert_passes() -> Iterable[Pass]:
     lowered = "operators for which HTP refuses a whole graph become others"
     scales = "Softmax, and curves of 16 bits, are rounded to the scale and zero point that HTP computes them in, and then to their own"
+    pooled = "data of a Concat with other scales than its result go through a MaxPool of one element, so that HTP keeps them"
     return [
         Pass("lower_for_htp", lowered, _lazy("passes", "lower_for_htp"), exact=False, within=0.01),
         Pass("htp_scales", scales, _lazy("passes", "htp_scales"), exact=False, within=0.01),
+        Pass("pool_before_concat", pooled, _lazy("passes", "pool_before_concat")),
     ]
 
 
@@ -64,7 +66,7 @@ def qconvert_targets() -> Iterable[Derived]:
             name="qnn-htp",
             summary="Qualcomm HTP by onnxruntime-qnn: unsigned data of 8 and 16 bits",
             storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
-            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales"),
+            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "pool_before_concat"),
             further_rules=_violations,
             accelerator=Accelerator("HTP", _lacks),
             kernels=_ROWS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,25 @@ def test_softmax_with_a_zero_point(point: int, tmp_path: Path) -> None:
     wrong = steps(graph, tmp_path / "m.onnx", {"x": CODES})
     assert (wrong > ONE) == (point != 0)
     assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp") <= ONE
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize(("kind", "sizes"), [("Reshape", (1, 4, 36)), ("Reshape", (1, 4, 4, 9)), ("Add", (1, 4, 6, 6))])
+def test_inputs_of_a_concat_keep_their_scales(kind: str, sizes: tuple[int, ...], dtype: str, tmp_path: Path) -> None:
+    """HTP gives the Concat's scale to the Reshape, which copies integers, and to the Add, which then clips to another range."""
+    one = 2 ** (8 * np.dtype(dtype).itemsize - 8)
+    narrow, wide = P(0.010 / one, 142 * one), P(0.018 / one, 123 * one)
+    x = Tensor("x", dtype, (1, 4, 6, 6), None, narrow)
+    z = Tensor("z", dtype, sizes, None, wide)
+    other = Tensor("other", "int64", (len(sizes),), np.array(sizes)) if kind == "Reshape" else replace(x, name="other")
+    between, y = Tensor("between", dtype, sizes, None, narrow), Tensor("y", dtype, None, None, wide)
+    tensors = {item.name: item for item in (x, z, other, between, y)}
+    ops = (Op(kind, ("x", "other"), ("between",), {}), Op("Concat", ("between", "z"), ("y",), {"axis": 1}))
+    graph = infer(Graph(kind, tensors, ops, tuple(name for name in ("x", "z", "other") if tensors[name].data is None), ("y",)))
+    rng = np.random.default_rng(2)
+    feed = {name: rng.integers(0, 256 * one, tensors[name].shape).astype(dtype) for name in graph.inputs}
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 40 * one
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
 
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "HardSigmoid"])
