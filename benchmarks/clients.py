@@ -3,8 +3,9 @@
     python -m venv iree && iree/bin/pip install iree-base-compiler iree-base-runtime onnx
     python -m venv tract && tract/bin/pip install tract onnx
     python -m venv qnn && qnn/bin/pip install onnxruntime-qnn onnxruntime onnx
-    pip install ./plugins/qconvert-qnn  # for HTP's own target
+    pip install ./plugins/qconvert-qnn ./plugins/qconvert-ethos  # for HTP's own target, and for Vela
     python benchmarks/clients.py --client iree=iree/bin/python --client tract=tract/bin/python --client qnn=qnn/bin/python \\
+        --npus ethos-u55-128,ethos-u65-256,ethos-u85-256 \\
         [--targets ort-x86,portable] [--limit 120] [--results FOLDER] [--markdown docs/measured/clients.md] [MODEL …]
 
 Each model is converted for each target with a batch of 1 and run once in onnxruntime on random inputs; each client runs the file in its
@@ -13,7 +14,10 @@ own environment, in a process with a time limit. "equal" is every element of all
 the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
 conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
 tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out of it and
-run alone; those that are wrong alone too stand in brackets.
+run alone; those that are wrong alone too stand in brackets. "noise 41 to 71" is how far onnxruntime's own outputs are off where 2% of the
+results of its convolutions, products and sums, drawn at random four times, are a step higher or lower: a network which that moves as far
+says little of a client. Milliseconds are processor time of the best run, on one thread. HTP has none, since its library for x86 simulates
+it. Vela compiles what is converted for each Ethos-U, and estimates the NPU's cycles, its time and its memory; it runs nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +30,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +49,18 @@ MODELS = (
       " onnx/torch_fx_fbgemm_attention onnx/torch_pt2e_xnnpack_attention onnx/modelopt_ptq_vision onnx/brevitas_int8"
       " onnx/micro_kws_m_static_qdq").split(),
 )  # fmt: skip
+ONNXRUNTIME = "onnxruntime, portable"
 TITLES = {"iree": "IREE", "tract": "tract", "qnn": "HTP"}
 OWN = {"qnn": "qnn-htp"}  # targets of clients
+WHOLE = "model.onnx"  # among the files that a client is given
 PACKAGES = {"iree": "iree-base-compiler", "tract": "tract", "qnn": "onnxruntime-qnn"}
 Outputs = Sequence[Any]
+Run = Callable[[Mapping[str, Any]], Outputs]
+#: Seconds of processor time for which runs are timed, and how many there are at most.
+TIMED, RUNS = 0.5, 30
 
 
-def run_iree(file: str, inputs: Mapping[str, Any]) -> Outputs:
+def open_iree(file: str) -> Run:
     import iree.compiler as compiler
     import iree.runtime as runtime
 
@@ -58,23 +69,27 @@ def run_iree(file: str, inputs: Mapping[str, Any]) -> Outputs:
         importer = os.path.join(os.path.dirname(sys.executable), "iree-import-onnx")
         subprocess.run([importer, file, "-o", text], check=True, capture_output=True)
         code = compiler.compile_file(text, target_backends=["llvm-cpu"], extra_args=["--iree-llvmcpu-target-cpu=host"])
-    config = runtime.Config("local-task")
+    config = runtime.Config("local-sync")
     module = runtime.VmModule.copy_buffer(config.vm_instance, code)
     context = runtime.SystemContext(config=config)
     context.add_vm_module(module)
-    name = next(name for name in module.function_names if "$" not in name)
-    found = context.modules[module.name][name](*inputs.values())
-    return [item.to_host() for item in (found if isinstance(found, (tuple, list)) else [found])]
+    function = context.modules[module.name][next(name for name in module.function_names if "$" not in name)]
+
+    def run(inputs: Mapping[str, Any]) -> Outputs:
+        found = function(*inputs.values())
+        return [item.to_host() for item in (found if isinstance(found, (tuple, list)) else [found])]
+
+    return run
 
 
-def run_tract(file: str, inputs: Mapping[str, Any]) -> Outputs:
+def open_tract(file: str) -> Run:
     import tract
 
     model = tract.onnx().load(file).into_model().into_runnable()
-    return [item.to_numpy() for item in model.run([np.ascontiguousarray(value) for value in inputs.values()])]
+    return lambda inputs: [item.to_numpy() for item in model.run([np.ascontiguousarray(value) for value in inputs.values()])]
 
 
-def run_qnn(file: str, inputs: Mapping[str, Any]) -> Outputs:
+def open_qnn(file: str) -> Run:
     import onnxruntime
     import onnxruntime_qnn
 
@@ -94,11 +109,13 @@ def run_qnn(file: str, inputs: Mapping[str, Any]) -> Outputs:
     if left:
         share = sum(is_on_it for is_on_it, _ in parts) / len(parts)
         raise RuntimeError(f"error: {share:.0%} on it, on the CPU: {', '.join(sorted(left))}")
-    found: Outputs = session.run(None, dict(inputs))
-    return found
+    return lambda inputs: session.run(None, dict(inputs))
 
 
-CLIENTS: Mapping[str, Callable[[str, Mapping[str, Any]], Outputs]] = {"iree": run_iree, "tract": run_tract, "qnn": run_qnn}
+CLIENTS: Mapping[str, Callable[[str], Run]] = {"iree": open_iree, "tract": open_tract, "qnn": open_qnn}
+#: Operators of whose results clients round some to the other neighbour.
+NOISY = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul")
+SIMULATORS = ("qnn",)  # whose time says nothing
 
 
 def as_client(client: str, folder: str) -> None:
@@ -107,12 +124,25 @@ def as_client(client: str, folder: str) -> None:
         given = np.load(file.with_suffix(".npz"))
         inputs = {name[3:]: given[name] for name in given.files if name.startswith("in/")}
         wanted = [given[name] for name in given.files if name.startswith("out/")]
+        milliseconds = None
         try:
-            found = [np.asarray(item) for item in CLIENTS[client](str(file), inputs)]
-            outcome = compared(wanted, found)
+            run = CLIENTS[client](str(file))
+            outcome = compared(wanted, [np.asarray(item) for item in run(inputs)])
+            if file.name == WHOLE and client not in SIMULATORS:
+                milliseconds = time_runs(run, inputs)
         except Exception as error:  # whatever a client raises is what came of it
             outcome = f"no: {shorten(error)}"
-        print(json.dumps({"file": file.name, "outcome": outcome}), flush=True)
+        print(json.dumps({"file": file.name, "outcome": outcome, "milliseconds": milliseconds}), flush=True)
+
+
+def time_runs(run: Run, inputs: Mapping[str, Any]) -> float:
+    """Return the processor time of the fastest of several runs, in milliseconds."""
+    begun, times = time.process_time(), list[float]()
+    while not times or (time.process_time() - begun < TIMED and len(times) < RUNS):
+        before = time.process_time()
+        run(inputs)
+        times.append(time.process_time() - before)
+    return 1000 * min(times)
 
 
 def shorten(error: Exception) -> str:
@@ -129,21 +159,29 @@ def shorten(error: Exception) -> str:
 
 def compared(wanted: Outputs, found: Outputs) -> str:
     """In words, how the outputs differ."""
-    worst = 0.0
+    found = [other.view(one.dtype) if one.dtype.kind in "iu" and one.itemsize == other.itemsize else other
+             for one, other in zip(wanted, found, strict=True)]  # IREE's integers have no sign  # fmt: skip
     for one, other in zip(wanted, found, strict=True):
-        if one.dtype != other.dtype and one.dtype.itemsize == other.dtype.itemsize and one.dtype.kind in "iu":
-            other = other.view(one.dtype)  # IREE's integers have no sign
         if one.shape != other.shape:
             return f"shape {other.shape}, not {one.shape}"
+    steps = compare_steps(wanted, found)
+    if not np.isfinite(steps):
+        return "not finite"
+    return "equal" if steps == 0 else "1 step" if steps <= 1 else f"{steps:.0f} steps" if steps >= 1.5 else "2 steps"
+
+
+def compare_steps(wanted: Outputs, found: Outputs) -> float:
+    """Return by how many steps outputs of the same shapes differ at most."""
+    worst = 0.0
+    for one, other in zip(wanted, found, strict=True):
         if one.dtype.kind == "f":
             limit, step = 1e-6, max(float(np.ptp(one)) / 255, 1e-9) if one.size else 1.0
         else:
             limit, step = 0.0, 1.0
-        difference = np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0)
-        if not np.isfinite(difference):
-            return "not finite"
-        worst = max(worst, 0.0 if difference <= limit * max(float(np.ptp(one)), 1e-9) else difference / step)
-    return "equal" if worst == 0 else "1 step" if worst <= 1 else f"{worst:.0f} steps" if worst >= 1.5 else "2 steps"
+        difference = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+        if not difference <= limit * max(float(np.ptp(one)) if one.size else 0.0, 1e-9):
+            worst = max(worst, difference / step) if np.isfinite(difference) else difference
+    return worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +206,19 @@ class Found:
     model: str
     head: str
     outcome: str
-    causes: tuple[Cause, ...]
+    causes: tuple[Cause, ...] = ()
+    milliseconds: float | None = None
 
     @classmethod
     def from_json(cls, line: str) -> Found:
         item = json.loads(line)
-        return cls(item["model"], item["head"], item["outcome"], tuple(Cause(*cause) for cause in item["causes"]))
+        causes = tuple(Cause(*cause) for cause in item["causes"])
+        return cls(item["model"], item["head"], item["outcome"], causes, item["milliseconds"])
 
     def to_json(self) -> str:
         causes = [(cause.kinds, cause.outcome, cause.nodes) for cause in self.causes]
-        return json.dumps({"model": self.model, "head": self.head, "outcome": self.outcome, "causes": causes})
+        said = {"model": self.model, "head": self.head, "outcome": self.outcome, "causes": causes, "milliseconds": self.milliseconds}
+        return json.dumps(said)
 
 
 def main() -> None:
@@ -185,6 +226,7 @@ def main() -> None:
     parser.add_argument("--client", action="append", required=True, help="NAME=PYTHON, the interpreter of its environment; repeatable")
     parser.add_argument("--targets", default="ort-x86,portable", help="a client with a target of its own has that in place of portable")
     parser.add_argument("--explain", default="portable,qnn-htp", help="targets whose files are cut into operators where a client is wrong")
+    parser.add_argument("--npus", default="", help="names as Vela's --accelerator-config has them, such as ethos-u55-128")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file in one client")
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--results", type=Path, help="a folder for outcomes, with which a stopped run goes on, and the smallest files")
@@ -202,7 +244,9 @@ def main() -> None:
     results.mkdir(parents=True, exist_ok=True)
     lines = results / "outcomes.jsonl"
     known = {(item.model, item.head): item for item in map(Found.from_json, lines.read_text().splitlines() if lines.exists() else ())}
-    rows = []
+    npus, speeds = [npu for npu in given.npus.split(",") if npu], [ONNXRUNTIME, *(head for head in heads if head.endswith("portable"))]
+    speeds = [head for head in speeds if head.partition(",")[0] not in {TITLES[client] for client in SIMULATORS}]
+    rows, fast = [], []
     for model in models:
         name = model.stem if model.is_relative_to(FIXTURES) else f"{model.parent.name}/{model.stem}"
         for target, users in columns:
@@ -213,9 +257,18 @@ def main() -> None:
                     known[name, item.head] = item
                     with lines.open("a") as file:
                         file.write(item.to_json() + "\n")
+        for npu in npus:
+            if (name, npu) not in known:
+                with tempfile.TemporaryDirectory() as folder:
+                    known[name, npu] = item = Found(name, npu, place_converted(model, npu, Path(folder)))
+                with lines.open("a") as file:
+                    file.write(item.to_json() + "\n")
         rows.append([known[name, head] for head in heads])
-        print(f"{name} | " + " | ".join(show(item) for item in rows[-1]), flush=True)
+        times = [known[name, head].milliseconds if (name, head) in known else None for head in speeds]
+        fast.append([name, *("" if item is None else f"{item:.3g}" for item in times), *(known[name, npu].outcome for npu in npus)])
+        print(f"{name} | " + " | ".join([*(show(item) for item in rows[-1]), *fast[-1][1:]]), flush=True)
     page = [*count_outcomes(heads, rows), "", *table_of(["model", *heads], [[row[0].model, *map(show, row)] for row in rows])]
+    page += ["", "Milliseconds of a run, and Vela's estimates:", "", *table_of(["model", *speeds, *npus], fast)]
     causes: dict[tuple[str, str, str], list[Cause]] = {}
     for item in (item for row in rows for item in row):
         for cause in item.causes:
@@ -227,6 +280,7 @@ def main() -> None:
     print("\n".join(page))
     if given.markdown:
         versions = ", ".join(f"{PACKAGES[name]} {version_of(python, name)}" for name, python in clients.items())
+        versions += "".join(f", {name} {version(name)}" for name in ("onnxruntime", *["ethos-u-vela"][: len(npus)]))
         words = (__doc__ or "").rpartition("\n\n")[2].strip().replace("\n", " ")
         title = "Other clients of ONNX" + ("" if all(path.is_relative_to(FIXTURES) for path in models) else ", models of the zoo")
         body = f"# {title}\n\n`python benchmarks/clients.py`: {versions}. {words}\n\n"
@@ -280,7 +334,7 @@ def outcomes(model: Path, name: str, target: str, clients: Mapping[str, str], li
     import qconvert
     from qconvert.data import random_inputs
 
-    file = folder / "whole" / "model.onnx"
+    file = folder / "whole" / WHOLE
     file.parent.mkdir()
     heads = {client: f"{TITLES[client]}, {target}" for client in clients}
     try:
@@ -288,52 +342,125 @@ def outcomes(model: Path, name: str, target: str, clients: Mapping[str, str], li
         dynamic = any(isinstance(size, str) for tensor in graph.inputs for size in graph[tensor].shape or ())
         qconvert.convert(model, file, target=target, force=True, **({"batch": 1} if dynamic else {}))
     except qconvert.QConvertError as error:
-        return [Found(name, head, f"no: {' '.join(error.reason.split())[:80]}", ()) for head in heads.values()]
+        return [Found(name, head, f"no: {' '.join(error.reason.split())[:80]}") for head in heads.values()]
     try:
-        store_example(file, random_inputs(qconvert.load(file), 1, 0)[0])
+        run, inputs = store_example(file, random_inputs(qconvert.load(file), 1, 0)[0])
     except Exception as error:  # what onnxruntime does not run cannot be compared
-        return [Found(name, head, f"inconclusive: onnxruntime: {shorten(error)[:80]}", ()) for head in heads.values()]
+        return [Found(name, head, f"inconclusive: onnxruntime: {shorten(error)[:80]}") for head in heads.values()]
+    found = [Found(name, f"onnxruntime, {target}", "", (), time_runs(run, inputs))]
     parts: dict[str, str] = {}
-    found = []
+    noise = ""
     for client, python in clients.items():
-        outcome = run_files(client, python, file.parent, limit)["model.onnx"]
-        causes = []
+        outcome, milliseconds = run_files(client, python, file.parent, limit)[WHOLE]
+        causes: list[Cause] = []
         if kept is not None and not outcome.startswith(("equal", "1 step")):
             parts = parts or cut_operators(onnx.load(file), dict(np.load(file.with_suffix(".npz"))), folder / "parts")
-            alone = run_files(client, python, folder / "parts", limit)
-            for part, said in alone.items():
-                if said.startswith("no: ") != outcome.startswith("no: ") or (not said.startswith("no: ") and not said.endswith("steps")):
-                    continue  # what stands at an edge may be refused alone
-                data = (folder / "parts" / part).read_bytes()
-                causes.append(Cause(parts[part], said, len(onnx.load_from_string(data).graph.node)))
-                smallest = kept / (
-                    re.sub(r"\W+", "_", f"{heads[client]} {parts[part]} {'steps' if said.endswith('steps') else said[:40]}") + ".onnx"
-                )
-                if not smallest.exists() or smallest.stat().st_size > len(data):
-                    smallest.write_bytes(data)
-            if not causes and not outcome.startswith("no: "):
-                outcome += ", no operator more than one"
-        found.append(Found(name, heads[client], outcome, tuple(causes)))
+            alone = {part: said for part, (said, _) in run_files(client, python, folder / "parts", limit).items()}
+            causes = keep_smallest(heads[client], parts, folder / "parts", alone, outcome.startswith("no: "), kept)
+            if outcome.endswith("steps"):
+                noise = noise or measure_noise(onnx.load(file), inputs)
+                outcome += f", noise {noise}" + ("" if causes else ", no operator more than one")
+        found.append(Found(name, heads[client], outcome, tuple(causes), milliseconds))
     return found
 
 
-def store_example(file: Path, feed: Mapping[str, Any]) -> None:
-    """Write inputs of a file next to it, and what onnxruntime computes of them."""
+def keep_smallest(head: str, parts: Mapping[str, str], folder: Path, alone: Mapping[str, str], refused: bool, kept: Path) -> list[Cause]:
+    """Return the operators that are the cause of an outcome, and keep the smallest file of each.
+
+    Args:
+        head: the client and target.
+        parts: file of an operator alone -> its kinds.
+        folder: with those files.
+        alone: what came of each.
+        refused: whether the whole file was refused; what stands at an edge may be refused alone.
+        kept: where the smallest files go.
+    """
+    import onnx
+
+    causes = []
+    for part, said in alone.items():
+        if said.startswith("no: ") != refused or (not said.startswith("no: ") and not said.endswith("steps")):
+            continue
+        data = (folder / part).read_bytes()
+        causes.append(Cause(parts[part], said, len(onnx.load_from_string(data).graph.node)))
+        smallest = kept / (re.sub(r"\W+", "_", f"{head} {parts[part]} {'steps' if said.endswith('steps') else said[:40]}") + ".onnx")
+        if not smallest.exists() or smallest.stat().st_size > len(data):
+            smallest.write_bytes(data)
+    return causes
+
+
+def open_onnxruntime(model: str | bytes) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def store_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
+    """Write inputs of a file next to it, and what onnxruntime computes of them; return what runs it, and the inputs."""
+    session = open_onnxruntime(str(file))
     first = {item.name: np.zeros(item.shape, item.type[7:-1].replace("float", "float32")) for item in session.get_inputs()}
     inputs = {name: feed.get(name, value) for name, value in first.items()}
     outputs = {f"out/{place}": value for place, value in enumerate(session.run(None, inputs))}
     np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs)
+    return lambda inputs: session.run(None, inputs), inputs
+
+
+def measure_noise(model: Any, inputs: Mapping[str, Any]) -> str:
+    """Return by how many steps outputs change where results of operators that compute are a step off: the least and the most."""
+    import onnx
+    from onnx.helper import make_node, make_tensor_value_info
+
+    wanted = open_onnxruntime(model.SerializeToString()).run(None, dict(inputs))
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    shapes = {item.name: [size.dim_value for size in item.type.tensor_type.shape.dim] for item in inferred.value_info}
+    constants = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
+    makers = {name: node.op_type for node in model.graph.node for name in node.output}
+    nodes, scales = [], dict[str, tuple[list[int], float]]()
+    for node in model.graph.node:
+        name = node.output[0]
+        nodes.append(node)
+        if (
+            node.op_type != "QuantizeLinear"
+            or makers.get(node.input[0]) not in NOISY
+            or name not in shapes
+            or constants[node.input[1]].size > 1
+        ):
+            continue
+        noise, scale = f"{name}/noise", node.input[1:]
+        scales[noise] = shapes[name], float(constants[scale[0]])
+        nodes[-1] = onnx.NodeProto.FromString(node.SerializeToString())
+        nodes[-1].output[0] = f"{name}/noise/exact"
+        nodes += [
+            make_node("DequantizeLinear", [f"{name}/noise/exact", *scale], [f"{name}/noise/real"]),
+            make_node("Add", [f"{name}/noise/real", noise], [f"{name}/noise/noisy"]),
+            make_node("QuantizeLinear", [f"{name}/noise/noisy", *scale], [name]),
+        ]
+        model.graph.input.append(make_tensor_value_info(noise, onnx.TensorProto.FLOAT, shapes[name]))
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    session, rng, worst = open_onnxruntime(model.SerializeToString()), np.random.default_rng(0), []
+    for _ in range(4):
+        drawn = {
+            name: (scale * rng.choice([-1.0, 0.0, 1.0], shape, p=[0.01, 0.98, 0.01])).astype(np.float32)
+            for name, (shape, scale) in scales.items()
+        }
+        worst.append(compare_steps(wanted, session.run(None, {**inputs, **drawn})))
+    return f"{min(worst):.0f} to {max(worst):.0f}"
+
+
+def place_converted(model: Path, npu: str, folder: Path) -> str:
+    """Return what Vela says of a model converted for an Ethos-U: operators on the NPU, of how many, cycles, time and memory."""
+    from ethos import converted
+    from qconvert_ethos.vela import format_estimates
+
+    return converted(model, npu.rpartition("-")[0], npu, folder, lambda found: ", ".join(format_estimates(found)))
 
 
 def cut_operators(model: Any, example: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Write each operator of a file between its integers, once for each kind and types, with an example's values; return file -> kinds."""
     import onnx
-    import onnxruntime
 
     folder.mkdir()
     model = onnx.shape_inference.infer_shapes(model)
@@ -346,9 +473,7 @@ def cut_operators(model: Any, example: Mapping[str, Any], folder: Path) -> dict[
     everything.graph.output.extend(
         infos[name] for name in stored if name in infos and name not in {item.name for item in model.graph.output}
     )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(everything.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_onnxruntime(everything.SerializeToString())
     inputs = {name[3:]: value for name, value in example.items() if name.startswith("in/")}
     values = {**inputs, **dict(zip((item.name for item in session.get_outputs()), session.run(None, inputs), strict=True))}
     found: dict[str, str] = {}
@@ -379,9 +504,9 @@ def cut_operators(model: Any, example: Mapping[str, Any], folder: Path) -> dict[
     return found
 
 
-def run_files(client: str, python: str, folder: Path, limit: float) -> dict[str, str]:
-    """Return what came of each file of a folder in a client; a file with which its process ends or hangs is named so."""
-    found: dict[str, str] = {}
+def run_files(client: str, python: str, folder: Path, limit: float) -> dict[str, tuple[str, float | None]]:
+    """Return what came of each file of a folder in a client, and milliseconds; a file with which its process ends or hangs is named so."""
+    found: dict[str, tuple[str, float | None]] = {}
     files = {file.name for file in folder.glob("*.onnx")}
     while left := sorted(files - found.keys()):
         with tempfile.TemporaryDirectory() as waiting:
@@ -400,10 +525,10 @@ def run_files(client: str, python: str, folder: Path, limit: float) -> dict[str,
                 for text in printed.read(2**22).splitlines():
                     if text.startswith('{"file": '):
                         item = json.loads(text)
-                        found[str(item["file"])] = str(item["outcome"])
+                        found[str(item["file"])] = str(item["outcome"]), item["milliseconds"]
         culprit = next((name for name in left if name not in found), None)
         if culprit is not None:
-            found[culprit] = said
+            found[culprit] = said, None
     return found
 
 

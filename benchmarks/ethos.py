@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -25,18 +25,23 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 _NO_KERNELS = ("VAR_HANDLE", "CALL_ONCE")
 
 
-def placed(file: Path, npu: str) -> str:
-    """A cell of the table."""
+def count_cycles(estimates: Mapping[str, float]) -> str:
+    return f"{estimates.get('cycles_total', 0):,.0f} cycles"
+
+
+def placed(file: Path, npu: str, describe: Callable[[Mapping[str, float]], str] = count_cycles) -> str:
+    """Return a cell of the table, which ends with what Vela estimates."""
     try:
         found = compile_file(file, npu)
     except qconvert.QConvertError as error:
         return f"no: {error.reason.partition('. It printed')[0]}"
     operators = [op for op in tflite_operators(file) if op.name not in _NO_KERNELS]
     on_npu = len(operators) - len(found.on_cpu)  # tensors of a file without names cannot be told from each other
-    return f"{on_npu} of {len(operators)}, {found.estimates.get('cycles_total', 0):,.0f} cycles"
+    return f"{on_npu} of {len(operators)}, {describe(found.estimates)}"
 
 
-def converted(model: Path, target: str, npu: str, folder: Path) -> str:
+def converted(model: Path, target: str, npu: str, folder: Path, describe: Callable[[Mapping[str, float]], str] = count_cycles) -> str:
+    """Return the cell of what a target makes of a model."""
     file = folder / f"{model.stem}.tflite"
     graph = qconvert.load(model)
     dynamic = any(isinstance(size, str) for name in graph.inputs for size in graph[name].shape or ())
@@ -44,7 +49,7 @@ def converted(model: Path, target: str, npu: str, folder: Path) -> str:
         qconvert.convert(model, file, target=target, force=True, **({"batch": 1} if dynamic else {}))
     except qconvert.QConvertError as error:
         return f"no: {error.rule}"
-    return placed(file, npu)
+    return placed(file, npu, describe)
 
 
 def _shares(cells: Sequence[str]) -> list[float]:

@@ -80,7 +80,7 @@ def build(family: str, file: ModelFile) -> Engine:
     found = compile_file(file.path, f"{family}-{file.kernels}")
     layers = tuple(_layers(file.path, found))
     notes = [
-        f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(_format_estimates(found.estimates))}"
+        f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(format_estimates(found.estimates))}"
     ]
     causes = Counter(found.reasons).most_common()
     notes += [f"Vela leaves {count} {operator} to the CPU: {reason}" for (operator, reason), count in causes[:_CAUSES]]
@@ -184,7 +184,8 @@ def _parse_number(text: str | None) -> float | None:
         return None
 
 
-def _format_estimates(found: Mapping[str, float]) -> Iterator[str]:
+def format_estimates(found: Mapping[str, float]) -> Iterator[str]:
+    """Yield Vela's estimates in words: cycles, time, and the memories that are used."""
     for name, (title, unit, factor) in _ESTIMATES.items():
         if found.get(name):
             yield f"{title}{found[name] * factor:,.4g}{unit}" if unit != " cycles" else f"{title}{found[name]:,.0f}{unit}"
