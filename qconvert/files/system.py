@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -73,8 +74,8 @@ def release_memory() -> None:
         pass
 
 
-#: Lines of what a process printed that an error shows, the last ones.
-_SHOWN = 6
+#: Lines of what a process printed that an error shows, the last ones, and characters of each.
+_SHOWN, _LONGEST = 6, 300
 
 
 def describe_exit(returncode: int) -> str:
@@ -87,7 +88,14 @@ def describe_exit(returncode: int) -> str:
         return f"was ended by signal {-returncode}"
 
 
+def read_end(printed: IO[bytes]) -> bytes:
+    """Return the end of a file, as long as quote_output() shows it."""
+    length = printed.seek(0, os.SEEK_END)
+    printed.seek(max(0, length - _SHOWN * _LONGEST))
+    return printed.read()
+
+
 def quote_output(printed: bytes) -> str:
     """The end of what a process printed, as the end of a sentence; "" if it printed nothing."""
-    lines = [line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip()[:_LONGEST] for line in printed.decode(errors="replace").splitlines() if line.strip()]
     return f"; it printed: {' | '.join(lines[-_SHOWN:])}" if lines else ""

@@ -27,13 +27,15 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import MissingPackageError, RuntimeRefusedError
-from qconvert.files.system import describe_exit, quote_output, temporary_file
+from qconvert.files.system import describe_exit, quote_output, read_end, temporary_file
 from qconvert.graph import Array, numpy_dtype
 
 #: Seconds for which a process whose pipes are closed may still run.
 _LAST_WORDS = 10.0
-#: The longest line and the most bytes of arrays that an answer may have.
+#: The longest line and the most bytes of arrays that an answer may have; of the first, what a process may print besides, too.
 _LONGEST, _MOST = 2**26, 2**33
+#: Seconds between two looks at what a process that does not answer prints.
+_GLANCE = 1.0
 _CHUNK = 2**20
 #: Bytes of a message to a fork server, and of its answer at most.
 _MESSAGE = 64
@@ -131,13 +133,13 @@ class Child:
     def _wait(self) -> None:
         """More of the answer. Raises RuntimeRefusedError where none comes."""
         until = time.monotonic() + self._patience
-        while not self._selector.select(max(0.0, until - time.monotonic())):
-            if time.monotonic() >= until:
+        while not self._selector.select(max(0.0, min(_GLANCE, until - time.monotonic()))):
+            has_said_enough = os.fstat(self._printed.fileno()).st_size > _LONGEST
+            if has_said_enough or time.monotonic() >= until:
+                what = f"printed more than {_LONGEST:,} bytes" if has_said_enough else f"did not answer within {self._patience:.0f} s"
                 printed = self._read_printed()
                 self.close()
-                raise RuntimeRefusedError(
-                    f"{self._title} did not answer within {self._patience:.0f} s{quote_output(printed)}", rule="no-answer"
-                )
+                raise RuntimeRefusedError(f"{self._title} {what}{quote_output(printed)}", rule="no-answer")
         part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
         if not part:
             raise self._failure()
@@ -157,8 +159,7 @@ class Child:
     def _read_printed(self) -> bytes:
         if self._printed.closed:
             return b""
-        self._printed.seek(0)
-        return self._printed.read(_LONGEST)
+        return read_end(self._printed)
 
 
 def _numpy(dtype: str) -> np.dtype[Any]:
@@ -195,8 +196,7 @@ class _Server:
         socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
 
     def read_printed(self) -> bytes:
-        self._printed.seek(0)
-        return self._printed.read(_LONGEST)
+        return read_end(self._printed)
 
 
 #: The running servers, by process and program: a forked copy of this process needs its own.

@@ -12,8 +12,8 @@ import pytest
 from refusals import refused
 
 from qconvert import convert
-from qconvert.errors import MissingPackageError
-from qconvert.runtimes.packages import runtime_package
+from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.runtimes.packages import Child, runtime_package
 
 pytestmark = pytest.mark.end_to_end
 
@@ -88,3 +88,21 @@ def test_a_package_that_is_there_and_broken(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(tmp_path))
     with refused(MissingPackageError, "package-missing", holds=("libfoo.so.1",)):
         runtime_package("broken_runtime", "check", "runs models")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import os\nwhile True: os.write(2, b'line\\n' * 2**16)", "printed more than"),
+        ("import os\nos.write(2, b'y' * 10**6); os._exit(7)", "exit code 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+        ("print('no json')", "invalid answer"),
+        ("import time\ntime.sleep(100)", "did not answer within 2 s"),
+    ],
+)
+def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(program)
+    child = Child(tmp_path / "child.py", "The tool", 600.0 if "printed" in words else 2.0)
+    with pytest.raises(RuntimeRefusedError, match=words) as caught:
+        child.request({})
+    assert len(caught.value.reason) < 2500

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import math
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 from qconvert.plugin import (
     Engine,
@@ -27,8 +30,10 @@ from qconvert.plugin import (
 
 #: The time limit of Vela in seconds, and the most bytes of its output that are read.
 PATIENCE, _MOST_PRINTED = 600.0, 2**22
-#: Lines of a crash that are shown, and causes that are listed.
-_LINES, _CAUSES = 3, 8
+#: Seconds between two looks at the process.
+_GLANCE = 0.02
+#: Lines of a crash that are shown, causes that are listed, and characters of each.
+_LINES, _CAUSES, _LONGEST = 3, 8, 200
 #: The custom operator in place of the operators on the NPU.
 _NPU = "ethos-u"
 #: Operators without a kernel: the handle of a variable, and the call that initializes variables.
@@ -79,9 +84,8 @@ def build(family: str, file: ModelFile) -> Engine:
     """
     found = compile_file(file.path, f"{family}-{file.kernels}")
     layers = tuple(_layers(file.path, found))
-    notes = [
-        f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(format_estimates(found.estimates))}"
-    ]
+    estimates = ", ".join(format_estimates(found.estimates)) or "it gives no estimates"
+    notes = [f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {estimates}"]
     causes = Counter(found.reasons).most_common()
     notes += [f"Vela leaves {count} {operator} to the CPU: {reason}" for (operator, reason), count in causes[:_CAUSES]]
     notes += [f"and for {len(causes) - _CAUSES} further reasons"] if len(causes) > _CAUSES else []
@@ -131,33 +135,36 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
 
 def _run_vela(path: Path, accelerator: str, folder: Path, patience: float) -> str:
     """Compile a file into a folder; return the output of Vela."""
-    command = [sys.executable, "-m", "ethosu.vela", str(path), "--accelerator-config", accelerator, "--output-dir", str(folder)]
+    command = [sys.executable, "-m", "ethosu.vela", str(path.absolute()), "--accelerator-config", accelerator, "--output-dir", str(folder)]
+    until = time.monotonic() + patience
     with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=patience, check=False)
-        except subprocess.TimeoutExpired:
-            raise _refusal_error(path, f"took longer than {patience:.0f} s", "") from None
-        printed = _read_output(output)
-    if done.returncode:
-        ended = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"ended with exit code {done.returncode}"
-        raise _refusal_error(path, ended, printed)
+            while process.poll() is None:
+                if time.monotonic() > until:
+                    raise _refusal_error(path, f"took longer than {patience:.0f} s", "")
+                if os.fstat(output.fileno()).st_size > _MOST_PRINTED:
+                    raise _refusal_error(path, f"printed more than {_MOST_PRINTED:,} bytes", "")
+                time.sleep(_GLANCE)
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        printed = output.read(_MOST_PRINTED).decode("utf-8", "replace")
+    if code := process.returncode:
+        raise _refusal_error(path, f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}", printed)
     return printed
 
 
-def _read_output(output: BinaryIO) -> str:
-    output.seek(0)
-    return output.read(_MOST_PRINTED).decode("utf-8", "replace")
-
-
 def _refusal_error(path: Path, what: str, printed: str) -> RuntimeRefusedError:
-    lines = [line.strip() for line in printed.splitlines() if "rror" in line or line.strip().startswith("- ")][-_LINES:]
+    lines = [line.strip()[:_LONGEST] for line in printed.splitlines() if "rror" in line or line.strip().startswith("- ")][-_LINES:]
     said = f" It printed: {' '.join(lines)}" if lines else ""
     return RuntimeRefusedError(f"Vela {what}.{said}", file=str(path), rule="model-refused")
 
 
 def _drop_tensor_name(words: str) -> str:
     """Return a reason without the name of the tensor, so that equal reasons are counted together."""
-    return re.sub(r" \(.*\)$", "", words.strip())
+    return re.sub(r" \(.*\)$", "", words.strip())[:_LONGEST]
 
 
 def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
@@ -170,18 +177,23 @@ def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
 
 def _read_summary(folder: Path) -> dict[str, float]:
     """Return the numbers of the table that Vela writes next to a compiled file."""
-    for path in folder.glob("*_summary_*.csv"):
-        with path.open(newline="", encoding="utf-8", errors="replace") as lines:
-            row = next(csv.DictReader(lines), {})
-        return {name: number for name in _ESTIMATES if (number := _parse_number(row.get(name))) is not None}
-    return {}
+    row: Mapping[str, str] = {}
+    try:
+        for path in folder.glob("*_summary_*.csv"):
+            with path.open(newline="", encoding="utf-8", errors="replace") as lines:
+                row = next(csv.DictReader(lines), {})
+    except (OSError, csv.Error):
+        pass
+    return {name: number for name in _ESTIMATES if (number := _parse_number(row.get(name))) is not None}
 
 
 def _parse_number(text: str | None) -> float | None:
+    """Return a finite number; None for anything else."""
     try:
-        return float(text or "")
+        number = float(text or "")
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def format_estimates(found: Mapping[str, float]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,30 @@ def test_one_that_takes_too_long_is_ended(fixtures: Path) -> None:
         compile_file(fixtures / "coral_mobilenet_v2_224_uint8.tflite", "ethos-u55-128", patience=0.01)
 
 
-def test_a_summary_that_is_no_table_gives_no_numbers(tmp_path: Path) -> None:
-    (tmp_path / "m_summary_x.csv").write_bytes(b"cycles_total,sram_memory_used\n\xff,12.5\n")
-    assert vela._read_summary(tmp_path) == {"sram_memory_used": 12.5}
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [(b"\xff,12.5", {"sram_memory_used": 12.5}), (b"inf,nan", {}), (b"9" * 200_000, {}), (b"\0", {}), (b'"', {})],
+)
+def test_a_summary_that_is_no_table_gives_no_numbers(row: bytes, found: dict[str, float], tmp_path: Path) -> None:
+    (tmp_path / "m_summary_x.csv").write_bytes(b"cycles_total,sram_memory_used\n" + row + b"\n")
+    assert vela._read_summary(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("while True: os.write(1, b'Error: x\\n' * 2**12)", "printed more than 4,194,304 bytes"),
+        ("os.write(1, b'Error: ' + b'y' * 10**6); os._exit(3)", "ended with exit code 3. It printed: Error: y"),
+        ("os.abort()", "was ended by signal 6"),
+        ("pass", "wrote no readable file"),
+        ("os.mkfifo(sys.argv[-1] + '/m_vela.tflite')", "wrote no readable file"),
+    ],
+)
+def test_another_program_in_the_place_of_vela(program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ethosu").mkdir()
+    (tmp_path / "ethosu" / "vela.py").write_text(f"import os, sys\n{program}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(RuntimeRefusedError, match=words) as caught:
+        compile_file(tmp_path / "m.tflite", "ethos-u55-128")
+    assert len(caught.value.reason) < 500 and [path.name for path in tmp_path.iterdir()] == ["ethosu"]
