@@ -52,6 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     convert(tmp_path / "model.tflite", tmp_path / "model.onnx")
     convert(tmp_path / "model.tflite", tmp_path / "four.onnx", batch=4)
     convert(tmp_path / "model.onnx", tmp_path / "phone.tflite")
+    convert(tmp_path / "model.onnx", tmp_path / "micro.tflite", target="tflite-micro")
     convert(tmp_path / "model.tflite", tmp_path / "model.qgraph")
     convert(tmp_path / "model.tflite", tmp_path / "gpu.onnx", target="tensorrt")
     convert(tmp_path / "model.onnx", tmp_path / "qoperator.onnx", form="qoperator")

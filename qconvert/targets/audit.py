@@ -58,7 +58,7 @@ def audited_counts(lines: Iterable[AuditLine]) -> str:
     lines = tuple(lines)
     integers, total, conversions = count_operators(lines)
     if lines and lines[0].accelerator:
-        return f"{integers} of {total} operators run on {lines[0].accelerator}, the others on the CPU"
+        return f"{integers} of {total} operators run on {lines[0].accelerator}" + (", the others on the CPU" if integers < total else "")
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
     return f"{integers} of {total} operators run on integers{more}"
 
