@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from qconvert_ethos.constraints import NO_KERNELS
 from qconvert_ethos.vela import compile_file
 
 import qconvert
 from qconvert.plugin import tflite_operators
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-_NO_KERNELS = ("VAR_HANDLE", "CALL_ONCE")
 
 
 def count_cycles(estimates: Mapping[str, float]) -> str:
@@ -35,7 +35,7 @@ def placed(file: Path, npu: str, describe: Callable[[Mapping[str, float]], str] 
         found = compile_file(file, npu)
     except qconvert.QConvertError as error:
         return f"no: {error.reason.partition('. It printed')[0]}"
-    operators = [op for op in tflite_operators(file) if op.name not in _NO_KERNELS]
+    operators = [op for op in tflite_operators(file) if op.name not in NO_KERNELS]
     on_npu = len(operators) - len(found.on_cpu)  # tensors of a file without names cannot be told from each other
     return f"{on_npu} of {len(operators)}, {describe(found.estimates)}"
 

@@ -349,14 +349,14 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 _REFUSED = "Vela compiles the operator, or leaves it to the CPU (measured with 5.2)"
-#: Operators without a kernel.
-_NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
+#: Operators without a kernel: the handle of a variable, and the call that initializes variables.
+NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
 
 
 def cpu_reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     """Yield the reasons why the CPU runs an operator of a file; none if the NPU runs it."""
     known = FAMILIES[family]
-    if op.builtin in _NO_KERNELS:
+    if op.builtin in NO_KERNELS:
         return
     if op.custom is not None or op.builtin not in known.rules:
         yield f"Vela has no {op.builtin}"

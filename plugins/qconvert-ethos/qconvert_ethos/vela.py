@@ -27,6 +27,7 @@ from qconvert.plugin import (
     TfliteListed,
     tflite_operators,
 )
+from qconvert_ethos.constraints import NO_KERNELS
 
 #: The time limit of Vela in seconds, and the most bytes of its output that are read.
 PATIENCE, _MOST_PRINTED = 600.0, 2**22
@@ -36,8 +37,6 @@ _GLANCE = 0.02
 _LINES, _CAUSES, _LONGEST = 3, 8, 200
 #: The custom operator in place of the operators on the NPU.
 _NPU = "ethos-u"
-#: Operators without a kernel: the handle of a variable, and the call that initializes variables.
-_NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
 #: Vela's message for an operator that it leaves to the CPU.
 _REASON = re.compile(r"^Warning \(supported operators\) operator: (\w+), ofm: .*\nReason: (.*)", re.M)
 #: Columns of the summary that are reported: name -> (title, unit, factor).
@@ -126,10 +125,8 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
             operators = tflite_operators(made)
         except QConvertError as error:
             raise _refusal_error(path, f"wrote no readable file: {error.reason}", printed) from None
-        on_cpu = tuple(op for op in operators if op.name not in (_NPU, *_NO_KERNELS))
-        reasons = Counter(
-            (name, _drop_tensor_name(words)) for name, words in _REASON.findall(printed) if name not in (*_NO_KERNELS, "None")
-        )
+        on_cpu = tuple(op for op in operators if op.name not in (_NPU, *NO_KERNELS))
+        reasons = Counter((name, _drop_tensor_name(words)) for name, words in _REASON.findall(printed) if name not in (*NO_KERNELS, "None"))
         return Compiled(on_cpu, reasons, _read_summary(Path(folder)))
 
 
@@ -170,7 +167,7 @@ def _drop_tensor_name(words: str) -> str:
 def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
     """Yield the operators of the file, each with its device: NPU or CPU."""
     for op in tflite_operators(path):
-        if op.name not in _NO_KERNELS:
+        if op.name not in NO_KERNELS:
             on_cpu = found.is_on_cpu(op)
             yield Layer(op.name, tuple(filter(None, op.outputs)), not on_cpu, "CPU" if on_cpu else "NPU")
 
