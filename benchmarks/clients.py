@@ -15,7 +15,7 @@ the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to r
 conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
 tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out of it and
 run alone; those that are wrong alone too stand in brackets. "noise 41 to 71" is how far onnxruntime's own outputs are off where 2% of the
-results of its convolutions, products and sums, drawn at random four times, are a step higher or lower: a network which that moves as far
+results of its convolutions, products and sums, drawn at random four times, are a step higher or lower: a network which they move as far
 says little of a client. Milliseconds are processor time of the best run, on one thread. HTP has none, since its library for x86 simulates
 it. Vela compiles what is converted for each Ethos-U, and estimates the NPU's cycles, its time and its memory; it runs nothing.
 """
