@@ -221,7 +221,7 @@ def test_a_storage_only_conversion_is_no_rounding() -> None:
 @pytest.mark.litert
 def test_two_kernels_of_one_format_run_a_side_each() -> None:
     source = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
-    report = check(source, source, samples=2, kernels="litert:default,litert:reference")
+    report = check(source, source, samples=3, kernels="litert:default,litert:reference")
     assert report.kernels == ("litert:default", "litert:reference") and report.passed and report.outputs[0].differs
 
 
