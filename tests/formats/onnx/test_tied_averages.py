@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from onnx_nodes import session
@@ -13,12 +15,15 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 pytestmark = pytest.mark.onnxruntime
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+_OF_BYTES = [(1, 2), (8, 8), (25, 40), (128, 128)]
+
+
 @pytest.mark.parametrize("arithmetic", ["ties_up", "ties_away"])
-@pytest.mark.parametrize("kernel", [(1, 2), (8, 8), (25, 40), (64, 128)])
+@pytest.mark.parametrize(("dtype", "kernel"), [*product(("int8", "uint8"), _OF_BYTES), ("int16", (1, 2)), ("int16", (8, 8))])
 def test_ties_and_what_is_next_to_them(kernel: tuple[int, int], arithmetic: str, dtype: str) -> None:
     (low, high), count = integer_range(dtype), kernel[0] * kernel[1]
-    sums = np.unique(((np.arange(low, high, 1 if count < 5000 else 51)[:, None] * count + count // 2) + np.arange(-1, 2)).reshape(-1))
+    lower = np.arange(low, high, 51 if count > 5000 or dtype == "int16" else 1)
+    sums = np.unique((lower[:, None] * count + count // 2 + np.arange(-1, 2)).reshape(-1))
     data = sums[:, None] // count + (np.arange(count) < sums[:, None] % count)
     quantization = Quantization.per_tensor(0.037, low + 9)
     tensors = [Tensor(name, dtype, (1, len(sums), *size), None, quantization) for name, size in (("x", kernel), ("y", (1, 1)))]

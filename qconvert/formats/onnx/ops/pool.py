@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import bit_width
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import read_window, window
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
@@ -39,9 +40,14 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
 
 
-#: By what the divisor n of an average is smaller, which moves averages up to 255 by less than half of 1/n, and ties by more than the two
-#: roundings of float32 do; up to which n this holds.
-_SHARE, _LARGEST_WINDOW = 2.0**-9, 2**13
+def _share(dtype: str) -> float:
+    """By what the divisor of an average is smaller than n: averages of integers of so many bits move by less than half of 1/n, and ties by
+    more than the two roundings of float32 do, up to n = _largest_window()."""
+    return 2.0 ** -(bit_width(dtype) + 1)
+
+
+def _largest_window(dtype: str) -> int:
+    return 1 << (22 - bit_width(dtype))
 
 
 def may_tie(op: Op, b: Builder) -> bool:
@@ -58,7 +64,7 @@ def may_tie(op: Op, b: Builder) -> bool:
         and unpadded
         and known
         and count % 2 == 0
-        and count <= _LARGEST_WINDOW
+        and count <= _largest_window(data.dtype)
     )
 
 
@@ -76,7 +82,7 @@ def _tied_average(op: Op, b: Builder) -> None:
     ones = b.const(np.ones((channels, 1, *kernel), np.int8), f"{name}/weights")
     operands = [dequantize_with_scale(b, data, 1.0, point), b.dequantize(ones, "int8", Quantization.per_tensor(1.0))]
     total = b.node("Conv", operands, hint=f"{name}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
-    divisor = Quantization.per_tensor(math.prod(kernel) - _SHARE, point)
+    divisor = Quantization.per_tensor(math.prod(kernel) - _share(data.dtype), point)
     b.quantize(total[0], replace(data, quantization=divisor), f"{name}/whole")
     b.cast(f"{name}/whole", data.dtype, name)
 
