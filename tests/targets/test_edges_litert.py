@@ -39,9 +39,12 @@ def allowed(graph: Graph, edge: Edge, dtype: str) -> float:
     Where another scale follows, these steps in the new scale, and one more.
     """
     steps, ratios = (1.0 if dtype != "int16" else 4.0 if edge.form.kind == "Softmax" else 2.0), []
+    producers = graph.producers()
     for op in graph.ops:
-        before, after = graph[op.inputs[0]].quantization, graph[op.outputs[0]].quantization
-        if op.kind == "Requantize" and before is not None and after is not None:
+        maker = producers.find(op.inputs[0], "Dequantize") if op.kind == "Quantize" else op
+        before = None if maker is None else graph[maker.inputs[0]].quantization
+        after = graph[op.outputs[0]].quantization
+        if op.kind in ("Requantize", "Quantize") and before is not None and after is not None:
             ratios.append(float(before.scale[0] / after.scale[0]))
     return COARSE.get((edge.form.kind, dtype), 1 + steps * max(ratios) if ratios else steps)
 
