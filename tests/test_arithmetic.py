@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from qconvert import arithmetic as ar
-from qconvert.arithmetic.storage import contiguous
+from qconvert.arithmetic.storage import contiguous, fits_dtype
 from qconvert.errors import OptionError
 from qconvert.graph import Quantization, integer_range
 from tests.tflite_models import TensorSpec, run_litert, single_op
@@ -56,6 +56,16 @@ def test_roundings_agree_off_ties_and_are_nearest(x: float) -> None:
     for mode, function in ar.ROUNDINGS.items():
         distance = abs(Fraction(float(function(x))) - Fraction(x))
         assert distance <= Fraction(1, 2), mode
+
+
+@pytest.mark.parametrize("floats", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", ["int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_numbers_fit_a_type_up_to_its_ends(dtype: str, floats: type[np.floating[Any]]) -> None:
+    """Also where no float is the largest integer, and the next one is an integer too many."""
+    low, high = integer_range(dtype)
+    assert fits_dtype(np.array([low, 1], floats), dtype) and not fits_dtype(np.array([1, high + 1], floats), dtype)
+    assert fits_dtype(np.array([np.nextafter(floats(high + 1), floats(0))]).round(), dtype) == (high > 2 ** np.finfo(floats).nmant)
+    assert not any(fits_dtype(np.array([1, value], floats), dtype) for value in (0.5, np.nan, np.inf, -np.inf))
 
 
 @pytest.mark.parametrize("floats", [np.float16, np.float32, np.float64])

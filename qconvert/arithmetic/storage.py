@@ -81,7 +81,9 @@ def canonical_dtype(dtype: np.dtype[Any]) -> str:
 def fits_dtype(data: Array, dtype: str) -> bool:
     """Whether numbers are integers of a type."""
     low, high = integer_range(dtype)
-    return bool(np.isfinite(data).all() and (data == np.round(data)).all() and (data >= low).all() and (data <= high).all())
+    data = in_bytes(data)
+    inside = (data >= low) & (data < high + 1)  # no float32 is 2**31 - 1: beside one it is 2**31
+    return bool((inside & np.isfinite(data) & (data == np.round(data))).all())
 
 
 def integer_range(dtype: str) -> tuple[int, int]:
