@@ -100,8 +100,9 @@ def gather(call: Call) -> Array:
     axis = axis % data.ndim
     if not batch:
         return np.take(data, indices, axis)
-    rows = [np.take(data[at], indices[at], axis - batch) for at in np.ndindex(data.shape[:batch])]
-    return np.stack(rows).reshape(*data.shape[:batch], *rows[0].shape)
+    lines = np.indices(indices.shape, sparse=True)[:batch]
+    found = np.moveaxis(data, axis, batch)[(*lines, indices)]
+    return np.moveaxis(found, range(batch, indices.ndim), range(axis, axis + indices.ndim - batch))
 
 
 def gather_nd(call: Call) -> Array:

@@ -82,7 +82,7 @@ def start_gather(call: Call) -> Array:
     starts = np.moveaxis(starts, axis, -1) if axis < starts.ndim else starts[..., None]
     sizes = call["slice_sizes"]
     result = []
-    for row in starts.reshape(-1, starts.shape[-1]):
+    for row in (starts[at] for at in np.ndindex(starts.shape[:-1])):
         at = [0] * data.ndim
         for value, place in zip(row, call["start_index_map"], strict=True):
             at[place] = min(max(int(value), 0), data.shape[place] - sizes[place])

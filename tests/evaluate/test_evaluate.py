@@ -282,13 +282,18 @@ def test_scattered_quantized_elements_are_added_as_real_values() -> None:
 def test_gather_with_batch_dimensions(seed: int, batch: int) -> None:
     rng = np.random.default_rng(seed)
     x, indices = rng.integers(0, 9, (2, 3, 4, 2)), rng.integers(0, 2, (2, 3, 2))
-    got = run("Gather", [x, indices], "int64", axis=max(batch, 1), batch_dims=batch)[0].stored
-    axis = max(batch, 1)
+    axis = int(rng.integers(batch, 4))
+    got = run("Gather", [x, indices], "int64", axis=axis, batch_dims=batch)[0].stored
     for at in np.ndindex(x.shape[:batch]):
         assert np.array_equal(got[at], np.take(x[at], indices[at], axis - batch))
     rows = rng.integers(0, 2, (2, 3, 5, 1)) if batch == 2 else rng.integers(0, 2, (2, 5, 1))
     expected = reference("GatherND", [x, rows], batch_dims=batch)[0]
     assert np.array_equal(run("GatherND", [x, rows], "int64", batch_dims=batch)[0].stored, expected)
+
+
+def test_gather_of_no_batches() -> None:
+    x, indices = np.zeros((0, 3, 4, 2), np.int64), np.zeros((0, 5), np.int64)
+    assert run("Gather", [x, indices], "int64", axis=2, batch_dims=1)[0].stored.shape == (0, 3, 5, 2)
 
 
 @pytest.mark.parametrize(("start", "end", "step"), [(0, -(2**63), 1), (-(2**63), 2**63 - 1, 2), (2**63 - 1, -(2**63), -1)])
