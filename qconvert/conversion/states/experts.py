@@ -78,7 +78,8 @@ def _join(parameters: Parameters, name: str, names: Sequence[Sequence[str]], *, 
             where=repr(name),
             rule="blocks-not-covered",
         )
-    tensors = {part: tensor for part, tensor in parameters.tensors.items() if part not in set(parts)}
+    taken = {*parts}
+    tensors = {part: tensor for part, tensor in parameters.tensors.items() if part not in taken}
     decodings = {part: decoding for part, decoding in parameters.decodings.items() if part in tensors}
     joined, decoding = _join_rows(name, [parameters.tensors[part] for part in parts], [parameters.decodings.get(part) for part in parts])
     assert joined.data is not None
