@@ -81,6 +81,13 @@ def test_a_part_of_a_divided_tensor_is_a_slice(sizes: str, place: int, wanted: l
     np.testing.assert_array_equal(evaluate(graph.evolve(ops=[op for op in graph.ops if op.kind != "Opaque"]), {"x": x})["y"], x[wanted])
 
 
+@pytest.mark.parametrize("parts", ['SplitToSequence<axis = 0>(x, "")', "SplitToSequence<axis = 0>(x)", "SequenceConstruct(x)"])
+def test_a_part_of_another_sequence_stays_an_operator_that_is_not_covered(parts: str) -> None:
+    text = f"g (float[7, 2] x) => (float[N, 2] y) {{ s = {parts}  i = Constant<value_int = 0>()  y = SequenceAt(s, i) }}"
+    graph = read_bytes(parser.parse_model(f"{HEADER} {text}").SerializeToString(), "m")
+    assert [op["op_type"] for op in graph.ops if op.kind == "Opaque"][1:] == ["SequenceAt"]
+
+
 def test_attributes() -> None:
     values = {"i": 3, "f": 0.5, "s": "text", "ints": [1, 2], "floats": [0.5], "strings": ["a", "b"]}
     node = helper.make_node("Custom", ["x"], ["y"], domain="own", **values, t=numpy_helper.from_array(np.arange(3, dtype=np.int8)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.model import carried_node
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import axes, place_of
@@ -148,23 +148,23 @@ def read_split(r: Reading) -> None:
 
 def read_sequence_at(r: Reading) -> None:
     """SequenceAt of the parts that SplitToSequence makes of a tensor, as torch.onnx exports chunk(): a Slice of that tensor."""
-    from onnx import NodeProto
-
     before, place = r.producer(r.inputs[0], "Opaque"), r.constant(1)
-    if before is None or before["op_type"] != "SplitToSequence" or not before.inputs[1:] or place is None or int(place) < 0:
+    node = None if before is None else carried_node(before)
+    is_split = before is not None and before["op_type"] == "SplitToSequence" and before.has(1)
+    if before is None or node is None or not is_split or place is None or place.size != 1 or place.item() < 0:
         raise NotCoveredError("a sequence of other tensors")
-    stated = {item.name: item.i for item in NodeProto.FromString(base64.b64decode(str(before["payload"]))).attribute}
+    stated = {item.name: item.i for item in node.attribute}
     data, split = r.lookup(before.inputs[0]), r.lookup(r.draft.fold_constant(before.inputs[1])).data
     if split is None or data.shape is None:
         raise NotCoveredError("parts of unknown sizes")
-    axis, index = r.axis(stated.get("axis", 0), len(data.shape)), int(place)
+    axis, index = r.axis(stated.get("axis", 0), len(data.shape)), int(place.item())
     size = data.shape[axis]
     sizes = [int(part) for part in split[: index + 1]] if split.ndim else [int(split)] * 2
     start = sum(sizes[:index]) if split.ndim else index * sizes[0]
     if not isinstance(size, int) or (split.ndim and index >= len(split)) or min(sizes, default=0) < 0 or start >= size:
         raise NotCoveredError("a part that the tensor does not have")
-    bounds = [r.const(np.array([bound], np.int64), "bound") for bound in (start, min(start + sizes[-1], size))]
-    r.emit("Slice", [data.name, *bounds, r.const(axes(axis), "axes")])
+    bounds = [r.list64([bound], "bound") for bound in (start, min(start + sizes[-1], size))]
+    r.emit("Slice", [data.name, *bounds, r.list64([axis], "axes")])
 
 
 def write_split(op: Op, b: Builder) -> None:
