@@ -142,6 +142,15 @@ def test_bytes_behind_the_last_layer_are_not_passed_over(tmp_path: Path) -> None
     assert caught.value.rule == "trailing-bytes" and "8 bytes" in caught.value.reason
 
 
+def test_negative_sizes_of_a_constant_are_refused(tmp_path: Path) -> None:
+    """Two of them make as many elements as the file has, one."""
+    (tmp_path / "net.param").write_text(HEAD + "MemoryData y 0 1 y 0=-1 1=-1\n")
+    (tmp_path / "net.bin").write_bytes(bytes(4))
+    with pytest.raises(InvalidModelError) as caught:
+        load(tmp_path / "net.param")
+    assert caught.value.rule == "counts-differ" and "(1, -1, -1)" in caught.value.reason
+
+
 def test_notes_that_do_not_fit_are_not_believed(fixtures: Path, tmp_path: Path) -> None:
     """A quantization next to another scale, or names that are none, change no value."""
     convert(fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "net.param")

@@ -214,7 +214,7 @@ def read_memory(r: Reading) -> None:
     (blob,) = r.layer.outputs
     (data,) = r.weights
     shape = (1, *(size for size in sizes if size))
-    if int(np.prod(shape)) != data.size:
+    if min(shape) < 1 or int(np.prod(shape)) != data.size:
         raise InvalidModelError(f"the sizes are {shape}, the number of elements is {data.size}", where=str(r.layer), rule="counts-differ")
     r.draft.values[blob] = r.draft.add(blob, "float32", shape, data.reshape(shape), own=True)
 
