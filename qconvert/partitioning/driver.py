@@ -27,7 +27,7 @@ from qconvert.partitioning.regions import (
     with_regions,
 )
 from qconvert.partitioning.types import Outside, Partition, Region
-from qconvert.plugins import Target, pass_named, target_named
+from qconvert.plugins import Target, find_target, pass_named
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 
@@ -144,7 +144,7 @@ def resolve_targets(targets: Sequence[str | Target]) -> list[Target]:
     Raises:
         OptionError: a target does not exist, is named twice or has no rules, or the list is empty.
     """
-    found = [target if isinstance(target, Target) else target_named(target) for target in targets]
+    found = [find_target(target) for target in targets]
     if not found:
         raise OptionError("no target is given", remedy="Name one or more: --target tensorrt.", rule="no-target")
     for index, target in enumerate(found):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qconvert.errors import format_some
+from qconvert.errors import format_count, format_some
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 if TYPE_CHECKING:  # the command line starts without numpy
@@ -121,9 +121,8 @@ class Partition(Shown):
     @property
     def sentence(self) -> str:
         """How much of the network is in regions."""
-        regions = f"{len(self.regions)} region{'' if len(self.regions) == 1 else 's'}"
         products = f", {self.taken_macs():,} of {self.macs:,} MACs inside" if self.macs else ""
-        return f"{regions}; {len(self.outside)} of {self.operators} operators outside{products}"
+        return f"{format_count(len(self.regions), 'region')}; {len(self.outside)} of {self.operators} operators outside{products}"
 
     def tables(self) -> tuple[Rows, Rows]:
         """The regions, and what stayed outside and why."""

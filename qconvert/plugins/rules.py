@@ -235,12 +235,11 @@ def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach
 
 
 def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-    if result is None or result.quantization is None or (fixed := target.kernels.fixed_qparams(op, result.dtype)) is None:
+    result, wanted = target.kernels.fixed_result(graph, op) or (None, None)
+    found = None if result is None else result.quantization
+    if result is None or found is None or wanted is None or (found.step, found.point) == (wanted.step, wanted.point):
         return
-    scale, point = result.quantization.step, result.quantization.point
-    if (scale, point) != fixed:
-        yield result.name, f"has scale {scale:g} and zero point {point}, not {fixed[0]:g} and {fixed[1]}"
+    yield result.name, f"has scale {found.step:g} and zero point {found.point}, not {wanted.step:g} and {wanted.point}"
 
 
 def _unequal_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
