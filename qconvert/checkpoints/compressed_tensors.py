@@ -46,6 +46,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         if parts.tensors["weight_zero_point"].size != scales.size:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += parts.tensors["weight_zero_point"].reshape(scales.shape)
+        _require_codes(parts, zeros, bits)
     elif "weight_zero_point" in parts:
         packed = parts.words("weight_zero_point")
         if packed.shape != (word_count(len(scales), bits), scales.shape[1]):
@@ -77,6 +78,18 @@ def activation_tensors(weight: BlockWeight) -> dict[str, Array]:
     return found if how.is_symmetric else {**found, "input_zero_point": np.array([how.zero], np.int8)}
 
 
+def _require_codes(parts: Parts, zeros: Array, bits: int) -> None:
+    """Raise InvalidModelError if a zero point, counted from the smallest integer of so many bits, is none of these integers."""
+    low, high = int(zeros.min()), int(zeros.max())
+    if not 0 <= low <= high < 2**bits:
+        half = symmetric_zero_point(bits)
+        raise InvalidModelError(
+            f"integers have {bits} bits, and the zero points of the layer are {low - half} to {high - half}",
+            where=repr(parts.layer),
+            rule="config-contradicts",
+        )
+
+
 def _read_int8(parts: Parts, config: Config) -> BlockWeight:
     integers, bits = parts.matrix("weight", "int8"), config.bits_of_layer(parts.layer)
     half = symmetric_zero_point(bits)
@@ -96,6 +109,7 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
         if expanded.shape != scales.shape:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += expanded
+        _require_codes(parts, zeros, bits)
     codes = integers.view(np.uint8) + np.uint8(half)
     words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
     factors, how = parts.factors(integers.shape[1]), read_activations(parts, config)

@@ -338,6 +338,9 @@ def test_packed_integers_with_one_scale_or_blocks_of_several_outputs(blocks: Any
     other = checkpoint(tmp_path / "other", compressed(stated), **tensors, weight_scale=scales, weight_zero_point=zeros.repeat(2))
     with refused(InvalidModelError, "blocks-do-not-fit", holds=("weight_zero_point", "weight_scale")):
         read(other)
+    folder = checkpoint(tmp_path / "large", compressed(stated), **tensors, weight_scale=scales, weight_zero_point=zeros + np.int8(100))
+    with refused(InvalidModelError, "config-contradicts", holds=("4 bits",)):
+        read(folder)
 
 
 def test_scales_of_the_cache_next_to_a_layer_are_carried(tmp_path: Path) -> None:
