@@ -21,7 +21,7 @@ from qconvert_aimet.entries_two import read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
 
 #: For entries whose range implies another zero point than their offset, as in AIMET's own examples.
-_NOTE = "tensors have an offset that contradicts their range; the range is used: "
+_NOTE = "with an offset that contradicts the range, which is used: "
 
 
 def holds(path: Path) -> bool:
@@ -77,7 +77,7 @@ def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str,
     quantizations = [(found.name, _quantization(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]
-    notes = [f"{len(doubtful)} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
+    notes = [f"{format_count(len(doubtful), 'tensor')} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
     notes += [f"{format_count(len(floats), 'tensor')} left float, as the encodings say: {_quote_names(floats)}"] if floats else []
     return quantizations, tuple(notes)
 

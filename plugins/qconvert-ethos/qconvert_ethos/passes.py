@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Rewriter, Target, Tensor, Value, apply, lower, lowers
+from qconvert.plugin import Change, Graph, Op, Rewriter, Target, Tensor, Value, apply, format_count, lower, lowers
 
 #: Data movement whose result has the quantization of its data.
 _MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -24,7 +24,7 @@ def quantize_first(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Ch
             break
         moved += len(done) // 2
         graph = rewriter.finish()
-    return graph, ((f"{moved} operators that move data at float inputs and outputs move integers",) if moved else ())
+    return graph, ((f"data at float inputs and outputs are moved as integers by {format_count(moved, 'operator')}",) if moved else ())
 
 
 def _move_quantize_up(rewriter: Rewriter, op: Op) -> Op | None:
@@ -71,7 +71,7 @@ def lower_for_vela(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Ch
     """Write HardSwish of float data, for which Vela refuses a whole file, by its formula; it runs on the CPU in either form."""
     found = lower(graph, _refusal_reason, prefers=(hard_swish_by_relu6,))
     count = len(found.reasons)
-    return (found.graph, (f"{count} HardSwish of float data become operators that Vela accepts",)) if count else (graph, ())
+    return (found.graph, (f"HardSwish of float data is written as operators that Vela accepts: {count}",)) if count else (graph, ())
 
 
 def _refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:

@@ -44,7 +44,7 @@ def replace_matmul(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Ch
         ops.append(Op("Gemm", (op.inputs[0], turned.name), op.outputs, kept, op.source))
     if not tensors:
         return graph, ()
-    note = Change(f"{len(tensors)} MatMul with constant weights are fully connected layers", exact=True)
+    note = Change(f"MatMul with constant weights is written as a fully connected layer: {len(tensors)}", exact=True)
     return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
 
 
