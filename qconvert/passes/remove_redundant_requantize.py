@@ -2,8 +2,8 @@
 
 - Requantize, or Dequantize and Quantize, between equal types and quantizations is dropped. Up to 16 bits float32 gives every integer
   back: the product and the quotient err by less than 2**-23 each, which is far from half a step of 2**16.
-- Quantize(Dequantize(x)) to another quantization becomes one Requantize, which has the same meaning, unless requantize_in_float would
-  make the two of it again.
+- Quantize(Dequantize(x)) to another quantization becomes one Requantize, which has the same meaning; the two stay where the target has
+  requantize_in_float among its passes and its integer kernel would round otherwise.
 - A Requantize that only shifts the stored integers (int8 to uint8, zero point + 128) is passed by: who converts its result reads its
   input instead, and who computes its input writes its quantization.
 """
@@ -46,7 +46,7 @@ class _Shortener(Rewriter):
 
     Args:
         graph: whose conversions these are.
-        coarse: the target, if it requantizes by float values what its integer kernel rounds otherwise.
+        coarse: the target, if requantize_in_float is among its passes.
 
     Attributes:
         outward: tensors, and the graph outputs that they are instead.

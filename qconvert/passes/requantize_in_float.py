@@ -20,14 +20,12 @@ def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> Pass
     """Replace each Requantize of 8 bits that the target rounds otherwise for one code at least."""
     if target is None or numerics == "fast" or graph.is_from("tflite"):
         return graph, ()
-    rewriter, count = Rewriter(graph), 0
+    rewriter = Rewriter(graph)
     for op in rewriter:
         if kind_of(op).requantizes and rounds_otherwise(graph, op, target):
-            real = rewriter.dequantize(op.inputs[0], f"{op.outputs[0]}/real", op.source)
-            rewriter.replace(op, Op("Quantize", (real,), op.outputs, {}, op.source))
-            count += 1
-    note = f"requantizations by float values, because {target.name}'s integer kernel is coarse: {count}"
-    return (rewriter.finish(), (note,)) if count else (graph, ())
+            real = rewriter.dequantize(op.inputs[0], f"{op.name}/real", op.source)
+            rewriter.replace(op, op.derive("Quantize", (real,), op.outputs))
+    return rewriter.finish_with(lambda count: f"requantizations by float values, because {target.name}'s integer kernel is coarse: {count}")
 
 
 def rounds_otherwise(graph: Graph, op: Op, target: Target) -> bool:

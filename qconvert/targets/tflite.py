@@ -17,6 +17,7 @@ _PASSES = (
     "match_scales", "float_io", "integer_io", "merge_reshapes", "remove_dead_code",
 )  # fmt: skip
 
+_EDGES = _PASSES.index("float_io")
 #: Who demands what: "specification" is the TFLite 8-bit quantization specification.
 _SOURCES = {
     "activation_dtypes": "specification",
@@ -46,7 +47,7 @@ _STORAGE = Storage(
 
 _LITERT = Target(
     "tflite", "tflite", "LiteRT with XNNPACK: int8 where no weight changes by that, else as the source has it",
-    passes=(*_PASSES[:-4], "requantize_in_float", *_PASSES[-4:]),
+    passes=(*_PASSES[:_EDGES], "requantize_in_float", *_PASSES[_EDGES:]),
     layout="channels_last", storage=replace(_STORAGE, activations="int8_or_source", weights="source"), kernels=KERNELS["litert:default"],
     own_rules=_own_rules, sources=_SOURCES,
 )  # fmt: skip
