@@ -63,11 +63,11 @@ def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
     if kind_of(op).clips and result is not None and op.has(1) and op.has(2):
         lower = graph.names(tensors).fresh(f"{result.name}/lower")
         tensors[lower] = replace(result, name=lower)
-        return [Op("Max", op.inputs[:2], (lower,), {}, op.source), Op("Min", (lower, op.inputs[2]), op.outputs, {}, op.source)]
+        return [op.derive("Max", op.inputs[:2], (lower,)), op.derive("Min", (lower, op.inputs[2]), op.outputs)]
     if op.attributes.get("activation") == "relu" and result is not None and not result.is_quantized:
         whole = graph.names(tensors).fresh(f"{result.name}/whole")
         tensors[whole] = replace(result, name=whole)
-        return [replace(op.with_attributes(activation=""), outputs=(whole,)), Op("Relu", (whole,), op.outputs, {}, op.source)]
+        return [replace(op.with_attributes(activation=""), outputs=(whole,)), op.derive("Relu", (whole,), op.outputs)]
     return [op]
 
 
@@ -155,7 +155,7 @@ def _reshape_to_identity(graph: Graph, op: Op) -> Op:
         return op
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
     same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_quantization(result)
-    return Op("Identity", op.inputs[:1], op.outputs, {}, op.source) if same else op
+    return op.derive("Identity", op.inputs[:1], op.outputs) if same else op
 
 
 def _simplify_activation(graph: Graph, op: Op) -> Op:

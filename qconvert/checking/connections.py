@@ -222,7 +222,7 @@ def _find_roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     writers = graph.producers()
     for op in graph.ops:
-        for name in (*op.inputs, *op.outputs):
+        for name in op.names:
             if name and name not in found:
                 writer = writers.get(name)
                 root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)

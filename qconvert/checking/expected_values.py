@@ -77,7 +77,7 @@ def _compute_real(graph: Graph, op: Op, inputs: Sequence[Array | None], tensors:
 def find_passed_inputs(graph: Graph, op: Op) -> Collection[int]:
     """Return the inputs whose errors the operator does not enlarge: of data movement, limits, and sums of floats."""
     if kind_of(op).sum_sign:
-        return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
+        return () if any(graph[name].is_quantized for name in op.names) else range(2)
     single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved_inputs(op) == [op.inputs[0]]
     return range(1) if single or kind_of(op).clips else ()
 
@@ -92,7 +92,7 @@ def sum_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     if kind_of(op).normalizes:
         return _normalized_bound(graph, op, values)
     if kind_of(op).sum_sign:
-        op = Op("Add", op.inputs, op.outputs, {}, op.source)
+        op = op.derive("Add", op.inputs, op.outputs)
     elif not (kind_of(op).sums_products or kind_of(op).averages):
         return None
     found = _evaluate_absolute(graph, op, values)

@@ -79,7 +79,7 @@ class Requantized:
         for op in self.source.ops:
             before = any(name in found and name not in settled for name in op.inputs)
             entered = not self.entering.keys().isdisjoint(op.inputs) and not self.readers.isdisjoint(op.outputs)
-            if before or entered or not self.names.isdisjoint((*op.inputs, *op.outputs)):
+            if before or entered or not self.names.isdisjoint(op.names):
                 found.update(dict.fromkeys(op.outputs, not before))
         return found
 

@@ -101,7 +101,7 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
         instead[before] = taken.fresh(f"{before}/of the cut")
         sizes = Tensor(taken.fresh(f"{before}/shape of the cut"), "int64", (len(shape),), np.array(shape, np.int64))
         tensors += [replace(graph[before], name=instead[before]), sizes]
-        reshapes.append(Op("Reshape", (op.outputs[0], sizes.name), (instead[before],), {}, op.source))
+        reshapes.append(op.derive("Reshape", (op.outputs[0], sizes.name), (instead[before],)))
     if not reshapes:
         return graph
 

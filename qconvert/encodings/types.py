@@ -319,7 +319,7 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
     if graph.functions or graph.states:
         raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
     for op in graph.ops:
-        quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
+        quantized = any(graph[name].is_quantized for name in op.names if name)
         if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized and not _scaling_factor(graph, op):
             raise UnsupportedError(
                 f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",

@@ -34,7 +34,7 @@ def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Arr
     kind = find_kind(op)
     if kind is None or kind.evaluate is None or kind.sums_products or kind.rule not in ("real", "move", "index", "plain"):
         return None
-    named = [name for name in (*op.inputs, *op.outputs) if name]
+    named = [name for name in op.names if name]
     if any(name not in tensors or tensors[name].is_quantized for name in named):
         return None
     given = {

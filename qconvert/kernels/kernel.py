@@ -188,7 +188,7 @@ def _restate(graph: Graph, op: Op, inputs: Sequence[Any], dtype: str) -> tuple[G
             data=None if tensor.data is None else _shift(tensor.data, other),
             quantization=tensor.quantization.shift_zero_point(offset),
         )
-        for tensor in (graph[name] for name in (*op.inputs, *op.outputs) if name)
+        for tensor in (graph[name] for name in op.names if name)
         if tensor.dtype == dtype and tensor.quantization is not None
     }
     restated = [

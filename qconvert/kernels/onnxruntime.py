@@ -87,7 +87,7 @@ def covers_all(graph: Graph, op: Op) -> bool:
 
 def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). It is tried in unsigned storage, which targets of x86 choose."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    tensors = [graph[name] for name in op.names]
     offset = -integer_range(tensors[0].dtype)[0]
     quantizations = [tensor.quantization.shift_zero_point(offset) for tensor in tensors if tensor.quantization is not None]
     if (

@@ -146,7 +146,7 @@ def channel_axis(op: Op, rank: int) -> int:
 def accumulate_products(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
     """Return the accumulators, whole numbers in float64: the operator's exact value with all scales 1."""
     tensors = {}
-    for name in filter(None, (*op.inputs, *op.outputs)):
+    for name in filter(None, op.names):
         quantization = graph[name].quantization
         whole = None if quantization is None else Quantization(np.ones_like(quantization.scale), quantization.zero_point, quantization.axis)
         tensors[name] = replace(graph[name], quantization=whole)

@@ -112,7 +112,7 @@ def nudge_input_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization
     """
     if op.kind != "Add" or op["arithmetic"] not in ADDITIONS or any(graph[name].is_constant for name in op.inputs):
         return None
-    first, second, output = (graph[name].quantization for name in (*op.inputs, *op.outputs))
+    first, second, output = (graph[name].quantization for name in op.names)
     if first is None or second is None or output is None:
         return None
     return nudge_add_scales((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
@@ -120,7 +120,7 @@ def nudge_input_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization
 
 def is_onnxruntime_add(graph: Graph, op: Op) -> bool:
     """Whether onnxruntime's own addition gives the integers of an Add's `arithmetic`, for all pairs of inputs."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    tensors = [graph[name] for name in op.names]
     first, second, output = (tensor.quantization for tensor in tensors)
     kernel, types = str(op["arithmetic"]), {tensor.dtype for tensor in tensors}
     if types not in ({"int8"}, {"uint8"}) or first is None or second is None or output is None:

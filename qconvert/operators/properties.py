@@ -301,7 +301,7 @@ def as_reduction(kind: str) -> Callable[[Graph, Op, dict[str, Tensor]], Op]:
         if rank is None:
             return op
         axes = np.array(spatial_axes(op, rank))
-        return Op(kind, (op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", axes, tensors)), op.outputs, {"keepdims": 1}, op.source)
+        return op.derive(kind, (op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", axes, tensors)), op.outputs, keepdims=1)
 
     return canonical
 
@@ -321,7 +321,7 @@ def with_sizes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     if shape is None or sum(isinstance(size, str) for size in shape) > 1:
         return op
     sizes = np.array([-1 if isinstance(size, str) else size for size in shape])
-    return Op("Reshape", (op.inputs[0], _constant(graph, f"{op.outputs[0]}/sizes", sizes, tensors)), op.outputs, {}, op.source)
+    return op.derive("Reshape", (op.inputs[0], _constant(graph, f"{op.outputs[0]}/sizes", sizes, tensors)), op.outputs)
 
 
 def with_last_axis(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:

@@ -52,7 +52,7 @@ class Expanded:
         read = dict.fromkeys(x for op in ops for x in op.inputs if x and x not in made and not graph[x].is_constant)
         given = [x for op in ops for x in op.outputs if x and (x in graph.public or not chosen.issuperset(self.readers.get(x, ())))]
         states = {state: graph.states[state] for state in named_states(graph, ops)}
-        named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
+        named = dict.fromkeys(x for op in ops for x in op.names if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
         piece = Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=kept_metadata(graph), states=states)
         return with_used_functions(replace(piece, functions=graph.functions))

@@ -71,7 +71,7 @@ def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
             name = str(op["state"])
             reads.setdefault(name, [])
             if name in written:
-                ops.append(Op("Identity", (written[name],), op.outputs, {}, op.source))
+                ops.append(op.derive("Identity", (written[name],), op.outputs))
             else:
                 reads[name].append(op.outputs[0])
         elif kind.has_effect:

@@ -52,7 +52,7 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
 
 def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
-    quantized = any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs))
+    quantized = any(graph.is_quantized(name) for name in op.names)
     kind = kind_of(op)
     rule = kind.rule
     if is_dynamic(op) and target.kernels.dynamic_range:
@@ -143,7 +143,7 @@ def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
     taken = kind.inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(op, "bias") else []
     given = op.outputs if target.kernels.takes_real(op, "result") and graph[op.inputs[1]].is_quantized else ()
-    names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
+    names = [name for name in op.names if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
 
 

@@ -80,7 +80,7 @@ class Target(Abilities):
             return ()
         from qconvert.graph import Graph
 
-        alone = Graph("alone", {name: tensors[name] for name in (*op.inputs, *op.outputs) if name}, (op,), (), ())
+        alone = Graph("alone", {name: tensors[name] for name in op.names if name}, (op,), (), ())
         if self.accelerator is not None and not self.accelerator.lacks(alone)(op):
             return ()
         return tuple(self.own_rules(alone)(op))

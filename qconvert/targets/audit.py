@@ -116,7 +116,7 @@ def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
 
 
 def _is_quantized(graph: Graph, op: Op) -> bool:
-    return any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs))
+    return any(graph.is_quantized(name) for name in op.names)
 
 
 #: How many violations of each rule an error names; the rest are counted.

@@ -87,7 +87,7 @@ def own_rules(graph: Graph, rtx: bool, device: str = "") -> Callable[[Op], Itera
 
 def edge_rules(graph: Graph) -> Iterator[Violation]:
     """What inputs and outputs break that operators do not: those that nobody reads, and constants that are given out."""
-    touched = {name for op in graph.ops for name in (*op.inputs, *op.outputs)}
+    touched = {name for op in graph.ops for name in op.names}
     for side, names in (("input", graph.inputs), ("output", graph.outputs)):
         for tensor in (graph[name] for name in names if name not in touched):
             if tensor.dtype in _NO_TYPES:
@@ -126,7 +126,7 @@ def _operator_remedy(name: str) -> str:
 def _unsupported_types(graph: Graph, op: Op) -> Iterator[Breach]:
     edges = graph.public.union(graph.inputs)
     data = {tensor.name for tensor in quantized_data(graph, op)} - edges  # of which the target says it
-    for name in dict.fromkeys((*op.inputs, *op.outputs)):
+    for name in dict.fromkeys(op.names):
         if not name or name in data:
             continue
         tensor = graph[name]

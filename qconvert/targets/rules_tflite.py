@@ -192,7 +192,7 @@ def micro_memory(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def dynamic_dimension(graph: Graph, op: Op) -> Iterator[Breach]:
     """Sizes are known before the model runs, but for the first, which then is 1: the file states it so."""
-    for name in (*op.inputs, *op.outputs):
+    for name in op.names:
         shape = graph[name].shape if name else ()
         if shape is None or any(isinstance(size, str) for size in shape[1:]):
             yield name, f"has the shape {shape}"

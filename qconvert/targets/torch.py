@@ -27,7 +27,7 @@ def _type_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     from qconvert.formats.torch.quantized_modules.builder import is_storable
 
     def broken(op: Op) -> Iterator[Violation]:
-        for name in filter(None, (*op.inputs, *op.outputs)):
+        for name in filter(None, op.names):
             if not is_storable(graph[name]):
                 yield Violation(f"{op.location}: {name!r} is {graph[name].dtype}", _TYPES, _TYPES_REMEDY)
 

@@ -115,7 +115,7 @@ def _insert_requantize(graph: Graph, again: dict[str, str]) -> list[Op]:
             continue
         if name not in done:
             done.add(name)
-            found.append(Op("Requantize", (name,), (again[name],), {}, op.source))
+            found.append(op.derive("Requantize", (name,), (again[name],)))
         found.append(op.with_input(0, again[name]))
     return found
 

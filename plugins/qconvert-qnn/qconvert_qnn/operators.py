@@ -36,7 +36,7 @@ _OFF, _OFF_16, _OFF_PRODUCTS_16 = 1.5, 64.0, 512.0
 
 
 def _list_tensors(graph: Graph, op: Op) -> list[Tensor]:
-    return [graph[name] for name in (*op.inputs, *op.outputs) if name]
+    return [graph[name] for name in op.names if name]
 
 
 def _is_only_output(graph: Graph, name: str) -> bool:

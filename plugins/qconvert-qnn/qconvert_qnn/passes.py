@@ -25,7 +25,7 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
         inner = rewriter.add(f"{result.name}/unlimited", result)
         real, limited = (rewriter.add(f"{result.name}/{word}", result, dtype="float32", quantization=None) for word in ("real", "limited"))
         bare = replace(op.with_attributes(activation=""), outputs=(inner,))
-        relu = Op("Relu", (real,), (limited,), {}, op.source)
+        relu = op.derive("Relu", (real,), (limited,))
         rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), relu, Op("Quantize", (limited,), (result.name,)))
         count += 1
     return (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at, replaced by others",)) if count else (graph, ())
@@ -47,7 +47,7 @@ def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change
         if stated == fixed if result.dtype == "uint16" else op.kind != "Softmax" or stated[1] == 0:
             continue
         wide = rewriter.add(f"{result.name}/htp", result, dtype="uint16", quantization=Quantization.per_tensor(*fixed))
-        rewriter.replace(op, replace(op, outputs=(wide,)), Op("Requantize", (wide,), (result.name,), {}, op.source))
+        rewriter.replace(op, replace(op, outputs=(wide,)), op.derive("Requantize", (wide,), (result.name,)))
         count += 1
     if not count:
         return graph, ()

@@ -64,7 +64,7 @@ def run_group(side: Side, graph: Graph, ops: Sequence[Op], inputs: Sequence[str]
         return None
     if (not joins and len(inputs) > 2) or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
         return None
-    named = {name: graph[name] for op in ops for name in (*op.inputs, *op.outputs) if name}
+    named = {name: graph[name] for op in ops for name in op.names if name}
     tables = {op.inputs[0] for op in ops if _reads_table(graph, op)}
     if any(tensor.data is not None and tensor.data.size > 1 for name, tensor in named.items() if name not in tables):
         return None
@@ -161,7 +161,7 @@ def _reads_table(graph: Graph, op: Op) -> bool:
 def _is_concat(graph: Graph, op: Op) -> bool:
     """Whether an operator puts bytes of several operands, each with one scale, one after the other, without doing more."""
     is_plain = kind_of(op).chooses and "axis" in op.attributes and not op.attributes.get("activation", "")
-    return is_plain and all(has_byte_codes(graph[name]) for name in (*op.inputs, *op.outputs))
+    return is_plain and all(has_byte_codes(graph[name]) for name in op.names)
 
 
 def _place_codes(codes: Array, first: int) -> Array:

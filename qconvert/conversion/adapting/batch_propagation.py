@@ -69,13 +69,13 @@ def _reshape_each_sample(samples: Samples, op: Op, data: str, axis: int, to: int
     given, wanted = samples.tensors[data].shape or (), samples.graph[op.outputs[0]].static_shape or ()
     if axis:
         perm = (axis, *(other for other in range(len(given)) if other != axis))
-        data = _insert_before(samples, Op("Transpose", (data,), (), {"perm": perm}, op.source), tuple(given[other] for other in perm))
+        data = _insert_before(samples, op.derive("Transpose", (data,), (), perm=perm), tuple(given[other] for other in perm))
     alone = (samples.new, *wanted[:to], *wanted[to + 1 :])
     sizes = samples.add_constant(op.inputs[1] if op.has(1) else data, np.array(alone, np.int64), None)
     if to == 0:
         return Op("Reshape", (data, sizes), op.outputs, op.attributes, op.source)
-    data = _insert_before(samples, Op("Reshape", (data, sizes), (), {}, op.source), alone)
-    return Op("Transpose", (data,), op.outputs, {"perm": (*range(1, to + 1), 0, *range(to + 1, len(alone)))}, op.source)
+    data = _insert_before(samples, op.derive("Reshape", (data, sizes), ()), alone)
+    return op.derive("Transpose", (data,), op.outputs, perm=(*range(1, to + 1), 0, *range(to + 1, len(alone))))
 
 
 def _insert_before(samples: Samples, op: Op, shape: Shape) -> str:

@@ -152,7 +152,7 @@ class Samples:
             raise self.batch_error(op, f"combines samples with {name!r}, which is not the same for each sample")
         repeats = self.add_constant(name, np.array([self.new if at == axis else 1 for at in range(len(shape))], np.int64), None)
         tiled = self.new_tensor(name, (*shape[:axis], self.new, *shape[axis + 1 :]), axis)
-        self.ops.append(Op("Tile", (name, repeats), (tiled,), {}, op.source))
+        self.ops.append(op.derive("Tile", (name, repeats), (tiled,)))
         return op.with_input(index, tiled)
 
     def _repeated_values(self, tensor: Tensor, axis: int) -> Array | None:

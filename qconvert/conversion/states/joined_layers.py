@@ -57,7 +57,7 @@ class _Splitting:
             if len(modules) > 1:
                 result = self._add(f"{module}/result", replace(self._graph[result], shape=(*shape[:-1], size)))
             ops.append(replace(op, inputs=tuple(inputs), outputs=(result,)))
-        joined = Op("Concat", tuple(part.outputs[0] for part in ops), op.outputs, {"axis": len(shape) - 1}, op.source)
+        joined = op.derive("Concat", tuple(part.outputs[0] for part in ops), op.outputs, axis=len(shape) - 1)
         return [*ops, joined] if len(modules) > 1 else ops
 
     def _add(self, name: str, tensor: Tensor) -> str:

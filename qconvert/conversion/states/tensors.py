@@ -209,7 +209,7 @@ class Substitution:
         if not self._network[known].is_quantized:
             return known
         real = self._network.add(f"{known}/real", Tensor("", "float32", tensor.shape))
-        before.append(Op("Dequantize", (known,), (real,), {}, op.source))
+        before.append(op.derive("Dequantize", (known,), (real,)))
         return real
 
     def _add_tensor(self, tensor: Tensor, key: str) -> str:

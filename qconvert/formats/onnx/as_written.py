@@ -44,7 +44,7 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
 
 
 def _call(op: Op) -> Op:
-    return Op("Call", op.inputs, op.outputs, {"function": _DECOMPOSED}, op.source)
+    return op.derive("Call", op.inputs, op.outputs, function=_DECOMPOSED)
 
 
 def _read(proto: Any, graph: Graph, files: Files) -> Graph:

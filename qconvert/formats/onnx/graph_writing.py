@@ -81,7 +81,7 @@ def _write_qoperator(op: Op, b: Builder) -> str | None:
     """
     write = operators("onnx", "write_qoperator").get(op.kind)
     reason = b.kernel_fault(op) or (f"QOperator has no {op.kind}" if write is None else write(op, b))
-    is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
+    is_quantized = any(b.tensor(name).is_quantized for name in op.names if name)
     return reason if not reason or (is_quantized and kind_of(op).rule == "real") else None
 
 

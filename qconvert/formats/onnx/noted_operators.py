@@ -32,7 +32,7 @@ class _Quantizations:
         self._noted = {id(op) for op in ops}
         # Data movement is the same with any quantization; it takes that of its data.
         self._fixed = {id(op) for op in ops if kind_of(op).rule != "move"}
-        given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
+        given = {name for op in ops if id(op) in self._fixed for name in op.names if name}
         self._found = {
             name: quantization for name in given if graph[name].quantization is None and (quantization := labelled[name].quantization)
         }
@@ -74,7 +74,7 @@ class _Quantizations:
 
     def _settle(self, op: Op) -> None:
         kind = kind_of(op)
-        touched = any(name in self._found for name in (*op.inputs, *op.outputs))
+        touched = any(name in self._found for name in op.names)
         if kind.rule == "relabel":
             self._relabel(op)
         elif (kind.rule == "move" or kind.chooses) and (touched or id(op) in self._noted):

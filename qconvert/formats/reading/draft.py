@@ -174,7 +174,7 @@ class Draft:
 
     def _settle_names(self, outputs: Collection[str]) -> None:
         """Gives the name of a constant that no operator, and no output of the graph, uses any more to its first variant."""
-        used = {name for op in self.ops for name in (*op.inputs, *op.outputs)}.union(outputs)
+        used = {name for op in self.ops for name in op.names}.union(outputs)
         renamed: dict[str, str] = {}
         given: set[str] = set()
         for (original, _), variant in self._variants.items():

@@ -55,7 +55,7 @@ def write_note(graph: Graph, op: Op, on_quantizations: Callable[[Op], Sequence[s
     """
     names = (_on_quantizations if on_quantizations is None else on_quantizations)(op)
     unread = _unread(graph, op)
-    types = {name: graph[name].dtype for name in (*op.inputs, *op.outputs) if name and (graph[name].dtype in IN_BYTES or name in unread)}
+    types = {name: graph[name].dtype for name in op.names if name and (graph[name].dtype in IN_BYTES or name in unread)}
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "quantizations": {name: stated_quantization(found) for name in names if name and (found := graph[name].quantization) is not None
@@ -85,7 +85,7 @@ def read_note(item: Mapping[str, Any]) -> Noted:
 
 def _on_quantizations(op: Op) -> tuple[str, ...]:
     """The tensors whose quantizations an operator needs; data movement is the same with any."""
-    return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
+    return () if kind_of(op).rule == "move" else op.names
 
 
 def _small_constants(graph: Graph, op: Op) -> list[str]:
@@ -244,7 +244,7 @@ def _parse_notes(text: str, most: int) -> list[Noted]:
 def _is_decomposition(graph: Graph, labelled: Graph, op: Op, rewritten: Callable[[Graph], Graph], producers: Mapping[str, Op]) -> bool:
     """Whether the graph computes the outputs of `op` from its inputs just as the writer decomposes it, `labelled` saying their
     quantizations."""
-    names = [name for name in (*op.inputs, *op.outputs) if name]
+    names = [name for name in op.names if name]
     if not op.outputs or any(name not in graph.tensors for name in names) or any(name and name not in producers for name in op.outputs):
         return False
     inputs = tuple(dict.fromkeys(name for name in op.inputs if name and not graph[name].is_constant))

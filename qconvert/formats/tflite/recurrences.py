@@ -83,11 +83,11 @@ def _dequantize_data(new: Rewriter, op: Op) -> tuple[Op, list[Op]]:
     for index, name in enumerate(op.inputs):
         if name and index not in (1, 2) and new[name].is_quantized:
             inputs[index] = add_float(name)
-            new.emit(Op("Dequantize", (name,), (inputs[index],), {}, op.source))
+            new.emit(op.derive("Dequantize", (name,), (inputs[index],)))
     for index, name in enumerate(op.outputs):
         if name and new[name].is_quantized:
             outputs[index] = add_float(name)
-            quantizing.append(Op("Quantize", (outputs[index],), (name,), {}, op.source))
+            quantizing.append(op.derive("Quantize", (outputs[index],), (name,)))
     return replace(op, inputs=tuple(inputs), outputs=tuple(outputs)), quantizing
 
 

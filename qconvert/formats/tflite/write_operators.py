@@ -145,7 +145,7 @@ def _type_mixture(tensors: Mapping[str, Tensor], op: Op) -> str:
 
 def _not_lowered(op: Op, writing: Writing) -> QConvertError:
     """The error for an operator that would be several on these data."""
-    sides = [writing.tensor(name) for name in (*op.inputs, *op.outputs) if name]
+    sides = [writing.tensor(name) for name in op.names if name]
     quantized = next((item.name for item in sides if item.is_quantized), "")
     if quantized:
         return writing.unsupported_error(op, f"quantized {quantized!r}, which TFLite composes of several operators,", rule="quantized-data")

@@ -131,7 +131,7 @@ class Writing(OperatorWriting):
             self._uses.subtract((*operator.inputs, *operator.outputs))
         for position, name in enumerate(op.inputs):
             self._readers[name].pop((id(op), position), None)
-        for name in (*op.inputs, *op.outputs):
+        for name in op.names:
             if not self._uses[name] and name not in self.graph.inputs and self.tensors.get(name) is self.graph.tensors.get(name):
                 self.tensors.pop(name, None)
 

@@ -132,7 +132,7 @@ def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
 def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
     if not _is_quantized(graph, op):
         return ""
-    first, second, result = (graph[name] for name in (*op.inputs, *op.outputs))
+    first, second, result = (graph[name] for name in op.names)
     if first.quantization is None or second.quantization is None or result.quantization is None or second.dtype != "uint8":
         return ""
     name = "qnnpack" if engine == "qnnpack" and first.shape == second.shape else "fbgemm"

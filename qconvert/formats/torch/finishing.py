@@ -79,7 +79,7 @@ def compute_constants(draft: Draft) -> None:
         is_unpacked = not unpacked.isdisjoint(op.inputs) or (kind_of(op).dequantizes and draft.known.get(op.inputs[0]) is not None)
         if is_unpacked:
             unpacked.update(op.outputs)
-        is_quantized = any(draft.tensors[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
+        is_quantized = any(draft.tensors[name].is_quantized for name in op.names if name)
         is_kept = is_unpacked or is_quantized or kind_of(op).has_effect or not op.inputs
         values = [None if is_kept or not name else draft.known.get(name) for name in op.outputs]
         if is_kept or any(value is None for value in values):

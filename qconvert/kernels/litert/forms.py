@@ -99,7 +99,7 @@ def root(graph: Graph, op: Op) -> str:
 
 def pair(graph: Graph, op: Op) -> str:
     """Of an Add, Sub or Mul of 16-bit data, if float64 holds its integers: factors below 1, zero points 0."""
-    types = {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    types = {graph[name].dtype for name in op.names}
     found = quantizations_of(graph, op, None) if types == {"int16"} else []
     if len(found) != 3 or not all(quantization.is_symmetric for quantization in found):
         return ""
@@ -114,7 +114,7 @@ def convolution(graph: Graph, op: Op) -> str:
     """
     if len(op.inputs) < 3 or not op.inputs[2]:
         return ""
-    x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
+    x, weights, bias, y = (graph[name] for name in op.names)
     if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
         return ""
     quantizations = quantizations_of(graph, op, None, of_any_axis=True)

@@ -37,7 +37,7 @@ from qconvert.operators.values import compute
 
 
 def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
-    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in op.names}
     if len(quantizations) != 3 or len(types) > 1 or any(value is None for value in stored):
         return None
     return Integers.clip_to_limits(
@@ -96,7 +96,7 @@ def choose(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """CONCATENATION of uint8, which brings each part to the quantization of the result in float32 (ConcatenationWithScaling,
     reference/concatenation.h)."""
-    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in op.names}
     if not quantizations or types != {"uint8"} or any(value is None for value in stored):
         return None
     *given, output = quantizations
@@ -144,7 +144,7 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
 
 def divide(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
     """DIV, also with quotients that need shifts undefined in C; tflite-micro divides the scales in float64."""
-    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in op.names}
     if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
     limits = activated_range(graph, op)

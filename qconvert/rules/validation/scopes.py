@@ -77,7 +77,7 @@ def _reference_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
     if state is None:
         yield "unknown-state", f"names the state {op['state']!r}, which does not exist"
         return
-    for tensor in (inner[name] for name in (*op.inputs, *op.outputs) if name in inner.tensors):
+    for tensor in (inner[name] for name in op.names if name in inner.tensors):
         same = tensor.dtype == state.dtype and tensor.quantization == state.quantization
         if not same or not is_compatible(tensor.shape, state.shape):
             yield "state-mismatch", f"has {tensor.name!r}, which does not have the type, shape and quantization of the state {state.name!r}"

@@ -23,7 +23,7 @@ def names(graph: Graph) -> Problems:
         if key != tensor.name:
             yield f"tensor {key!r}", "wrong-key", f"has the key {key!r} but the name {tensor.name!r}"
     for op in graph.ops:
-        for name in (*op.inputs, *op.outputs):
+        for name in op.names:
             if name and name not in graph.tensors:
                 yield op.location, "unknown-tensor", f"names the tensor {name!r}, which does not exist"
     yield from _border_names(graph)

@@ -162,7 +162,7 @@ def _match_quantization(scale: Array, point: Array, rank: int) -> Quantization |
 def _label_tensor(r: Reading, name: str, q: Quantization) -> str:
     """Return integers with a quantization: an input of the model gets it, other tensors a Reinterpret if theirs differs."""
     tensor = r.draft.tensors[name]
-    if tensor.quantization is None and not any(name in (*op.inputs, *op.outputs) for op in r.draft.ops):
+    if tensor.quantization is None and not any(name in op.names for op in r.draft.ops):
         r.draft.tensors[name] = replace(tensor, quantization=q)
         return name
     own = tensor.quantization

@@ -93,9 +93,9 @@ def _expand_operators(graph: Graph, notes: list[str], in_standard: bool) -> Grap
             own = renamed[name] = names.fresh(name)
             tensors[own] = replace(tensor, name=own)
             if is_output:
-                given.append(Op("Reinterpret", (own,), (name,), {}, op.source))
+                given.append(op.derive("Reinterpret", (own,), (name,)))
             elif name in op.inputs and tensor.data is None:
-                taken.append(Op("Reinterpret", (name,), (own,), {}, op.source))
+                taken.append(op.derive("Reinterpret", (name,), (own,)))
         ops += taken
         for item in _rename_functions(inner, entered).ops:
             ops.append(replace(item.with_names(renamed), source=op.source))

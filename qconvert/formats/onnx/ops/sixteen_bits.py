@@ -28,7 +28,7 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
         b: what is written.
     """
     at = place_of(op, b)
-    first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
+    first, second, output = (b.tensor(name).quantization for name in op.names)
     assert first is not None and second is not None and output is not None
 
     def by(value: Value, factor: float) -> Value:

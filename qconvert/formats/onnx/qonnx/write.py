@@ -60,7 +60,7 @@ class _Writer:
 
     def _visit(self, op: Op) -> None:
         rule = kind_of(op).rule
-        if not any(name and self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
+        if not any(name and self._graph[name].is_quantized for name in op.names):
             self._ops.append(op.with_names(self._real))
         elif rule == "convert" and self._graph[op.outputs[0]].is_quantized:
             self._round(self._value(op.inputs[0]), op.outputs[0], op)
@@ -77,9 +77,9 @@ class _Writer:
         """The float values are there already; an output of the graph gets them under its own name."""
         value, result = self._value(op.inputs[0]), self._graph[op.outputs[0]]
         if result.dtype != "float32":
-            self._ops.append(Op("Cast", (value,), op.outputs, {"to": result.dtype}, op.source))
+            self._ops.append(op.derive("Cast", (value,), op.outputs, to=result.dtype))
         elif result.name in self._graph.public:
-            self._ops.append(Op("Identity", (value,), op.outputs, {}, op.source))
+            self._ops.append(op.derive("Identity", (value,), op.outputs))
         else:
             self._real[result.name] = value
 
@@ -113,14 +113,14 @@ class _Writer:
             if name not in self._stored:
                 self._stored[name] = self._names.fresh(f"{name}/integers")
                 self._tensors[self._stored[name]] = replace(tensor, name=self._stored[name])
-                self._ops.append(Op("Quantize", (self._real[name],), (self._stored[name],), {}, op.source))
+                self._ops.append(op.derive("Quantize", (self._real[name],), (self._stored[name],)))
             inputs.append(self._stored[name])
         self._ops.append(replace(op, inputs=tuple(inputs)))
         for name in op.outputs:
             if name and self._graph[name].is_quantized:
                 self._stored[name] = name
                 self._real[name] = self._add(f"{name}/real", self._graph[name])
-                self._ops.append(Op("Dequantize", (name,), (self._real[name],), {}, op.source))
+                self._ops.append(op.derive("Dequantize", (name,), (self._real[name],)))
 
     def _value(self, name: str) -> str:
         """The float values of a tensor; those of a quantized constant are put after a Quant when first asked for."""
@@ -163,7 +163,7 @@ class _Writer:
         if found is None:
             stored = self._names.fresh(f"{name}/integers")
             self._tensors[stored] = replace(tensor, name=stored)
-            self._ops += [Op("Quantize", (value,), (stored,), {}, op.source), Op("Dequantize", (stored,), (self._real[name],))]
+            self._ops += [op.derive("Quantize", (value,), (stored,)), Op("Dequantize", (stored,), (self._real[name],))]
         else:
             self._quant(value, self._real[name], tensor, quantization, found, op.source)
 

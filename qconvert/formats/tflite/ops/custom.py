@@ -91,7 +91,7 @@ def write_custom(op: Op, w: Writing) -> None:
         raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
     if not all(op.outputs):
         raise w.unsupported_error(op, "an output that is absent", rule="output-missing")
-    unknown = [name for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "unknown"]
+    unknown = [name for name in op.names if name and w.tensor(name).dtype == "unknown"]
     if unknown:
         raise w.unsupported_error(op, f"{unknown[0]!r}, whose type the file does not state", rule="unknown-type")
     if op["format"] == "tflite":

@@ -77,7 +77,7 @@ _STABLEHLO = {"Add": "STABLEHLO_ADD", "Mul": "STABLEHLO_MULTIPLY", "Max": "STABL
 
 def _is_plain_arithmetic(op: Op, w: Writing) -> bool:
     """Whether an operator works on plain numbers of types for which TFLite's own kernels want scales, or which they do not have."""
-    tensors = [w.tensor(name) for name in (*op.inputs, *op.outputs)]
+    tensors = [w.tensor(name) for name in op.names]
     bytes_too = ("int8", "uint8") if op.kind in ("Add", "Mul") else ()
     narrow = (*bytes_too, "uint16", "uint32", "uint64", "float64")
     fits = all(t.dtype in narrow and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)

@@ -58,7 +58,7 @@ class Part(Values):
 
 
 def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> list[Value]:
-    """The smallest and the largest element along axes, 0 among them."""
+    """Return the smallest and the largest element along axes, by default with 0 among the elements."""
     data = cast_to_float32(c, c.name())
     found: list[Value] = []
     for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):

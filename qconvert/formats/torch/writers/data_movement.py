@@ -69,7 +69,7 @@ def write_tile(op: Op, b: Builder) -> None:
 
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers if all sides have one quantization, else of float values."""
-    sides = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
+    sides = [b.tensor(name) for name in op.names]
     axis = op["axis"]
     if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
         b.store(op, b.aten("cat", b.stored_values(op), axis))

@@ -44,7 +44,7 @@ def finish_stored(op: Op, b: Builder, steps: Node, offset: int = 0) -> None:
 
 def write_kernel_binary(op: Op, b: Builder) -> bool:
     """Writes an Add, Sub or Mul with the integers of the kernel that it names; False if it names none, or lacks a quantization."""
-    tensors = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
+    tensors = [b.tensor(name) for name in op.names]
     first, second, output = (tensor.quantization for tensor in tensors)
     if not b.wide or not op["arithmetic"] or first is None or second is None or output is None:
         return False

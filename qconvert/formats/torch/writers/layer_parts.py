@@ -179,7 +179,7 @@ def computes_on_quantizations(graph: Graph, op: Op) -> bool:
     """Whether an operator computes float values of integers with quantizations, or rounds float values onto one."""
     if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize":
         return False
-    quantizations = [graph[name].quantization for name in (*op.inputs, *op.outputs) if name]
+    quantizations = [graph[name].quantization for name in op.names if name]
     return any(quantization is not None for quantization in quantizations) and not any(
         quantization is not None and quantization.block_size for quantization in quantizations
     )
