@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.float_lstm import lstm_activation_code
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
-from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Attribute, Graph, Names, Op, Quantization, Tensor
 from qconvert.operators.formulas import FORMULAS
@@ -30,7 +30,7 @@ from qconvert.rewriting.lowering import Emission, Symbol, emit_formula
 #: Inputs after data and weights.
 _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
 #: The recurrences that TFLite has operators for -> the number of the activations in its schema; None for others.
-_ACTIVATION_CODES = {"LSTM": activation_code, "RNN": rnn_activation_code}
+_ACTIVATION_CODES = {"LSTM": lstm_activation_code, "RNN": rnn_activation_code}
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.sequences import (
+    Constant,
     Frame,
     Order,
     concat_steps,
+    emit_recurrence,
     find_opposite_direction,
     order_of,
+    order_of_both_ways,
     real_constant,
     require_float32,
     require_writable,
@@ -46,19 +49,13 @@ def _read_one_way(find_order: Callable[[Reading], Order], r: Reading) -> None:
 
 def read_both_ways_rnn(r: Reading) -> None:
     """An RNN each way, and what its kernel does with an auxiliary input: see _both_data()."""
-    order, merged = order_of(r), bool(r.option("mergeOutputs", False))
-    if len(r.outputs) != 2 - merged:
-        raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}", rule="wrong-number-of-tensors")
+    order = order_of_both_ways(r)
     if r.has(_AUX + 1) != r.has(_AUX + 2) or (r.has(_AUX + 1) and not r.has(_AUX)):
         raise r.invalid("has weights of an auxiliary input for one direction only, or no such input", rule="incomplete-parameters")
     require_float32(r, (0, _AUX) if r.has(_AUX) else (0,), (4, 8))
     forth, back = _both_data(r, order)
     aux = (_AUX + 1, _AUX + 2) if r.has(_AUX + 1) else (0, 0)
-    found = [_read_way(r, order, forth, 1, aux[0]), _read_way(r, order, back, 5, aux[1], direction="reverse")]
-    if merged:
-        found = [concat_steps(r, *found)]
-    for output, whole in enumerate(found):
-        order.show(r, whole, output)
+    order.show(r, _read_way(r, order, forth, 1, aux[0]), _read_way(r, order, back, 5, aux[1], direction="reverse"))
 
 
 def _both_data(r: Reading, order: Order) -> tuple[str, str]:
@@ -108,12 +105,10 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
         weights = np.concatenate([weights, real_constant(r, aux, (cells, aux_size))], axis=1)
     bias = real_constant(r, first + 2, (cells,))
     parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": np.concatenate([bias, np.zeros_like(bias)])}
-    names = [r.const(data[None], hint) for hint, data in parts.items()]
-    whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, cells))
+    constants: dict[str, Constant | None] = {hint: (part, None) for hint, part in parts.items()}
     way = {"direction": direction} if direction != "forward" else {}
-    inputs, states, shapes = [data, *names, "", first + 3], {"hidden": first + 3}, [(1, order.rows, cells)]
-    r.emit_with_states("RNN", inputs, [whole], states, shapes, hidden_size=cells, **way, **_ACTIVATIONS[code])
-    return whole
+    states = {"hidden": (first + 3, cells)}
+    return emit_recurrence(r, "RNN", order, data, constants, states, hidden_size=cells, **way, **_ACTIVATIONS[code])
 
 
 def write_rnn(op: Op, w: Writing) -> None:
@@ -129,15 +124,10 @@ def write_rnn(op: Op, w: Writing) -> None:
         )
     listed = [name for way in ways for name in _write_parameters(w, way)]
     frame = Frame(w, ways, [int(way["hidden_size"]) for way in ways])
-    order = {"fusedActivationFunction": code, "timeMajor": frame.form == "steps"}
     if other is not None:
         w.absorb(other)
-        order["mergeOutputs"] = frame.merged
-        frame.emit("BIDIRECTIONAL_SEQUENCE_RNN", [*listed, "", "", ""], **order)
-    elif frame.form == "single":
-        frame.emit("RNN", listed, fusedActivationFunction=code)
-    else:
-        frame.emit("UNIDIRECTIONAL_SEQUENCE_RNN", listed, **order)
+        listed += ["", "", ""]
+    frame.emit("RNN", listed, fusedActivationFunction=code)
 
 
 def rnn_activation_code(op: Op) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.float_recurrent import REAL_LSTM, SEQUENCE, read_float_basic, read_float_lstm, read_float_step
+from qconvert.formats.tflite.ops.float_lstm import REAL_LSTM, SEQUENCE, read_float_basic, read_float_lstm, read_float_step
 from qconvert.formats.tflite.ops.sequences import single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -28,7 +28,7 @@ def read_sequence_lstm(r: Reading) -> None:
     if r.option("diagonalRecurrentTensors", False):
         raise r.unsupported_error("diagonal recurrent weights", rule="form-not-covered")
     if types[:2] in REAL_LSTM and types[2] == "float32":
-        read_float_lstm(r, {role: place for place, role in enumerate(SEQUENCE) if names.get(role)})
+        read_float_lstm(r)
         return
     if types != ("int8", "int8", "int16"):
         what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
@@ -66,7 +66,7 @@ def read_lstm(r: Reading) -> None:
     """LSTM, one step: of the full kernel, which is of float data, or of the basic one."""
     order = single_step(r)
     if r.option("kernelType", 0) != _BASIC_KERNEL:
-        read_float_step(r, order)
+        read_float_step(r)
     elif len(r.inputs) != 5 or not all(r.inputs):
         raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel", rule="wrong-number-of-tensors")
     elif r.tensor(0).dtype == "float32":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
-from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.graph import Array, Attribute, Op, Quantization, Tensor
 from qconvert.operators.recurrent import CELLS
 
 _TO_TIME = (1, 0, 2)
@@ -39,16 +39,17 @@ class Order:
             return r.emit("Reshape", [r.input(index), r.list64([1, self.rows, size], "time_shape")], [result])[0]
         return r.emit("Transpose", [r.input(index)], [result], perm=_TO_TIME)[0]
 
-    def show(self, r: Reading, whole: str, output: int = 0) -> None:
-        """Output `output` of what a recurrence gives, (steps, 1, rows, values)."""
-        size = int((r.lookup(whole).static_shape or (0,))[-1])
-        shape = (self.rows, size) if self.form == "single" else (self.steps, self.rows, size)
-        sizes = r.list64(shape, "shape")
-        if self.form != "rows":
-            r.emit("Reshape", [whole, sizes], [r.outputs[output]])
-            return
-        flat = r.emit("Reshape", [whole, sizes], [r.intermediate("steps", "float32", shape)])
-        r.emit("Transpose", flat, [r.outputs[output]], perm=_TO_TIME)
+    def show(self, r: Reading, *ways: str) -> None:
+        """The outputs: what each way through the data gives, (steps, 1, rows, values), or both ways side by side."""
+        for result, whole in zip(r.outputs, ways if len(r.outputs) >= len(ways) else (concat_steps(r, *ways),), strict=False):
+            size = int((r.lookup(whole).static_shape or (0,))[-1])
+            shape = (self.rows, size) if self.form == "single" else (self.steps, self.rows, size)
+            sizes = r.list64(shape, "shape")
+            if self.form != "rows":
+                r.emit("Reshape", [whole, sizes], [result])
+                continue
+            flat = r.emit("Reshape", [whole, sizes], [r.intermediate("steps", "float32", shape)])
+            r.emit("Transpose", flat, [result], perm=_TO_TIME)
 
 
 def order_of(r: Reading) -> Order:
@@ -63,6 +64,18 @@ def order_of(r: Reading) -> Order:
     major = bool(r.option("timeMajor", False))
     steps, rows = shape[:2] if major else shape[1::-1]
     return Order(steps, rows, "steps" if major else "rows")
+
+
+def order_of_both_ways(r: Reading) -> Order:
+    """The order of an operator that goes through a sequence both ways, and gives one result where it merges them.
+
+    Raises:
+        InvalidModelError: its data are no sequence, or it has another number of results.
+    """
+    order, count = order_of(r), 1 if r.option("mergeOutputs", False) else 2
+    if len(r.outputs) != count:
+        raise r.invalid(f"has {len(r.outputs)} outputs, not {count}", rule="wrong-number-of-tensors")
+    return order
 
 
 def single_step(r: Reading) -> Order:
@@ -111,6 +124,39 @@ def concat_steps(r: Reading, first: str, second: str) -> str:
         raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not match", rule="shape-mismatch")
     result = r.intermediate("joined", "float32", (*shapes[0][:-1], shapes[0][-1] + shapes[1][-1]))
     return r.emit("Concat", [first, second], [result], axis=len(shapes[0]) - 1)[0]
+
+
+#: The data of a constant and its scales, or None if it is real.
+Constant = tuple[Array, Quantization | None]
+
+
+def emit_recurrence(
+    r: Reading,
+    kind: str,
+    order: Order,
+    data: str,
+    constants: Mapping[str, Constant | None],
+    states: Mapping[str, tuple[int, int]],
+    **attributes: Attribute,
+) -> str:
+    """Appends a recurrence whose states are variables of its own; returns the name of all its results, (steps, 1, rows, values).
+
+    Args:
+        r: the operator.
+        kind, attributes: of the recurrence.
+        order: that of the operator's data.
+        data: with steps in front.
+        constants: weights and biases by short names of the inputs that they become, without the axis of directions.
+        states: the input that each is, "hidden" first, and how many values it has in a row.
+    """
+    names = {hint: r.const(found[0][None], hint, found[1]) for hint, found in constants.items() if found is not None}
+    places = {word: place for word, (place, _) in states.items()}
+    inputs = [data, names["W"], names["R"], names["B"], "", *places.values(), *(names.get(hint, "") for hint in ("P", "PW", "PB", "N"))]
+    while inputs[-1] == "":
+        inputs.pop()
+    whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, states["hidden"][1]))
+    r.emit_with_states(kind, inputs, [whole], places, [(1, order.rows, size) for _, size in states.values()], **attributes)
+    return whole
 
 
 def require_writable(w: Writing, op: Op, **wanted: object) -> None:
@@ -227,9 +273,21 @@ class Frame:
         flat = result.reshaped is not None and len(self._w.tensor(result.reshaped.outputs[0]).shape or ()) == 2
         return len(self._ways) == 1 and flat
 
-    def emit(self, builtin: str, listed: Sequence[str], **options: Any) -> None:
-        """Adds the operator of TFLite, with its first input before those listed; a recurrence back alone turns data and results."""
-        w, backwards = self._w, len(self._ways) == 1 and self._ways[0]["direction"] == "reverse" and self._steps > 1
+    def emit(self, cell: str, listed: Sequence[str], **options: Any) -> None:
+        """Adds TFLite's operator of a cell, "LSTM" or "RNN", over a sequence one way or both, or of one step.
+
+        Args:
+            cell: whose it is.
+            listed: its inputs after the first; a recurrence back alone turns data and results.
+            options: but for those on the order of steps and rows, and on merged results.
+        """
+        is_both, builtin = len(self._ways) == 2, cell
+        if self.form != "single":
+            builtin = f"{'BI' if is_both else 'UNI'}DIRECTIONAL_SEQUENCE_{cell}"
+            options["timeMajor"] = self.form == "steps"
+        if is_both:
+            options["mergeOutputs"] = self.merged
+        w, backwards = self._w, not is_both and self._ways[0]["direction"] == "reverse" and self._steps > 1
         shown = [self._choose_output(result) for result in self._results]
         if not backwards:
             w.emit(builtin, [self.data, *listed], shown, **options)
@@ -265,12 +323,6 @@ def _is_time_transpose(op: Op | None) -> bool:
     return op is not None and op.kind == "Transpose" and tuple(op["perm"]) == _TO_TIME
 
 
-#: What is integers where weights are.
-INTEGERS = ("weights", "recurrent", "peephole", "projection_weights")
-#: The data of a constant and its scales, or None if it is real.
-Constant = tuple[Array, Quantization | None]
-
-
 def rounds_rows(r: Reading, weights: int) -> bool:
     """Whether the operator rounds rows of its data when it runs: its weights, input `weights`, are integers with float data."""
     return r.tensor(0).dtype == "float32" and r.tensor(weights).dtype == "int8"
@@ -300,49 +352,6 @@ def constant_int8(r: Reading, index: int, shape: tuple[int, ...] | None = None) 
         raise r.unsupported_error(f"{tensor.name!r} {problem},", rule="weight-quantization")
     assert tensor.data is not None and tensor.quantization is not None
     return tensor.data, tensor.quantization
-
-
-def joined_gates(r: Reading, places: dict[str, int], shape: tuple[int, ...], gates: Sequence[str]) -> Constant:
-    """The integers of all gates one above the other, with a scale for each row, as an LSTM has them after an axis of directions.
-
-    Args:
-        r: the operator.
-        places: gate -> its input. An input gate that is absent is 1 - the forget gate: it has the other's values with the other sign.
-        shape: of each gate's.
-        gates: in this order.
-    """
-    found = {gate: constant_int8(r, place, shape) for gate, place in places.items()}
-    if len(found) < len(gates):
-        data, quantization = found["forget"]
-        if data.min(initial=0) == -128:
-            raise r.unsupported_error("a coupled input gate and weights of -128, which int8 cannot negate,", rule="weight-quantization")
-        found["input"] = -data, quantization
-    scales = np.concatenate([np.repeat(found[gate][1].scale, shape[0]) for gate in gates])
-    joined = Quantization(scales, np.zeros(len(scales), np.int64), 1)
-    return np.concatenate([found[gate][0] for gate in gates]), joined
-
-
-def split_gates(w: Writing, op: Op, index: int, count: int) -> list[tuple[Array, Quantization]]:
-    """The reverse: the integers of each gate, and their one scale, at which kernels look.
-
-    Raises:
-        UnsupportedError: a gate has several scales, or there are zero points or no integers.
-    """
-    tensor = w.tensor(op.inputs[index])
-    q = tensor.quantization
-    if tensor.data is None or tensor.dtype != "int8" or q is None or not q.is_symmetric or q.block_size or q.axis not in (None, 1):
-        raise w.unsupported_error(
-            op,
-            f"{tensor.name!r} that is not an int8 constant with zero point 0, for data that are quantized at run time",
-            rule="weight-quantization",
-        )
-    parts = np.split(tensor.data[0], count)
-    scales = np.split(np.broadcast_to(q.scale, (count * len(parts[0]),)), count)
-    if any((scale != scale[0]).any() for scale in scales):
-        raise w.unsupported_error(
-            op, f"{tensor.name!r} with several scales in one gate, of which TFLite's operator has one,", rule="weight-quantization"
-        )
-    return [(part, Quantization.per_tensor(float(scale[0]), 0)) for part, scale in zip(parts, scales, strict=True)]
 
 
 def require_int8(w: Writing, op: Op, index: int) -> str:
