@@ -119,7 +119,7 @@ def mutate(case: Case, sound: Path, path: Path, kind: str, rng: np.random.Genera
     if case.suffix == "tflite":
         tables = unpack_view(schema.root(sound.read_bytes()))
         if words := changed_tflite.CHANGES[kind](tables, rng):
-            path.write_bytes(pack_model(tables, b"TFL3"))
+            path.write_bytes(pack_model(tables))
         return words
     found = next(graph_mutants(load(sound), load(case.source), rng))
     save(found.graph, path, force=True)

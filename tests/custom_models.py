@@ -45,7 +45,7 @@ def altered(data: bytes, code: str | bytes | None, options: bytes | None = None)
     for op in found.subgraphs[0].operators:
         if op.customOptions is not None and options is not None:
             op.customOptions = np.frombuffer(options, np.uint8)
-    return pack_model(found, b"TFL3")
+    return pack_model(found)
 
 
 def foreign_model(**attributes: Any) -> onnx.ModelProto:

@@ -198,6 +198,11 @@ def _apply_activation(name: str, alpha: float, beta: float, x: Value) -> Value:
 _STATES = (5, 6)
 
 
+def cell_of(op: Op) -> Cell:
+    """The cell of a recurrence."""
+    return CELLS[op.kind]
+
+
 def _shape(cell: Cell, op: Op, s: ShapeContext) -> Shapes:
     """Y: all hidden states; Y_h and Y_c: the last ones."""
     unknown = [name for name in op["activations"] if name.lower() not in {known.lower() for known in ACTIVATIONS}]

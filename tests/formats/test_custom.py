@@ -156,7 +156,7 @@ def test_a_list_of_tensors_names_tensorflows_loops(tmp_path: Path) -> None:
     """VARIANT, type 14, which Flex operators write."""
     made = unpack_view(schema.root(_compiled("FlexTensorListReserve", TensorSpec("list", (), "uint8"))))
     made.subgraphs[0].tensors[3].type = 14
-    (tmp_path / "a.tflite").write_bytes(pack_model(made, b"TFL3"))
+    (tmp_path / "a.tflite").write_bytes(pack_model(made))
     with refused(UnsupportedError, "tensor-list", holds=("FlexTensorListReserve",)) as caught:
         load(tmp_path / "a.tflite")
     assert caught.value.code == "unsupported-op" and "unroll=True" in caught.value.remedy

@@ -113,7 +113,7 @@ def with_options(data: bytes, options: list[bytes]) -> bytes:
     found = unpack_view(root(data))
     for op, content in zip(found.subgraphs[0].operators, options, strict=True):
         op.customOptions = np.frombuffer(content, np.uint8)
-    return pack_model(found, b"TFL3")
+    return pack_model(found)
 
 
 @pytest.mark.formats

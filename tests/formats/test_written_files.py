@@ -124,6 +124,6 @@ def test_a_tflite_file_that_contradicts_itself(case: str, tmp_path: Path) -> Non
     model = unpack_view(root(data))
     change, broken = TFLITE[case]
     change(model)
-    path.write_bytes(pack_model(model, b"TFL3"))
+    path.write_bytes(pack_model(model))
     with refused(InvalidModelError, broken[0], holds=broken[1:]):
         check_tflite(path)

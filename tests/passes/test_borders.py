@@ -51,7 +51,7 @@ def test_an_output_that_a_file_gives_twice(suffix: str, options: dict[str, bool]
     model = unpack_view(root(data))
     model.subgraphs[0].outputs = np.array([int(model.subgraphs[0].outputs[0])] * 2, np.int32)
     model.signatureDefs = None
-    (tmp_path / "twice.tflite").write_bytes(pack_model(model, b"TFL3"))
+    (tmp_path / "twice.tflite").write_bytes(pack_model(model))
     result = tmp_path / f"result.{suffix}"
     convert(tmp_path / "twice.tflite", result, **options)
     graph = load(result)

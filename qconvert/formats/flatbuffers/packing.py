@@ -24,22 +24,21 @@ class TooLargeError(Exception):
     """The model does not fit into a FlatBuffer."""
 
 
-def pack_model(model: TableObject, identifier: bytes = b"") -> bytes:
+def pack_model(model: TableObject) -> bytes:
     """The file of a model; see pack_parts()."""
-    return b"".join(pack_parts(model, identifier))
+    return b"".join(pack_parts(model))
 
 
-def pack_parts(model: TableObject, identifier: bytes = b"") -> Iterator[bytes | memoryview]:
+def pack_parts(model: TableObject) -> Iterator[bytes | memoryview]:
     """The file of a model in parts, so that its constants need not be in memory once more.
 
     Args:
         model: an object of a schema's class.
-        identifier: four bytes, the file_identifier of the format; empty if it has none.
 
     Raises:
         TooLargeError: it would be above 2 GB.
     """
-    packer = _Packer()
+    packer, identifier = _Packer(), model.schema.identifier
     place = packer.table(model)
     packer.align(packer.alignment, 4 + len(identifier))
     packer.add(identifier)

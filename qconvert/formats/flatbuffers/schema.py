@@ -51,12 +51,18 @@ class Schema:
         unions: union -> the tables of its types, from 1; one that is not among `tables` is passed over, as is one that is not known yet.
         top: the table that a file begins with.
         aligned: (table, field) -> bytes, of vectors whose data start at multiples of more than their items have (`force_align`).
+        identifier: the four bytes of a file's file_identifier; empty if it has none.
     """
 
     def __init__(
-        self, tables: Mapping[str, str], unions: Mapping[str, str], top: str, aligned: Mapping[tuple[str, str], int] | None = None
+        self,
+        tables: Mapping[str, str],
+        unions: Mapping[str, str],
+        top: str,
+        aligned: Mapping[tuple[str, str], int] | None = None,
+        identifier: bytes = b"",
     ) -> None:
-        self.tables, self.unions, self.top = tables, unions, top
+        self.tables, self.unions, self.top, self.identifier = tables, unions, top, identifier
         self._aligned = aligned or {}
         self._fields: dict[str, tuple[Field, ...]] = {}
         self._members: dict[str, dict[int, str]] = {}

@@ -18,11 +18,9 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import TooLargeError, pack_model, unpack_view
 from qconvert.formats.tflite.operations import indices, operator_names
-from qconvert.formats.tflite.schema import decode_text, root
-from qconvert.formats.tflite.verify import verify
+from qconvert.formats.tflite.schema import decode_text
+from qconvert.formats.tflite.verify import verified_root
 from qconvert.graph.metadata import BASE64, SOURCE_FILES
-
-_IDENTIFIER = b"TFL3"
 
 
 def signature_keys(model: Any) -> list[str]:
@@ -44,8 +42,7 @@ def select_signature(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     """
     if not key:
         return data
-    verify(data)
-    model = root(data)
+    model = verified_root(data)
     places = [place for place, known in enumerate(signature_keys(model)) if known == key]
     if len(places) != 1:
         listed = ", ".join(map(repr, signature_keys(model)[:8])) or "none"
@@ -79,7 +76,7 @@ def _swap_subgraphs(model: Any, place: int) -> bytes:
         several = value is not None and not isinstance(value, int)
         setattr(options, name, [renamed.get(int(one), int(one)) for one in value] if several else renamed.get(value, value))
     try:
-        return pack_model(model, _IDENTIFIER)
+        return pack_model(model)
     except TooLargeError as error:
         raise UnsupportedError(
             "the file is 2 GB or larger; choosing one of several signatures of such a file is not covered", rule="file-too-large"
@@ -158,7 +155,7 @@ def contents(path: Path) -> dict[str, Any]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    model = _read_root(path)
+    model = verified_root(map_file(path))
     found = Counter(name for subgraph in model.subgraphs or () for name in operator_names(model, subgraph))
     return {
         "schema version": model.version,
@@ -176,7 +173,7 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    model = _read_root(path)
+    model = verified_root(map_file(path))
     found = []
     for place, subgraph in enumerate(model.subgraphs or ()):
         names = [decode_text(tensor.name) for tensor in subgraph.tensors or ()]
@@ -184,10 +181,3 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
             sides = (indices(side, names, f"{name} of subgraph {place}") for side in (operation.inputs, operation.outputs))
             found.append(ListedOperator(name, *map(tuple, sides)))
     return tuple(found)
-
-
-def _read_root(path: Path) -> Any:
-    """The root of a file, which was verified first."""
-    data = map_file(path)
-    verify(data)
-    return root(data)

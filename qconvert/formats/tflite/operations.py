@@ -15,7 +15,7 @@ from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, decode_text, numbers_of
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, builtin_number, decode_text, numbers_of
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.formats.tflite.verify import wrong_arity
@@ -221,8 +221,7 @@ def _operator_codes(model: Any) -> list[_Code]:
     builtin = dict(enumerate(BUILTIN_OPERATOR_NAMES))
     found = []
     for code in model.operatorCodes:
-        # Files older than 2020 have the number in the 8-bit field; newer ones fill both (schema.fbs, OperatorCode).
-        number = max(code.builtinCode, code.deprecatedBuiltinCode)
+        number = builtin_number(code)
         name = builtin.get(number, f"operator number {number}")
         is_custom = name == "CUSTOM"
         found.append(_Code(_custom_code(code.customCode) if is_custom else name, code.version, is_custom))

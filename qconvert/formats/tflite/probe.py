@@ -13,9 +13,8 @@ from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.ops import comparison
-from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
-from qconvert.formats.tflite.verify import verify
+from qconvert.formats.tflite.verify import verified_root
 
 #: The inputs of an SVDF that are its bias and its memory.
 _BIAS, _MEMORY = 3, 4
@@ -29,8 +28,7 @@ def accepted_copy(data: bytes) -> bytes:
     Raises:
         RuntimeRefusedError: LiteRT would read and write beyond a tensor.
     """
-    verify(data)
-    model = unpack_view(root(data))
+    model = unpack_view(verified_root(data))
     _require_memories(model)
     _require_biases(model)
     changed = False
@@ -39,7 +37,7 @@ def accepted_copy(data: bytes) -> bytes:
         if one_dimensional and tensor.quantization is not None and tensor.quantization.quantizedDimension:
             tensor.quantization.quantizedDimension = 0
             changed = True
-    return pack_model(model, b"TFL3") if changed else data
+    return pack_model(model) if changed else data
 
 
 def require_for_micro(data: bytes) -> None:
@@ -49,8 +47,7 @@ def require_for_micro(data: bytes) -> None:
     Raises:
         RuntimeRefusedError: it would crash the process.
     """
-    verify(data)
-    model = unpack_view(root(data))
+    model = unpack_view(verified_root(data))
     for builtin in comparison.READERS:
         for subgraph, _, inputs in _operators(model, builtin):
             operands = [subgraph.tensors[index] for index in inputs if index >= 0]
@@ -101,8 +98,7 @@ def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]
     code = getattr(schema.BuiltinOperator, builtin)
     for subgraph in model.subgraphs:
         for op in subgraph.operators:
-            found = model.operatorCodes[op.opcodeIndex]
-            if max(found.builtinCode, found.deprecatedBuiltinCode) == code:
+            if schema.builtin_number(model.operatorCodes[op.opcodeIndex]) == code:
                 yield subgraph, op, _indices(op.inputs)
 
 
@@ -115,9 +111,8 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
         data: the model.
         wanted: canonical names; by default all.
     """
-    verify(data)
-    names = read_tensors(root(data), data, Draft())
-    model = unpack_view(root(data))
+    view = verified_root(data)
+    names, model = read_tensors(view, data, Draft()), unpack_view(view)
     subgraph = model.subgraphs[0]
     inputs = set(_indices(subgraph.inputs))
     found = dict.fromkeys(index for op in subgraph.operators for index in _indices(op.outputs) if index not in inputs)
@@ -125,7 +120,7 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None
-    return pack_model(model, b"TFL3"), [names[index] for index in kept]
+    return pack_model(model), [names[index] for index in kept]
 
 
 def _indices(vector: Any) -> list[int]:
@@ -141,9 +136,9 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
         gone: canonical names, as all names here.
         inputs, outputs: each with its name in the copy; a RESHAPE makes a tensor of another name.
     """
-    verify(data)
-    numbers = {name: index for index, name in enumerate(read_tensors(root(data), data, Draft()))}
-    model = unpack_view(root(data))
+    view = verified_root(data)
+    numbers = {name: index for index, name in enumerate(read_tensors(view, data, Draft()))}
+    model = unpack_view(view)
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
     subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(_indices(op.outputs))]
@@ -153,7 +148,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     subgraph.inputs = np.array([*_indices(subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
-    return pack_model(model, b"TFL3")
+    return pack_model(model)
 
 
 class _Copies:

@@ -17,9 +17,9 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import restore_operators
 from qconvert.formats.tflite.file_contents import read_files, select_signature, text_of
 from qconvert.formats.tflite.operations import Operations, indices
-from qconvert.formats.tflite.schema import decode_text, root
+from qconvert.formats.tflite.schema import decode_text
 from qconvert.formats.tflite.tensors import read_tensors
-from qconvert.formats.tflite.verify import verify
+from qconvert.formats.tflite.verify import verified_root
 from qconvert.graph import Graph, Signature, Tensor
 from qconvert.graph.metadata import (
     ACTIVATIONS,
@@ -65,8 +65,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         name: of the graph, if it has none.
         again: whether operators that the writer decomposed stay as they are.
     """
-    verify(data)
-    model = root(data)
+    model = verified_root(data)
     if model.version != 3:
         raise InvalidModelError(f"schema version {model.version}; only version 3 exists", rule="unknown-version")
     if not model.subgraphs:

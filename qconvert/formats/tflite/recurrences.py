@@ -17,8 +17,19 @@ from qconvert.formats.tflite.ops.float_lstm import lstm_activation_code
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Attribute, Graph, Names, Op, Quantization, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
-from qconvert.operators.recurrent import CELLS, NORM, PROJECTION, PROJECTION_BIAS, Activation, Parts, activations_of, resets_before_product
+from qconvert.operators.recurrent import (
+    CELLS,
+    NORM,
+    PROJECTION,
+    PROJECTION_BIAS,
+    Activation,
+    Parts,
+    activations_of,
+    cell_of,
+    resets_before_product,
+)
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
@@ -45,7 +56,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
                 continue
             plain, quantizing = _dequantize_data(new, op)
             for part in _order_steps(new, plain):
-                if part.kind in CELLS:
+                if kind_of(part).recurs:
                     _Recurrence(new, part, functions).write()
                 else:
                     new.emit(part)
@@ -69,7 +80,7 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
         return False
     makers = graph.producers()
-    reads = [makers.find(name, "ReadState") for name in named[_FIRST : _FIRST + CELLS[op.kind].states]]
+    reads = [makers.find(name, "ReadState") for name in named[_FIRST : _FIRST + cell_of(op).states]]
     return all(read is not None and str(read["state"]) in inner for read in reads)
 
 
@@ -129,7 +140,7 @@ class _Recurrence:
         self._new, self._op, self._functions = new, op, functions
         self._prefix = prefix_of(op)
         self._outer = Emission(new.tensors, "float32", op.source, self._prefix)
-        self._cell, self._cells = CELLS[op.kind], int(op["hidden_size"])
+        self._cell, self._cells = cell_of(op), int(op["hidden_size"])
         self._data = Symbol(self._outer, op.inputs[0])
         self._width = int((new[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
         self._steps, self._batch = (self._data.shape or ())[:2]

@@ -12,7 +12,7 @@ from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIO
 from qconvert.graph import Array
 
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
-TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
+TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16}, b"TFL3")
 BUILTIN_OPERATOR_NAMES = tuple(BUILTIN_OPERATORS.split())
 #: The fused activations of the graph by their numbers in ActivationFunctionType, which has more.
 FUSED_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6")
@@ -38,6 +38,11 @@ def decode_text(text: bytes | None) -> str:
 def numbers_of(vector: Array | None) -> list[int]:
     """The numbers of a vector; none for one that is left out."""
     return [] if vector is None else vector.tolist()
+
+
+def builtin_number(code: Any) -> int:
+    """The builtin operator of an operator code: files older than 2020 have it in the 8-bit field, newer ones in both (schema.fbs)."""
+    return int(max(code.builtinCode, code.deprecatedBuiltinCode))
 
 
 def options_of(builtin: str, fields: Mapping[str, Any]) -> Any:

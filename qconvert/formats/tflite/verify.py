@@ -13,7 +13,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import MOST_VISITS, verify_tables
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, numbers_of, root
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, builtin_number, decode_text, numbers_of, root
 from qconvert.formats.tflite.tensors import RESOURCE, byte_count, dtype_of
 
 #: Where a table says (place, length) of data after the FlatBuffer, in files above 2 GB.
@@ -29,6 +29,12 @@ _OTHER_FORMATS = (
     # ModelProto.ir_version (field 1, varint), then producer_name, domain, graph or opset_import (onnx.proto).
     *((bytes([8, version, tag]), "an ONNX file") for version in range(1, 32) for tag in (0x12, 0x22, 0x3A, 0x42)),
 )
+
+
+def verified_root(data: mmap.mmap | bytes) -> Any:
+    """The root of a .tflite file after its verification; see verify()."""
+    verify(data)
+    return root(data)
 
 
 def verify(data: bytes | bytearray | memoryview | mmap.mmap, *, max_tables: int = MOST_VISITS) -> None:
@@ -51,7 +57,7 @@ def verify(data: bytes | bytearray | memoryview | mmap.mmap, *, max_tables: int 
 
 def _require_identifier(view: memoryview) -> None:
     magic = bytes(view[4:8])
-    if magic == b"TFL3":
+    if magic == TFLITE.identifier:
         return
     start = bytes(view[:32])
     hint = next((f"; it looks like {name}" for prefix, name in _OTHER_FORMATS if start.startswith(prefix)), "")
@@ -67,8 +73,7 @@ def check(path: Path) -> mmap.mmap:
         InvalidModelError: indices, names, order, operator codes, or shapes and buffers contradict each other; it names the place.
     """
     data = map_file(path)
-    verify(data)
-    model = root(data)
+    model = verified_root(data)
     if not model.subgraphs:
         raise InvalidModelError("it holds no subgraph", rule="no-subgraph")
     buffers = list(model.buffers or ())
@@ -130,7 +135,7 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
                 f"names operator code {operator.opcodeIndex} of {len(codes)}", where=f"operator #{number}", rule="unknown-operator-code"
             )
         code = codes[operator.opcodeIndex]
-        builtin = max(code.builtinCode, code.deprecatedBuiltinCode)
+        builtin = builtin_number(code)
         if not 0 <= builtin < len(BUILTIN_OPERATOR_NAMES) or code.version < 1:
             raise InvalidModelError(
                 f"is operator code {builtin} in version {code.version}", where=f"operator #{number}", rule="wrong-operator-version"

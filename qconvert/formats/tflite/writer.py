@@ -41,9 +41,8 @@ from qconvert.graph.metadata import (
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import operators
-
-_IDENTIFIER = b"TFL3"
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -140,7 +139,7 @@ class _File:
             buffers=self._buffers,
         )
         try:
-            return pack_parts(model, _IDENTIFIER)
+            return pack_parts(model)
         except TooLargeError as error:
             raise QConvertError(
                 "the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name, rule="file-too-large"
@@ -167,7 +166,7 @@ class _File:
             raise UnsupportedError(
                 "its rank is unknown; TFLite requires a known rank", where=f"tensor {tensor.name!r}", remedy=remedy, rule="unknown-rank"
             )
-        sizes = [size if isinstance(size, int) else -1 for size in tensor.shape or ()]
+        sizes = reshape_sizes(tensor.shape or ())
         return schema.TensorT(
             name=tensor.name,
             type=DTYPE_NUMBERS[tensor.dtype],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.variables import inner_states
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
+from qconvert.operators.sizes import reshape_sizes
 
 #: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
 _SCALELESS = frozenset(
@@ -194,11 +195,16 @@ class Writing(OperatorWriting):
         """Adds a TRANSPOSE of `name`; returns the name of its result, which is declared already."""
         return self.emit("TRANSPOSE", [name, self.ints(perm, f"{result}/perm")], [result])[0]
 
+    def slice_steps(self, name: str, bounds: Iterable[Sequence[int]], result: str, **masks: int) -> str:
+        """Adds a STRIDED_SLICE of `name`, whose bounds are begins, ends and strides; returns the name of its result, which is declared."""
+        lists = zip(bounds, ("begin", "end", "strides"), strict=True)
+        return self.emit("STRIDED_SLICE", [name, *(self.ints(values, f"{result}/{hint}") for values, hint in lists)], [result], **masks)[0]
+
     def rows(self, op: Op, position: int) -> str:
         """Input `position` of `op`, all that is before and then all that is after, as TFLite has it: rows of (before, after)."""
         data, hint = self.tensor(op.inputs[position]).data, f"{op.outputs[0]}/rows"
         if data is not None:
-            return self.const(as_int32(data.reshape(2, -1).T.tolist(), hint), hint)
+            return self.ints(data.reshape(2, -1).T.tolist(), hint)
         flat = self.index(op, position)
         length = (self.tensor(flat).static_shape or (0,))[0]
         if not length:
@@ -264,8 +270,7 @@ class Writing(OperatorWriting):
 
         Raises UnsupportedError if more are, or the other sizes do not tell it.
         """
-        shape = self.tensor(name).shape or ()
-        known = [size if isinstance(size, int) else -1 for size in shape]
+        known = reshape_sizes(self.tensor(name).shape or ())
         if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
             raise self.unsupported_error(op, f"{name!r} of the dynamic shape {self.tensor(name).shape}", rule="dynamic-dimension")
         return self.ints(known, f"{name}/shape")
@@ -314,7 +319,7 @@ class Writing(OperatorWriting):
         array = np.asarray(data)
         return self.add(hint, canonical_dtype(array.dtype), array.shape, array, quantization)
 
-    def ints(self, values: Sequence[int] | int, hint: str) -> str:
+    def ints(self, values: Sequence[int] | Sequence[Sequence[int]] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
         return self.const(as_int32(values, hint), hint)
 

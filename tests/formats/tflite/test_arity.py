@@ -103,7 +103,7 @@ def _changed(data: bytes, rng: random.Random) -> bytes:
         tensor.type = rng.randrange(21)
     elif tensor.quantization is not None and tensor.quantization.scale is not None:
         tensor.quantization.scale = np.array([rng.choice((0.0, -1.0, np.inf, np.nan, 1e-38, 1e38))] * rng.choice((1, 2, 4)), np.float32)
-    return pack_model(model, b"TFL3")
+    return pack_model(model)
 
 
 @pytest.mark.parametrize("seed", range(10))

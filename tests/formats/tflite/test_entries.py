@@ -69,7 +69,7 @@ def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int,
     made.subgraphs[1].name = "decoder"
     for found, index in zip(made.signatureDefs or [], indices, strict=True):
         found.subgraphIndex = index
-    return pack_model(made, b"TFL3")
+    return pack_model(made)
 
 
 @pytest.mark.formats

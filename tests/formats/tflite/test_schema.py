@@ -137,7 +137,7 @@ def test_packed_bytes_are_those_of_the_flatbuffers_library(number: int, monkeypa
     model = random_table("Model", random.Random(number))
     builder = flatbuffers.Builder(16)
     builder.Finish(as_generated(model).Pack(builder), b"TFL3")
-    assert pack_model(model, b"TFL3") == bytes(builder.Output())
+    assert pack_model(model) == bytes(builder.Output())
 
 
 def test_data_of_buffers_are_aligned() -> None:
@@ -146,7 +146,7 @@ def test_data_of_buffers_are_aligned() -> None:
     for size in (1, 5, 16, 33):
         model.buffers.append(schema.BufferT())
         model.buffers[-1].data = bytes(range(size))
-    data = pack_model(model, b"TFL3")
+    data = pack_model(model)
     for buffer, size in zip(root(data).buffers, (1, 5, 16, 33), strict=True):
         assert buffer.data.tobytes() == bytes(range(size))
         assert (buffer.data.ctypes.data - np.frombuffer(data, np.uint8).ctypes.data) % 16 == 0
@@ -157,17 +157,17 @@ def test_a_union_of_an_unknown_type_is_passed_over() -> None:
     operator.builtinOptionsType, operator.builtinOptions = 255, schema.AddOptionsT()
     subgraph, model = schema.SubGraphT(), schema.ModelT()
     subgraph.operators, model.subgraphs = [operator], [subgraph]
-    assert root(pack_model(model, b"TFL3")).subgraphs[0].operators[0].builtinOptions is None
+    assert root(pack_model(model)).subgraphs[0].operators[0].builtinOptions is None
 
 
 def test_two_gigabytes_are_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST", 1000)
     model = schema.ModelT()
     model.description = "x" * 950
-    assert root(pack_model(model, b"TFL3")).description == b"x" * 950
+    assert root(pack_model(model)).description == b"x" * 950
     model.description = "x" * 1000
     with pytest.raises(TooLargeError):
-        pack_model(model, b"TFL3")
+        pack_model(model)
 
 
 def test_names_that_the_schema_lacks() -> None:

@@ -313,6 +313,6 @@ def test_copies_for_checks_of_a_network_without_inputs() -> None:
     graph = Graph("constant", {item.name: item for item in tensors}, (Op("Relu", ("x",), ("y",)),), (), ("y",))
     parsed = unpack_view(root(build(graph, {})))
     parsed.subgraphs[0].inputs = None
-    data = pack_model(parsed, b"TFL3")
+    data = pack_model(parsed)
     assert with_outputs(data)[1] == ["y"] and accepted_copy(data) == data
     assert root(without_operators(data, frozenset(["y"]), [], [("x", "x")])).subgraphs[0].operators == []

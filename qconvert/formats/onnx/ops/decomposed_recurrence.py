@@ -11,7 +11,15 @@ from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_row
 from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, place_of, zero_states
 from qconvert.graph import Array, Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names, resets_before_product
+from qconvert.operators.recurrent import (
+    NORM,
+    ONNX_ACTIVATIONS,
+    PROJECTION,
+    PROJECTION_BIAS,
+    activation_names,
+    cell_of,
+    resets_before_product,
+)
 
 #: Inputs after the data and the weights; GRU and RNN lack the last two.
 _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(3, 8)
@@ -241,7 +249,7 @@ class _Gates(_Recurrence):
         """With the biases of the data (0) or of the hidden values (1)."""
         if not self._op.has(_BIAS):
             return value
-        half = CELLS[self._op.kind].gates * self._cells
+        half = cell_of(self._op).gates * self._cells
         return value + value.at.split(self._flat(value.at, _BIAS), [half, half])[which]
 
     def _step(self, part: Value, hidden: Value) -> tuple[Value]:

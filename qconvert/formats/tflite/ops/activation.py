@@ -56,12 +56,6 @@ def read_softmax(r: Reading) -> None:
     r.emit("Reinterpret", r.emit("Softmax", outputs=[counted], axis=-1, beta=beta))
 
 
-def read_log_softmax(r: Reading) -> None:
-    """LOG_SOFTMAX over the last axis."""
-    r.require_scales()
-    r.emit("LogSoftmax", axis=-1)
-
-
 def read_l2_normalization(r: Reading) -> None:
     """L2_NORMALIZATION over the last axis, whose kernels take no activation (l2norm.cc)."""
     r.require_scales()
@@ -79,14 +73,9 @@ READERS: dict[str, ReadFunction] = {
     "ELU": make_reader("Elu", "real"),
     "GELU": read_gelu,
     "SOFTMAX": read_softmax,
-    "LOG_SOFTMAX": read_log_softmax,
+    "LOG_SOFTMAX": make_reader("LogSoftmax", "real", axis=-1),
     "L2_NORMALIZATION": read_l2_normalization,
 }
-
-
-def write_leaky_relu(op: Op, w: Writing) -> None:
-    """LEAKY_RELU."""
-    w.emit("LEAKY_RELU", op.inputs, op.outputs, alpha=float(op["alpha"]))
 
 
 def write_gelu(op: Op, w: Writing) -> None:
@@ -101,21 +90,12 @@ def _is_along_last(op: Op, scope: Scope) -> str:
     return "" if is_last or rank is None else f"its axis {op['axis']} is not the last one"
 
 
-def write_softmax(op: Op, w: Writing) -> None:
-    """SOFTMAX."""
-    w.emit("SOFTMAX", op.inputs, op.outputs, beta=float(op["beta"]))
+def _is_euclidean_along_last(op: Op, scope: Scope) -> str:
+    return _is_along_last(op, scope) or ("" if int(op["p"]) == 2 else "its norm is not the Euclidean one")
 
 
-@conditions(lambda op, scope: _is_along_last(op, scope) or ("" if int(op["p"]) == 2 else "its norm is not the Euclidean one"))
-def write_lp_normalization(op: Op, w: Writing) -> None:
-    """L2_NORMALIZATION."""
-    w.emit("L2_NORMALIZATION", op.inputs, op.outputs)
-
-
-@conditions(lambda op, scope: "" if float(op["alpha"]) == 1 else f"its alpha is {op['alpha']}, not 1")
-def write_elu(op: Op, w: Writing) -> None:
-    """ELU."""
-    w.emit("ELU", op.inputs, op.outputs)
+def _has_alpha_1(op: Op, scope: Scope) -> str:
+    return "" if float(op["alpha"]) == 1 else f"its alpha is {op['alpha']}, not 1"
 
 
 #: Real bounds of the clipping operators.
@@ -143,8 +123,8 @@ def write_clip(op: Op, w: Writing) -> None:
         else:
             w.emit("QUANTIZE", [name], [target])
         name = target
-    for number, (builtin, value) in enumerate(steps):
-        target = result.name if number == len(steps) - 1 else w.like(f"{result.name}/lower", result.name, result.shape)
+    for builtin, value in steps:
+        target = result.name if (builtin, value) == steps[-1] else w.like(f"{result.name}/lower", result.name, result.shape)
         limit = w.const(_stored_bound(value, result), f"{result.name}/{builtin.lower()}", result.quantization)
         w.emit(builtin, [name, limit], [target])
         name = target
@@ -184,11 +164,11 @@ def _stored_bound(value: float, result: Tensor) -> Array:
 
 WRITERS: dict[str, WriteFunction] = {
     "Clip": write_clip,
-    "LeakyRelu": write_leaky_relu,
+    "LeakyRelu": make_writer("LEAKY_RELU", alpha="alpha"),
     "PRelu": make_writer("PRELU"),
     "Gelu": write_gelu,
-    "Elu": write_elu,
-    "Softmax": conditions(_is_along_last)(write_softmax),
+    "Elu": conditions(_has_alpha_1)(make_writer("ELU")),
+    "Softmax": conditions(_is_along_last)(make_writer("SOFTMAX", beta="beta")),
     "LogSoftmax": conditions(_is_along_last)(make_writer("LOG_SOFTMAX")),
-    "LpNormalization": write_lp_normalization,
+    "LpNormalization": conditions(_is_euclidean_along_last)(make_writer("L2_NORMALIZATION")),
 }

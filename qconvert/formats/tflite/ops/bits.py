@@ -17,15 +17,15 @@ def _read_stablehlo(kind: str, of_truth: str, r: Reading) -> None:
 
 
 def require_equal(r: Reading) -> None:
-    """The kernels of StableHLO's operators take operands of one shape, and read beyond them otherwise."""
+    """The kernels of ATAN2 and of StableHLO's operators take operands of one shape, and read beyond them otherwise."""
     shapes = [r.tensor(index).static_shape for index in (0, 1)]
-    if r.name.startswith("STABLEHLO_") and None not in shapes and shapes[0] != shapes[1]:
+    if None not in shapes and shapes[0] != shapes[1]:
         raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
 
 
-def _read_shift(direction: str, r: Reading) -> None:
+def read_shift_left(r: Reading) -> None:
     require_equal(r)
-    r.emit_plain("BitShift", direction=direction)
+    r.emit_plain("BitShift", direction="LEFT")
 
 
 def read_bitcast(r: Reading) -> None:
@@ -37,14 +37,14 @@ def read_bitcast(r: Reading) -> None:
 
 READERS: dict[str, ReadFunction] = {
     "BITWISE_XOR": make_reader("BitwiseXor", "plain"),
-    "RIGHT_SHIFT": partial(_read_shift, "RIGHT"),
+    "RIGHT_SHIFT": make_reader("BitShift", "plain", direction="RIGHT"),
     "BITCAST": read_bitcast,
     "STABLEHLO_ADD": partial(_read_stablehlo, "Add", "Or"),
     "STABLEHLO_MULTIPLY": partial(_read_stablehlo, "Mul", "And"),
     "STABLEHLO_MAXIMUM": partial(_read_stablehlo, "Max", "Or"),
     "STABLEHLO_MINIMUM": partial(_read_stablehlo, "Min", "And"),
     "STABLEHLO_AND": partial(_read_stablehlo, "BitwiseAnd", "And"),
-    "STABLEHLO_SHIFT_LEFT": partial(_read_shift, "LEFT"),
+    "STABLEHLO_SHIFT_LEFT": read_shift_left,
 }
 
 

@@ -37,8 +37,7 @@ def emit_bounds(r: Reading, bounds: Sequence[Bound], hint: str) -> str:
     parts: list[str] = []
     start = 0
     if not all(isinstance(bound, int) for bound in bounds):
-        limits = _FAR_BACK_COMPUTED, _FAR_COMPUTED
-        bounds = [min(max(bound, limits[0]), limits[1]) if isinstance(bound, int) else bound for bound in bounds]
+        bounds = [min(max(bound, _FAR_BACK_COMPUTED), _FAR_COMPUTED) if isinstance(bound, int) else bound for bound in bounds]
     while start < len(bounds):
         first, end = bounds[start], start + 1
         if isinstance(first, int):
@@ -74,7 +73,8 @@ def read_computed_slice(r: Reading) -> None:
     if all((isinstance(sizes[axis], int) and isinstance(begins[axis], int)) or sizes[axis] == -1 for axis in axes):
         ends = emit_bounds(r, [_end(begins[axis], sizes[axis]) for axis in axes], "ends")
     else:
-        ends = _emit_sum(r, begin, emit_bounds(r, [sizes[axis] for axis in axes], "size"), len(axes))
+        size = emit_bounds(r, [sizes[axis] for axis in axes], "size")
+        ends = r.emit("Add", [begin, size], [r.intermediate("ends", "int64", (len(axes),))])[0]
         if any(sizes[axis] == -1 for axis in axes):
             ends = _replace_far_ends(r, ends, [sizes[axis] == -1 for axis in axes])
     r.emit("Slice", [r.input(0), begin, ends, r.list64(axes, "axes")])
@@ -82,10 +82,6 @@ def read_computed_slice(r: Reading) -> None:
 
 def _end(begin: Bound, size: Bound) -> int:
     return begin + size if isinstance(begin, int) and isinstance(size, int) and size != -1 else FAR
-
-
-def _emit_sum(r: Reading, a: str, b: str, count: int) -> str:
-    return r.emit("Add", [a, b], [r.intermediate("ends", "int64", (count,))])[0]
 
 
 def _replace_far_ends(r: Reading, ends: str, far: Sequence[bool]) -> str:
@@ -124,13 +120,9 @@ class Entries:
 
     def add_bounds(self, begin: int, end: int, step: int) -> None:
         """Bounds at an end of the axis are masks; others are within int32 or mean the same as its limits."""
-        masks = [
-            name for name, bound, far in (("beginMask", begin, -step), ("endMask", end, step)) if bound == (FAR if far > 0 else FAR_BACK)
-        ]
-        low, high = integer_range("int32")
-        self.add(
-            0 if "beginMask" in masks else min(max(begin, low), high), 0 if "endMask" in masks else min(max(end, low), high), step, *masks
-        )
+        sides, (low, high) = (("beginMask", begin, -step), ("endMask", end, step)), integer_range("int32")
+        masks = [name for name, bound, far in sides if bound == (FAR if far > 0 else FAR_BACK)]
+        self.add(*(0 if name in masks else min(max(bound, low), high) for name, bound, _ in sides), step, *masks)
 
 
 def write_computed_slice(op: Op, w: Writing) -> None:
@@ -145,17 +137,12 @@ def write_computed_slice(op: Op, w: Writing) -> None:
         wide = all(w.tensor(name).data is None and w.tensor(name).dtype == "int64" for name in (op.inputs[1], total.inputs[1]))
         sizes = w.index(total, 1, wide=wide)
         w.retract(total)
-        operands = [op.inputs[0], w.index(op, 1, wide=wide), sizes]
-        w.emit("SLICE", operands, op.outputs)
+        w.emit("SLICE", [op.inputs[0], w.index(op, 1, wide=wide), sizes], op.outputs)
         return
-    columns: list[str] = []
-    masks: dict[str, Any] = {}
-    for position, mask in ((1, "beginMask"), (2, "endMask")):
-        name, masks[mask] = _write_bounds(op, w, position, axes, steps)
-        columns.append(name)
+    (begins, first), (ends, last) = (_write_bounds(op, w, position, axes, steps) for position in (1, 2))
     strides = [steps[axes.index(axis)] if axis in axes else 1 for axis in range(max(axes, default=-1) + 1)]
-    operands = [op.inputs[0], *columns, w.ints(strides, f"{op.outputs[0]}/strides")]
-    w.emit("STRIDED_SLICE", operands, op.outputs, **masks)
+    operands = [op.inputs[0], begins, ends, w.ints(strides, f"{op.outputs[0]}/strides")]
+    w.emit("STRIDED_SLICE", operands, op.outputs, beginMask=first, endMask=last)
 
 
 def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
@@ -180,8 +167,8 @@ def _write_bounds(op: Op, w: Writing, position: int, axes: Sequence[int], steps:
         for axis in every:
             bound, step = (values[axes.index(axis)], steps[axes.index(axis)]) if axis in axes else (0 if position == 1 else FAR, 1)
             entries.add_bounds(bound, bound, step)
-        columns = (entries.begins, "beginMask") if position == 1 else (entries.ends, "endMask")
-        return w.ints(columns[0], hint), int(entries.masks.get(columns[1], 0))
+        bounds, mask = (entries.begins, "beginMask") if position == 1 else (entries.ends, "endMask")
+        return w.ints(bounds, hint), int(entries.masks.get(mask, 0))
     name = _clamp_to_int32(op, w, position)
     if list(axes) == list(every):
         return name, 0

@@ -138,9 +138,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         ends = [begins[i] + size[i] - whole[i] for i in axes]  # counted from the back, as the whole may be known only at run time
         first_and_last = 1 | 2 << (rank - 2)
         mask = first_and_last | sum(2 << i for i in axes if not ends[i])
-        columns = (("begin", [0, *begins, 0]), ("end", [0, *ends, 0]), ("strides", [1] * rank))
-        bounds = [w.ints(column, f"{result}/{hint}") for hint, column in columns]
-        w.emit("STRIDED_SLICE", [target, *bounds], [result], beginMask=first_and_last, endMask=mask)
+        w.slice_steps(target, ([0, *begins, 0], [0, *ends, 0], [1] * rank), result, beginMask=first_and_last, endMask=mask)
 
 
 def _sizes_to_write(op: Op, w: Writing, spans: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -14,7 +14,7 @@ from qconvert.operators import KINDS
 
 def read_detection_postprocess(r: Reading) -> None:
     """TFLite_Detection_PostProcess: (box encodings, class scores, anchors) -> boxes, classes, scores, count."""
-    options = _options(r)
+    options = read_option_map(r)
 
     def number(key: str, default: Any = None) -> Any:
         if key not in options and default is None:
@@ -41,8 +41,8 @@ def read_detection_postprocess(r: Reading) -> None:
     )
 
 
-def _options(r: Reading) -> dict[str, Any]:
-    """The FlexBuffer's map."""
+def read_option_map(r: Reading) -> dict[str, Any]:
+    """The options of a custom operator that are a map in a FlexBuffer; raises InvalidModelError if they are none."""
     try:
         value = decode_flexbuffer(r.custom_options)
     except InvalidModelError as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.bits import require_equal
 from qconvert.formats.tflite.ops.one_to_one import make_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
@@ -40,10 +41,8 @@ def read_cast(r: Reading) -> None:
 
 
 def read_atan2(r: Reading) -> None:
-    """ATAN2, whose kernel reads out of bounds if the shapes of its operands differ."""
-    shapes = [r.tensor(index).static_shape for index in (0, 1)]
-    if None not in shapes and shapes[0] != shapes[1]:
-        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
+    """ATAN2."""
+    require_equal(r)
     r.emit("Atan2")
 
 
@@ -64,31 +63,26 @@ READERS: dict[str, ReadFunction] = {
 
 def _write_stored(builtin: str, op: Op, w: Writing) -> None:
     """A kernel that compares or chooses stored integers: all data must have one quantization."""
-    if _is_plain_arithmetic(op, w):
-        w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
-        return
     w.require_one_quantization(op)
     w.emit(builtin, op.inputs, op.outputs)
 
 
-#: StableHLO's operators, whose kernels take integers without scales of any width.
-_STABLEHLO = {"Add": "STABLEHLO_ADD", "Mul": "STABLEHLO_MULTIPLY", "Max": "STABLEHLO_MAXIMUM", "Min": "STABLEHLO_MINIMUM"}
+#: Types of plain numbers that the kernels of TFLite's own operators do not have, and those for which sums and products want scales.
+_NO_KERNEL, _SCALED = ("uint16", "uint32", "uint64", "float64"), ("int8", "uint8")
 
 
-def _is_plain_arithmetic(op: Op, w: Writing) -> bool:
-    """Whether an operator works on plain numbers of types for which TFLite's own kernels want scales, or which they do not have."""
+def _write_plain_as(builtin: str, types: tuple[str, ...], usual: WriteFunction, op: Op, w: Writing) -> None:
+    """An operator of StableHLO where all are plain numbers of one shape and of one of `types`: its kernel takes integers of any width."""
     tensors = [w.tensor(name) for name in op.names]
-    bytes_too = ("int8", "uint8") if op.kind in ("Add", "Mul") else ()
-    narrow = (*bytes_too, "uint16", "uint32", "uint64", "float64")
-    fits = all(t.dtype in narrow and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)
-    return fits and op.kind in _STABLEHLO and not op.attributes.get("activation")
+    fits = all(t.dtype in types and not t.is_quantized and t.shape == tensors[0].shape for t in tensors)
+    if fits and not op.attributes.get("activation"):
+        w.emit(builtin, op.inputs, op.outputs)
+    else:
+        usual(op, w)
 
 
 def write_arithmetic(op: Op, w: Writing) -> None:
     """Add, Sub, Mul and Div. Sums of int16 use the kernel without power-of-two scales."""
-    if _is_plain_arithmetic(op, w):
-        w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
-        return
     fields: dict[str, Any] = {"potScaleInt16": False} if kind_of(op).sum_sign else {}
     w.emit(op.kind.upper(), op.inputs, op.outputs, fusedActivationFunction=w.activation(op), **fields)
 
@@ -195,18 +189,19 @@ def write_pow(op: Op, w: Writing) -> None:
     base, power = w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
     name = power.name
     if power.dtype != base.dtype and base.dtype == "float32" and not power.is_quantized:
-        if power.data is not None:
-            name = w.const(power.data.astype(np.float32), f"{op.outputs[0]}/power")
-        else:
-            name = w.emit("CAST", [power.name], [w.add(f"{op.outputs[0]}/power", "float32", power.shape)])[0]
+        hint = f"{op.outputs[0]}/power"
+        known = None if power.data is None else w.const(power.data.astype(np.float32), hint)
+        name = known or w.emit("CAST", [power.name], [w.add(hint, "float32", power.shape)])[0]
     w.emit("POW", [base.name, name], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(("Add", "Sub", "Mul"), write_arithmetic),
+    "Add": partial(_write_plain_as, "STABLEHLO_ADD", (*_SCALED, *_NO_KERNEL), write_arithmetic),
+    "Mul": partial(_write_plain_as, "STABLEHLO_MULTIPLY", (*_SCALED, *_NO_KERNEL), write_arithmetic),
+    "Sub": write_arithmetic,
     "Div": write_div,
-    "Max": partial(_write_stored, "MAXIMUM"),
-    "Min": partial(_write_stored, "MINIMUM"),
+    "Max": partial(_write_plain_as, "STABLEHLO_MAXIMUM", _NO_KERNEL, partial(_write_stored, "MAXIMUM")),
+    "Min": partial(_write_plain_as, "STABLEHLO_MINIMUM", _NO_KERNEL, partial(_write_stored, "MINIMUM")),
     "Pow": write_pow,
     "Atan2": write_atan2,
     "Where": write_where,

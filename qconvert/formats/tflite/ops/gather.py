@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -21,34 +20,10 @@ def read_gather(r: Reading) -> None:
     r.emit("Gather", [r.input(0), r.int64(1)], axis=axis, batch_dims=batch)
 
 
-def read_gather_nd(r: Reading) -> None:
-    """GATHER_ND."""
-    r.emit("GatherND", [r.input(0), r.int64(1)])
-
-
 def read_reverse_sequence(r: Reading) -> None:
     """REVERSE_SEQUENCE along seq_dim, by a length for each index of batch_dim."""
     time, batch = (r.axis(r.option(option), r.rank()) for option in ("seqDim", "batchDim"))
     r.emit("ReverseSequence", [r.input(0), r.int64(1)], time_axis=time, batch_axis=batch)
-
-
-def read_scatter_nd(r: Reading) -> None:
-    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers
-    alone: those that may meet at one place are added as plain numbers.
-    """
-    updates, result, indices = r.tensor(1), r.result(), r.constant(0)
-    shape = r.int64(2)
-    if indices is not None and (indices.ndim == 0 or not indices.shape[-1]):
-        raise r.invalid(f"indices of shape {indices.shape}", rule="wrong-rank")
-    distinct = indices is not None and len(np.unique(indices.reshape(-1, indices.shape[-1]), axis=0)) == indices.size // indices.shape[-1]
-    if updates.is_quantized and not distinct:
-        background = r.const(np.zeros((), updates.dtype), "zero")
-        plain = r.emit("Expand", [background, shape], [r.intermediate("zeros", updates.dtype, result.shape)])[0]
-        r.emit_plain("ScatterND", [plain, r.int64(0), r.input(1)], reduction="add")
-        return
-    scalar = r.const(np.zeros((), updates.dtype), "zero", updates.quantization)
-    zeros = r.emit("Expand", [scalar, shape], [r.like("zeros", updates, result.shape)])[0]
-    r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
 
 
 def read_where(r: Reading) -> None:
@@ -84,9 +59,7 @@ def read_topk(r: Reading) -> None:
 
 READERS: dict[str, ReadFunction] = {
     "GATHER": read_gather,
-    "GATHER_ND": read_gather_nd,
     "REVERSE_SEQUENCE": read_reverse_sequence,
-    "SCATTER_ND": read_scatter_nd,
     "WHERE": read_where,
     "ONE_HOT": read_one_hot,
     "TOPK_V2": read_topk,
@@ -100,8 +73,7 @@ def write_gather(op: Op, w: Writing) -> None:
     if data.dtype in ("float64", "uint32") and axis == 0 and indices.rank == 1 and not op["batch_dims"]:  # which GATHER does not have
         w.emit("EMBEDDING_LOOKUP", [_indices(op, w, axis, wide=False), data.name], op.outputs)
         return
-    fields: dict[str, Any] = {"axis": axis, "batchDims": int(op["batch_dims"])}
-    w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, **fields)
+    w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, axis=axis, batchDims=op["batch_dims"])
 
 
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
@@ -116,9 +88,8 @@ def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
 
 def write_reverse_sequence(op: Op, w: Writing) -> None:
     """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
-    time, batch = (w.axis(op, int(op[name]), op.inputs[0]) for name in ("time_axis", "batch_axis"))
-    operands = [op.inputs[0], w.index(op, 1, wide=True)]
-    w.emit("REVERSE_SEQUENCE", operands, op.outputs, seqDim=time, batchDim=batch)
+    time, batch = (w.axis(op, op[name], op.inputs[0]) for name in ("time_axis", "batch_axis"))
+    w.emit("REVERSE_SEQUENCE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, seqDim=time, batchDim=batch)
 
 
 def write_non_zero(op: Op, w: Writing) -> None:
@@ -242,15 +213,12 @@ def wrap_negative_indices(w: Writing, indices: str, data: str, axes: int | Seque
         sizes = w.const(np.array(known, tensor.dtype).reshape(np.shape(axes)), f"{indices}/size")
     else:
         sizes = sizes_of(w, data, tensor.dtype, axes)
-    result = w.add(f"{indices}/from_the_front", tensor.dtype, tensor.shape)
-    w.emit("FLOOR_MOD", [indices, sizes], [result])
-    return result
+    return w.emit("FLOOR_MOD", [indices, sizes], [w.add(f"{indices}/from_the_front", tensor.dtype, tensor.shape)])[0]
 
 
 def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[int] | None = None) -> str:
     """The sizes of a tensor that are dynamic; of these axes alone, of one without an axis of its own."""
-    found = w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))
-    w.emit("SHAPE", [name], [found])
+    found = w.emit("SHAPE", [name], [w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))])[0]
     if axes is None:
         return found
     chosen = w.add(f"{name}/sizes_of_axes", dtype, np.shape(axes))
@@ -270,7 +238,7 @@ def write_topk(op: Op, w: Writing) -> None:
     if turns:
         value = _write_transpose(w, value, perm, f"{data.name}/{axis}_last")
     if not op["largest"]:
-        value = _write_negation(w, value, w.add(f"{data.name}/negative", data.dtype, w.tensor(value).shape))
+        (value,) = w.emit("NEG", [value], [w.add(f"{data.name}/negative", data.dtype, w.tensor(value).shape)])
     values, indices = op.outputs[0], w.absorb_int32_cast(op, 1)
     shape = w.tensor(values).shape
     inner = tuple(shape[i] for i in perm) if shape is not None and turns else shape
@@ -279,18 +247,13 @@ def write_topk(op: Op, w: Writing) -> None:
     best = values if op["largest"] and not turns else w.like(f"{values}/found", data.name, inner)
     w.emit("TOPK_V2", [value, k], [best, found])
     if not op["largest"]:
-        best = _write_negation(w, best, w.add(f"{values}/smallest", data.dtype, inner) if turns else values)
+        (best,) = w.emit("NEG", [best], [w.add(f"{values}/smallest", data.dtype, inner) if turns else values])
     if turns:
         back = [perm.index(other) for other in range(len(perm))]
         _write_transpose(w, best, back, values, exactly=True)
         found = _write_transpose(w, found, back, indices if wide.dtype == "int32" else f"{wide.name}/turned", exactly=wide.dtype == "int32")
     if wide.dtype != "int32":
         w.emit("CAST", [found], [wide.name])
-
-
-def _write_negation(w: Writing, name: str, result: str) -> str:
-    w.emit("NEG", [name], [result])
-    return result
 
 
 def _write_transpose(w: Writing, name: str, perm: list[int], result: str, *, exactly: bool = False) -> str:

@@ -8,12 +8,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from qconvert.formats.tflite.ops.gather import is_never_negative, sizes_of, wrap_negative_indices
-from qconvert.formats.tflite.reading import ReadFunction
+from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
 #: The most elements of a constant that is made of a shape alone.
 _MOST_PLACES = 2**24
+
+
+def read_gather_nd(r: Reading) -> None:
+    """GATHER_ND."""
+    r.emit("GatherND", [r.input(0), r.int64(1)])
+
+
+def read_scatter_nd(r: Reading) -> None:
+    """SCATTER_ND: (indices, updates, shape) into zeros; values at the same index add up. The kernel knows stored integers
+    alone: those that may meet at one place are added as plain numbers.
+    """
+    updates, result, indices = r.tensor(1), r.result(), r.constant(0)
+    shape = r.int64(2)
+    if indices is not None and (indices.ndim == 0 or not indices.shape[-1]):
+        raise r.invalid(f"indices of shape {indices.shape}", rule="wrong-rank")
+    distinct = indices is not None and _is_distinct(indices)
+    if updates.is_quantized and not distinct:
+        background = r.const(np.zeros((), updates.dtype), "zero")
+        plain = r.emit("Expand", [background, shape], [r.intermediate("zeros", updates.dtype, result.shape)])[0]
+        r.emit_plain("ScatterND", [plain, r.int64(0), r.input(1)], reduction="add")
+        return
+    scalar = r.const(np.zeros((), updates.dtype), "zero", updates.quantization)
+    zeros = r.emit("Expand", [scalar, shape], [r.like("zeros", updates, result.shape)])[0]
+    r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
+
+
+READERS: dict[str, ReadFunction] = {"GATHER_ND": read_gather_nd, "SCATTER_ND": read_scatter_nd}
 
 
 def write_gather_nd(op: Op, w: Writing) -> None:
@@ -61,9 +88,7 @@ def _wrap_constant_indices(op: Op, w: Writing, indices: Array, axes: list[int]) 
 
 
 def _write_concat(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) -> str:
-    result = w.add(f"{op.outputs[0]}/places", "int32", shape)
-    w.emit("CONCATENATION", parts, [result], axis=len(shape) - 1)
-    return result
+    return w.emit("CONCATENATION", parts, [w.add(f"{op.outputs[0]}/places", "int32", shape)], axis=len(shape) - 1)[0]
 
 
 def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
@@ -247,8 +272,6 @@ def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> st
     w.emit("CAST", [counts], [mask])
     return mask
 
-
-READERS: dict[str, ReadFunction] = {}
 
 WRITERS: dict[str, WriteFunction] = {
     "GatherND": write_gather_nd,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing, as_int32
+from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 from qconvert.operators.sizes import UNKNOWN
 
@@ -186,7 +186,7 @@ def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     operands = [w.ints(values, f"{hint}/{name}") for values, name in zip(bounds, ("begin", "end", "step"), strict=True)]
     w.emit("STRIDED_SLICE", [op.inputs[0], *operands], [cropped], endMask=ends)
     kept = [[max(low, 0), max(high, 0)] for low, high in zip(before, after, strict=True)]
-    return cropped, w.const(as_int32(kept, f"{op.outputs[0]}/pads"), f"{op.outputs[0]}/pads")
+    return cropped, w.ints(kept, f"{op.outputs[0]}/pads")
 
 
 WRITERS: dict[str, WriteFunction] = {

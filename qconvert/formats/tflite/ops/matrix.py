@@ -14,7 +14,7 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.operators import is_dynamic
 from qconvert.operators.shapes_and_functions import merge_shapes
-from qconvert.operators.sizes import UNKNOWN, is_compatible
+from qconvert.operators.sizes import UNKNOWN, is_compatible, reshape_sizes
 
 
 def read_fully_connected(r: Reading) -> None:
@@ -38,7 +38,7 @@ def read_fully_connected(r: Reading) -> None:
         return
     flat = r.like("rows", result, (rows, shape[0]))
     r.emit("Gemm", operands, [flat], arithmetic=arithmetic, activation=r.activation())
-    sizes = [-1 if isinstance(size, str) else size for size in result.shape or ()]
+    sizes = reshape_sizes(result.shape or ())
     r.emit("Reshape", [flat, r.list64(sizes, "shape") if sizes.count(-1) < 2 else _leading(r, shape[0])])
 
 
@@ -115,11 +115,14 @@ def write_gemm(op: Op, w: Writing) -> None:
     if keep and restore is not None:
         w.absorb(restore)
         outputs = restore.outputs
-    fields: dict[str, Any] = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep}
-    if is_dynamic(op):
-        fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
     _require_blocks(op, w, op.inputs[1])
-    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, **fields, **bias_type(op, w))
+    fields = {"fusedActivationFunction": w.activation(op), "keepNumDims": keep, **_rounding(op), **bias_type(op, w)}
+    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, **fields)
+
+
+def _rounding(op: Op) -> dict[str, Any]:
+    """The option that says how data are rounded at each run."""
+    return {"asymmetricQuantizeInputs": op["arithmetic"] != "dynamic_symmetric"} if is_dynamic(op) else {}
 
 
 def _require_blocks(op: Op, w: Writing, name: str) -> None:
@@ -161,10 +164,7 @@ def write_matmul(op: Op, w: Writing) -> None:
     """MatMul as BATCH_MATMUL."""
     if op["activation"]:
         raise w.unsupported_error(op, f"a fused {op['activation']}", rule="activation-not-covered")
-    fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
-    if is_dynamic(op):
-        fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
-    w.emit("BATCH_MATMUL", [op.inputs[0], op.inputs[1]], op.outputs, **fields)
+    w.emit("BATCH_MATMUL", op.inputs[:2], op.outputs, adjX=op["trans_a"], adjY=op["trans_b"], **_rounding(op))
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}

@@ -26,7 +26,7 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     """Convolution2DTransposeBias: (data, weights O,H,W,I, bias). Options: padding, stride of the width, of the height."""
     options, data = _integers(r, 3), r.tensor(0)
     shape = data.shape
-    if options is None or not _are_floats(r) or shape is None or len(shape) != 4:
+    if options is None or not are_floats(r) or shape is None or len(shape) != 4:
         return read_custom(r)
     padding, strides, sizes = options[0], (options[2], options[1]), shape[1:3]
     known = r.find_dequantize(1) is not None or r.constant(1) is not None
@@ -86,7 +86,7 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
 def read_max_unpooling(r: Reading) -> None:
     """MaxUnpooling2D: (data, places in windows) -> each value at its place in a window of zeros."""
     window = _window(r)
-    if window is None or not _are_floats(r):
+    if window is None or not are_floats(r):
         return read_custom(r)
     (height, width), activation, shape = window
     rows, columns, channels = (int(size) for size in shape[1:])
@@ -111,7 +111,7 @@ def _integers(r: Reading, count: int) -> list[int] | None:
     return [int(value) for value in np.frombuffer(r.custom_options[: 4 * count], "<i4")]
 
 
-def _are_floats(r: Reading) -> bool:
+def are_floats(r: Reading) -> bool:
     names = [name for name in (*r.inputs, *r.outputs) if name]
     return len(names) == len(r.inputs) + len(r.outputs) and all(r.lookup(name).dtype == "float32" for name in names)
 
@@ -122,7 +122,7 @@ def _window(r: Reading) -> tuple[tuple[int, int], str, Shape] | None:
     TfLitePoolParams: padding, stride of the width, of the height, the window's width, its height, activation.
     """
     options, shape = _integers(r, 6), r.tensor(0).shape
-    if options is None or not _are_floats(r) or shape is None or len(shape) != 4 or any(isinstance(size, str) for size in shape[1:]):
+    if options is None or not are_floats(r) or shape is None or len(shape) != 4 or any(isinstance(size, str) for size in shape[1:]):
         return None
     padding, step_x, step_y, width, height, activation = options
     fits = padding in (_SAME, _VALID) and (step_x, step_y) == (width, height) and 0 < width < 2**15 and 0 < height < 2**15

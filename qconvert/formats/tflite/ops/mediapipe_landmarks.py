@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.flexbuffer import decode_flexbuffer
 from qconvert.formats.tflite.ops.custom import read_custom
+from qconvert.formats.tflite.ops.detection import read_option_map
+from qconvert.formats.tflite.ops.mediapipe import are_floats
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.operators.values import Value, apply, cast, maximum, minimum, reduce, reshape, sqrt, where
@@ -140,8 +141,7 @@ def read_landmarks_to_transform_matrix(r: Reading) -> None:
 
 
 def _are_floats(r: Reading, inputs: int) -> bool:
-    names = [*r.inputs, *r.outputs]
-    if len(r.inputs) != inputs or len(r.outputs) != 1 or not all(names) or any(r.lookup(name).dtype != "float32" for name in names):
+    if len(r.inputs) != inputs or len(r.outputs) != 1 or not are_floats(r):
         return False
     return inputs < 2 or r.tensor(1).shape == _MATRIX
 
@@ -149,10 +149,9 @@ def _are_floats(r: Reading, inputs: int) -> bool:
 def _options(r: Reading) -> dict[str, Any]:
     """The options; none where they are no map."""
     try:
-        found = decode_flexbuffer(r.custom_options) if r.custom_options else {}
+        return read_option_map(r)
     except InvalidModelError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _integer(options: dict[str, Any], name: str) -> int:

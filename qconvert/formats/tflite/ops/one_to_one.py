@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,13 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
 
-def _read_real(kind: str, r: Reading) -> None:
+def _read_real(r: Reading, kind: str, **attributes: Any) -> None:
     """A function of real numbers means nothing on integers without a scale: its kernel divides by that."""
     r.require_scales()
-    r.emit(kind)
+    r.emit(kind, **attributes)
 
 
-def _read_numbers(kind: str, r: Reading) -> None:
+def _read_numbers(r: Reading, kind: str) -> None:
     """Kernels of int8 and int16 take stored integers for plain numbers, and wrap their results around."""
     if r.tensor().dtype in ("int8", "int16"):
         r.emit_plain(kind)
@@ -27,11 +27,11 @@ def _read_numbers(kind: str, r: Reading) -> None:
 
 #: What integers are to a kernel -> how its operator is read: values on their scales if they have some, real ones that need scales, stored
 #: integers that it compares or moves whatever their scales, or plain numbers, of all types or of narrow ones alone.
-_READ: dict[str, Callable[[str, Reading], Any]] = {
-    "values": lambda kind, r: r.emit(kind),
+_READ: dict[str, Callable[..., Any]] = {
+    "values": Reading.emit,
     "real": _read_real,
-    "stored": lambda kind, r: r.emit_stored(kind),
-    "plain": lambda kind, r: r.emit_plain(kind),
+    "stored": Reading.emit_stored,
+    "plain": Reading.emit_plain,
     "numbers": _read_numbers,
 }
 _OPERATORS = {
@@ -44,18 +44,18 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def make_reader(kind: str, integers: str = "values") -> ReadFunction:
-    """The reader of an operator that is the canonical `kind`; `integers` says what they are to its kernel."""
-    return partial(_READ[integers], kind)
+def make_reader(kind: str, integers: str = "values", **attributes: Any) -> ReadFunction:
+    """The reader of an operator that is the canonical `kind` with these attributes; `integers` says what they are to its kernel."""
+    return partial(_READ[integers], kind=kind, **attributes)
 
 
-def make_writer(builtin: str) -> WriteFunction:
-    """The writer of a kind that is the operator `builtin`, without options."""
-    return partial(_write, builtin)
+def make_writer(builtin: str, **fields: str) -> WriteFunction:
+    """The writer of a kind that is the operator `builtin`; `fields` are those of its options by the attributes that they are."""
+    return partial(_write, builtin, fields)
 
 
-def _write(builtin: str, op: Op, w: Writing) -> None:
-    w.emit(builtin, op.inputs, op.outputs)
+def _write(builtin: str, fields: Mapping[str, str], op: Op, w: Writing) -> None:
+    w.emit(builtin, op.inputs, op.outputs, **{field: op[name] for field, name in fields.items()})
 
 
 _PAIRS = [(integers, *pair.split(":")) for integers, pairs in _OPERATORS.items() for pair in pairs.split()]

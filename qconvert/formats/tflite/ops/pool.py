@@ -67,12 +67,10 @@ def write_dilated_max(op: Op, w: Writing, data: str) -> None:
 def _tap(w: Writing, data: str, axis: int, start: int, count: int, step: int, result: str) -> str:
     """The elements `start`, `start + step` … along an axis, `count` of them."""
     rank = w.tensor(data).rank or 0
-    entries = {"begin": (start, 0), "end": (start + (count - 1) * step + 1, 0), "strides": (step, 1)}
-    operands = [data, *(w.ints([one if i == axis else other for i in range(rank)], f"{result}/{hint}")
-                        for hint, (one, other) in entries.items())]  # fmt: skip
+    entries = (start, 0), (start + (count - 1) * step + 1, 0), (step, 1)
+    bounds = ([own if i == axis else other for i in range(rank)] for own, other in entries)
     mask = 2**rank - 1 - 2**axis
-    w.emit("STRIDED_SLICE", operands, [result], beginMask=mask, endMask=mask)
-    return result
+    return w.slice_steps(data, bounds, result, beginMask=mask, endMask=mask)
 
 
 def read_average_pool_2d(r: Reading) -> None:

@@ -9,6 +9,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.rewriting.torch_forms import fused_quantize
 
 
@@ -27,17 +28,10 @@ def _overflown(data: Tensor, result: Tensor) -> Array | None:
     TensorFlow's converter has it do so for the bounds of a normalization in int16 (quantize.cc, MultiplyByQuantizedMultiplier: the
     shift wraps around).
     """
-    quantizations = data.quantization, result.quantization
-    if (
-        data.data is None
-        or quantizations[0] is None
-        or quantizations[1] is None
-        or not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor)
-    ):
+    given, wanted = data.per_tensor, result.per_tensor
+    if data.data is None or given is None or wanted is None or data.dtype == result.dtype != "int16":  # which XNNPACK may take
         return None
-    if data.dtype == result.dtype != "int16":
-        return None  # XNNPACK may take it
-    found, overflows = tflite_requantize(data.data, quantizations[0], quantizations[1], result.dtype)
+    found, overflows = tflite_requantize(data.data, given, wanted, result.dtype)
     return found if overflows else None
 
 
@@ -113,8 +107,7 @@ def write_dequantize(op: Op, w: Writing) -> None:
 
 def write_relabel(op: Op, w: Writing) -> None:
     """Reinterpret and Identity as a RESHAPE to the same shape, which copies the stored values whatever their scales."""
-    shape = w.tensor(op.inputs[0]).shape or ()
-    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    sizes = reshape_sizes(w.tensor(op.inputs[0]).shape or ())
     if sizes.count(-1) > 1:
         whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(sizes),))
         w.emit("SHAPE", op.inputs, [whole])

@@ -71,13 +71,13 @@ def reduced_axes(op: Op, w: Writing) -> str:
 
 
 def _write_reduction(builtin: str, op: Op, w: Writing) -> None:
-    w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, keepDims=bool(op["keepdims"]))
+    w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, keepDims=op["keepdims"])
 
 
 def write_cumsum(op: Op, w: Writing) -> None:
     """CUMSUM."""
     axis = w.ints(w.axis(op, op["axis"], op.inputs[0]), f"{op.outputs[0]}/axis")
-    w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
+    w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=op["exclusive"], reverse=op["reverse"])
 
 
 def _write_search(builtin: str, op: Op, w: Writing) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -97,9 +94,7 @@ def write_interior_pad(op: Op, w: Writing) -> None:
         dilations = w.ints([gap + 1 for gap in op["interior"]], f"{op.outputs[0]}/dilations")
         w.emit("DILATE", [op.inputs[0], dilations, op.inputs[1]], op.outputs)
         return
-    lists = {"edgePaddingLow": op["low"], "edgePaddingHigh": op["high"], "interiorPadding": op["interior"]}
-    fields: dict[str, Any] = {name: np.array(values, np.int64) for name, values in lists.items()}
-    w.emit("STABLEHLO_PAD", op.inputs, op.outputs, **fields)
+    w.emit("STABLEHLO_PAD", op.inputs, op.outputs, edgePaddingLow=op["low"], edgePaddingHigh=op["high"], interiorPadding=op["interior"])
 
 
 WRITERS: dict[str, WriteFunction] = {

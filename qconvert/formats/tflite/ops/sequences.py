@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor
-from qconvert.operators.recurrent import CELLS
+from qconvert.operators.recurrent import cell_of
 
 _TO_TIME = (1, 0, 2)
 
@@ -173,7 +173,7 @@ def require_writable(w: Writing, op: Op, **wanted: object) -> None:
     inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
     if inputs[4]:
         raise w.unsupported_error(op, "lengths of sequences", rule="sequence-lengths")
-    if not all(inputs[5 : 5 + CELLS[op.kind].states]):
+    if not all(inputs[5 : 5 + cell_of(op).states]):
         raise w.unsupported_error(
             op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states"
         )

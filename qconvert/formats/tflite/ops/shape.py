@@ -9,6 +9,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.operators.sizes import reshape_sizes
 
 
 def read_reshape(r: Reading) -> None:
@@ -89,11 +90,11 @@ READERS: dict[str, ReadFunction] = {
 def write_reshape(op: Op, w: Writing) -> None:
     """Reshape. TFLite has no sizes of 0 that copy and takes one -1, so the known result counts where the sizes have these."""
     sizes, shape = w.tensor(op.inputs[1]).data, w.tensor(op.outputs[0]).shape
-    known = [size if isinstance(size, int) else -1 for size in shape or ()]
+    known = reshape_sizes(shape or ())
     data = w.tensors.get(op.inputs[0])
     if data is not None and data.dtype == "complex64" and known[-1:] == [2] and known.count(-1) <= 1:
         target = w.ints(known[:-1], f"{op.outputs[0]}/shape")
-        w.emit("RESHAPE", [op.inputs[0], target], [w.complex(op, op.outputs[0])], newShape=np.array(known[:-1], np.int32))
+        w.emit("RESHAPE", [op.inputs[0], target], [w.complex(op, op.outputs[0])], newShape=known[:-1])
         return
     if sizes is not None and (sizes != 0).all():
         target = w.index(op, 1)
@@ -106,7 +107,7 @@ def write_reshape(op: Op, w: Writing) -> None:
     else:
         w.emit("RESHAPE", [op.inputs[0], _write_copied_sizes(op, w, [int(size) for size in sizes])], op.outputs)
         return
-    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, newShape=np.array(known, np.int32))
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, newShape=known)
 
 
 def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
@@ -133,19 +134,17 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
 def _reshape_to_result(op: Op, w: Writing) -> None:
     """RESHAPE to the known shape of the result."""
     shape = w.tensor(op.outputs[0]).shape or ()
-    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    sizes = reshape_sizes(shape)
     if sizes.count(-1) > 1:
         raise w.unsupported_error(op, f"a result of shape {shape}", rule="unsupported-shape")
-    target = w.ints(sizes, f"{op.outputs[0]}/shape")
-    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, newShape=np.array(sizes, np.int32))
+    w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, newShape=sizes)
 
 
 def write_squeeze(op: Op, w: Writing) -> None:
     """SQUEEZE. Named axes are an option; none would mean all, so that is a RESHAPE."""
     axes = w.integers(op, 1)
     if axes:
-        dims = np.array([w.axis(op, axis, op.inputs[0]) for axis in axes], np.int32)
-        w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=dims)
+        w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=[w.axis(op, axis, op.inputs[0]) for axis in axes])
     else:
         _reshape_to_result(op, w)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from qconvert.formats.tflite.ops.one_to_one import make_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Tensor
-from qconvert.operators.sizes import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN, reshape_sizes
 
 
 def read_rfft2d(r: Reading) -> None:
@@ -22,7 +21,7 @@ def read_rfft2d(r: Reading) -> None:
 def read_reshaped(r: Reading) -> None:
     """RESHAPE, SQUEEZE and EXPAND_DIMS of complex numbers: to the result's shape, as far as it is known."""
     shape = r.result().shape or ()
-    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    sizes = reshape_sizes(shape)
     if sizes and sizes.count(-1) <= 1:
         r.emit("Reshape", [r.input(0), r.list64(sizes, "shape")])
     elif r.name == "RESHAPE" and r.has(1):
@@ -121,8 +120,7 @@ def _write_part_of_real(builtin: str, op: Op, w: Writing, data: Tensor) -> None:
 
 def write_bucketize(op: Op, w: Writing) -> None:
     """BUCKETIZE."""
-    boundaries = w.constant(op, 1).astype(np.float32).reshape(-1)
-    w.emit("BUCKETIZE", op.inputs[:1], op.outputs, boundaries=boundaries)
+    w.emit("BUCKETIZE", op.inputs[:1], op.outputs, boundaries=w.constant(op, 1).reshape(-1))
 
 
 def write_lrn(op: Op, w: Writing) -> None:
@@ -132,7 +130,7 @@ def write_lrn(op: Op, w: Writing) -> None:
         raise w.unsupported_error(op, f"a size of {size}, or data not of rank 4 and channels last,", rule="form-not-covered")
     if w.tensor(op.inputs[0]).dtype != "float32":
         raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
-    fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
+    fields = {"alpha": float(op["alpha"]) / size, "beta": op["beta"], "bias": op["bias"]}
     w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, radius=(size - 1) // 2, **fields)
 
 
@@ -140,13 +138,7 @@ def write_fake_quant(op: Op, w: Writing) -> None:
     """FAKE_QUANT, whose kernel is of float32."""
     if w.tensor(op.inputs[0]).dtype != "float32":
         raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
-    fields: dict[str, Any] = {
-        "min": float(op["min"]),
-        "max": float(op["max"]),
-        "numBits": int(op["num_bits"]),
-        "narrowRange": bool(op["narrow_range"]),
-    }
-    w.emit("FAKE_QUANT", op.inputs, op.outputs, **fields)
+    w.emit("FAKE_QUANT", op.inputs, op.outputs, min=op["min"], max=op["max"], numBits=op["num_bits"], narrowRange=op["narrow_range"])
 
 
 WRITERS: dict[str, WriteFunction] = {

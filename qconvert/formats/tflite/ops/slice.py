@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qconvert.formats.tflite.ops.computed_bounds import (
     FAR,
     FAR_BACK,
@@ -106,11 +104,7 @@ def _emit_strided_slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]],
 
 def read_reverse(r: Reading) -> None:
     """REVERSE_V2: a Slice with steps of -1."""
-    axes = [r.axis(axis, r.rank()) for axis in r.ints(1)]
-    count = len(axes)
-    values = ([-1] * count, [int(np.iinfo(np.int64).min)] * count, axes, [-1] * count)
-    names = [r.list64(value, hint) for value, hint in zip(values, ("starts", "ends", "axes", "steps"), strict=True)]
-    r.emit("Slice", [r.input(0), *names])
+    _slice(r, [(r.axis(axis, r.rank()), -1, FAR_BACK, -1) for axis in r.ints(1)])
 
 
 READERS: dict[str, ReadFunction] = {
@@ -192,8 +186,8 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     while position in added:
         entries.add(0, 0, 1, "newAxisMask")
         position += 1
-    columns = (("begin", entries.begins), ("end", entries.ends), ("strides", entries.steps))
-    operands = [op.inputs[0], *(w.ints(column, f"{op.outputs[0]}/{hint}") for hint, column in columns)]
+    columns = zip((entries.begins, entries.ends, entries.steps), ("begin", "end", "strides"), strict=True)
+    operands = [op.inputs[0], *(w.ints(column, f"{op.outputs[0]}/{hint}") for column, hint in columns)]
     w.emit("STRIDED_SLICE", operands, outputs, **entries.masks)
 
 
@@ -205,29 +199,21 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     shrunk: set[int] = set()
     added: set[int] = set()
     outputs = op.outputs
+    single = {axis for axis, (start, end, step) in bounds.items() if (end, step) == (FAR if start == -1 else start + 1, 1)}
     for kind, hint in (("Squeeze", "sliced"), ("Unsqueeze", "squeezed")):
         reader = w.successor(outputs[0], kind)
         if reader is None or not w.is_inner(outputs[0], hint) or w.tensor(reader.inputs[1]).data is None:
             continue
-        axes = {int(axis) for axis in w.integers(reader, 1)}
-        if min(axes, default=0) < 0:
+        axes = {*w.integers(reader, 1)}
+        if min(axes, default=0) < 0 or (kind == "Squeeze" and not axes <= single):
             break
         if kind == "Squeeze":
-            if not all(
-                bounds.get(axis, (0, 0, 0))[1:] == (_single_element_end(bounds[axis][0]), 1) for axis in axes if axis in bounds
-            ) or not axes <= set(bounds):
-                break
             shrunk = axes
         else:
             added = axes
         w.absorb(reader)
         outputs = reader.outputs
     return shrunk, added, outputs
-
-
-def _single_element_end(start: int) -> int:
-    """The end of a slice of one element."""
-    return FAR if start == -1 else start + 1
 
 
 WRITERS: dict[str, WriteFunction] = {"Slice": write_slice}

@@ -36,14 +36,8 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
         raise r.unsupported_error("both align_corners and half_pixel_centers, which no operator of ONNX has,", rule="form-not-covered")
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
-    r.emit_stored(
-        "Resize",
-        [r.input(0), r.int64(1)],
-        mode="nearest",
-        coordinate_transformation_mode=coordinates,
-        nearest_mode=nearest,
-        **_LAYOUT,
-    )
+    modes = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    r.emit_stored("Resize", [r.input(0), r.int64(1)], **modes, **_LAYOUT)
 
 
 def _read_blocks(kind: str, r: Reading) -> None:
@@ -136,8 +130,7 @@ def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array
     x, scale = np.arange(wanted), size / wanted
     formulas = {
         "asymmetric": x * scale,
-        "half_pixel": (x + 0.5) * scale - 0.5,
-        "half_pixel_symmetric": (x + 0.5) * scale - 0.5,
+        **dict.fromkeys(("half_pixel", "half_pixel_symmetric"), (x + 0.5) * scale - 0.5),
         "pytorch_half_pixel": (x + 0.5) * scale - 0.5 if wanted > 1 else np.zeros(1),
         "align_corners": x * (size - 1) / max(wanted - 1, 1),
     }
@@ -169,7 +162,7 @@ def write_depth_to_space(op: Op, w: Writing) -> None:
 def write_space_to_depth(op: Op, w: Writing) -> None:
     """SPACE_TO_DEPTH."""
     require_channels_last(op, w)
-    w.emit("SPACE_TO_DEPTH", op.inputs, op.outputs, blockSize=int(op["blocksize"]))
+    w.emit("SPACE_TO_DEPTH", op.inputs, op.outputs, blockSize=op["blocksize"])
 
 
 def _write_batches(builtin: str, op: Op, w: Writing) -> None:

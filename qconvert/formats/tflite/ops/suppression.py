@@ -64,15 +64,11 @@ def write_suppression(op: Op, w: Writing) -> None:
 
 
 def _write_unpack(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
-    parts = [w.add(f"{name}/part", "float32", shape[1:]) for _ in range(shape[0])]
-    w.emit("UNPACK", [name], parts, num=len(parts), axis=0)
-    return parts
+    return w.emit("UNPACK", [name], [w.add(f"{name}/part", "float32", shape[1:]) for _ in range(shape[0])], num=shape[0], axis=0)
 
 
 def _write_pack(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
-    result = w.add(f"{parts[0]}/all", "int32", shape)
-    w.emit("PACK", parts, [result], valuesCount=len(parts), axis=0)
-    return result
+    return w.emit("PACK", parts, [w.add(f"{parts[0]}/all", "int32", shape)], valuesCount=len(parts), axis=0)[0]
 
 
 def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> None:

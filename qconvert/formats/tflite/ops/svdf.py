@@ -56,7 +56,7 @@ def write_integer_svdf(op: Op, w: Writing) -> None:
 def _write(op: Op, w: Writing, **options: Any) -> None:
     data, memory, feature, time, *bias = op.inputs
     w.variable(op, memory)
-    w.emit("SVDF", [data, feature, time, *(bias or [""]), memory], op.outputs[:1], rank=int(op["rank"]), **options)
+    w.emit("SVDF", [data, feature, time, *(bias or [""]), memory], op.outputs[:1], rank=op["rank"], **options)
 
 
 READERS: dict[str, ReadFunction] = {"SVDF": read_svdf}

@@ -52,8 +52,7 @@ def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = ()) -> 
         if len(numbers) == count:
             attributes["pads"] = same_pads(numbers, kernel, strides, dilations)
         elif all(stride == 1 for stride in strides):
-            margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-            attributes["pads"] = tuple(taps // 2 for taps in margins) + tuple(taps - taps // 2 for taps in margins)
+            attributes["pads"] = _same_pads_at_stride_1(kernel, dilations)
         else:
             attributes["auto_pad"] = "SAME_UPPER"
     return attributes
@@ -111,7 +110,8 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
     sizes = [size for size in (w.tensor(name).shape or ())[1:-1] if isinstance(size, int)]
     pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
     same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == count else None
-    if op["auto_pad"] == "SAME_UPPER" or (same is None and pads is not None and _is_same_at_stride_1(pads, kernel, strides, dilations)):
+    same_anyway = same is None and set(strides) == {1} and pads == _same_pads_at_stride_1(kernel, dilations)
+    if op["auto_pad"] == "SAME_UPPER" or same_anyway:
         return Window(name, window_fields(op, SAME))
     if op["auto_pad"] == "SAME_LOWER":
         if same is None:
@@ -122,11 +122,10 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
     return Window(name, window_fields(op, SAME)) if pads == same else None
 
 
-def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
+def _same_pads_at_stride_1(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
+    """SAME padding of strides of 1, which do not depend on sizes."""
     margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(taps // 2 for taps in margins) + tuple(
-        taps - taps // 2 for taps in margins
-    )
+    return (*(margin // 2 for margin in margins), *(margin - margin // 2 for margin in margins))
 
 
 def write_padding(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
@@ -220,9 +219,7 @@ def write_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[
     if maker is None:
         return kernel, data.shape
     w.retract(maker)
-    real = w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)
-    w.emit("DEQUANTIZE", [kernel], [real])
-    return real, data.shape
+    return w.emit("DEQUANTIZE", [kernel], [w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)])[0], data.shape
 
 
 def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
@@ -234,5 +231,4 @@ def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]
         w.retract(maker)
         return maker.inputs[0], shape
     result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))
-    w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result])
-    return result, shape
+    return w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result])[0], shape

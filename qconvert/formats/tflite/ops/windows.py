@@ -15,6 +15,14 @@ from qconvert.operators.windows import FUNCTIONS
 #: What the body of a window does -> one of FUNCTIONS.
 _BODIES = {"Add": "add", "Mul": "mul", "Min": "min", "Max": "max", "And": "all", "Or": "any"}
 
+#: Attributes of a StartGather -> options of STABLEHLO_GATHER.
+_LISTS = {
+    "offset_dims": "offsetDims",
+    "start_index_map": "startIndexMap",
+    "slice_sizes": "sliceSizes",
+    "collapsed_dims": "collapsedSliceDims",
+}
+
 
 def read_reduce_window(r: Reading) -> None:
     """REDUCE_WINDOW: (data, first value, window, strides, dilations)."""
@@ -63,9 +71,7 @@ def read_stablehlo_reduce_window(r: Reading) -> None:
 
 def read_stablehlo_gather(r: Reading) -> None:
     """STABLEHLO_GATHER."""
-    fields = {"offset_dims": "offsetDims", "start_index_map": "startIndexMap", "slice_sizes": "sliceSizes"}
-    lists: dict[str, Any] = {name: () if r.option(field, None) is None else r.integers(field) for name, field in fields.items()}
-    lists["collapsed_dims"] = () if r.option("collapsedSliceDims", None) is None else r.integers("collapsedSliceDims")
+    lists: dict[str, Any] = {name: () if r.option(field, None) is None else r.integers(field) for name, field in _LISTS.items()}
     r.emit_stored("StartGather", [r.input(0), r.int64(1)], index_vector_dim=int(r.option("indexVectorDim")), **lists)
 
 
@@ -87,19 +93,15 @@ READERS: dict[str, ReadFunction] = {
 
 def write_reduce_window(op: Op, w: Writing) -> None:
     """REDUCE_WINDOW."""
-    lists = [np.array(op[name], np.int64) for name in ("window", "strides", "dilations")]
-    names = [w.const(values, f"{op.outputs[0]}/window") for values in lists]
+    names = [w.const(np.array(op[name], np.int64), f"{op.outputs[0]}/window") for name in ("window", "strides", "dilations")]
     number = FUNCTIONS.index(str(op["function"])) + 1
     w.emit("REDUCE_WINDOW", [*op.inputs, *names], op.outputs, reduceFunction=number)
 
 
 def write_start_gather(op: Op, w: Writing) -> None:
     """STABLEHLO_GATHER."""
-    lists: dict[str, Any] = {field: np.array(op[name], np.int64) for field, name in (
-        ("offsetDims", "offset_dims"), ("collapsedSliceDims", "collapsed_dims"), ("startIndexMap", "start_index_map"),
-        ("sliceSizes", "slice_sizes"))}  # fmt: skip
-    operands = [op.inputs[0], w.index(op, 1, wide=True)]
-    w.emit("STABLEHLO_GATHER", operands, op.outputs, indexVectorDim=int(op["index_vector_dim"]), **lists)
+    fields = {field: op[name] for name, field in _LISTS.items()}
+    w.emit("STABLEHLO_GATHER", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, indexVectorDim=op["index_vector_dim"], **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {

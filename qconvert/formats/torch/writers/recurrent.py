@@ -12,7 +12,7 @@ from qconvert.formats.torch.writers.layer_parts import round_recurrent_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import CELLS, activation_names, resets_before_product
+from qconvert.operators.recurrent import activation_names, cell_of, resets_before_product
 from qconvert.rewriting.lowering import Scope, conditions
 
 _BIAS, _LENGTHS, _STATE, _PEEPHOLES = 3, 4, 5, 7
@@ -56,7 +56,7 @@ def _find_obstacle(op: Op, scope: Scope) -> str:
     if any(op.has(index) for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
         return "lengths of sequences, peepholes, a projection or a normalization"
     stated = [item.lower() for item in activation_names(op)]
-    default = [item.lower() for item in CELLS[op.kind].activations]
+    default = [item.lower() for item in cell_of(op).activations]
     known = stated in (default, default * 2) or (len(default) == 1 and {*stated} == {"relu"})
     return "" if known else f"activations {', '.join(activation_names(op))}"
 
@@ -98,7 +98,7 @@ def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
 def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
     """The first states, (directions, rows, cells)."""
     found = []
-    for place in range(CELLS[op.kind].states):
+    for place in range(cell_of(op).states):
         name = op.inputs[_STATE + place] if len(op.inputs) > _STATE + place else ""
         if name:
             node = b.float_value(name)
