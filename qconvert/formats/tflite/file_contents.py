@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import TooLargeError, pack_model, unpack_view
-from qconvert.formats.tflite.operations import indices, operator_names
+from qconvert.formats.tflite.read_operators import indices, operator_names
 from qconvert.formats.tflite.schema import decode_text
 from qconvert.formats.tflite.verify import verified_root
 from qconvert.graph.metadata import BASE64, SOURCE_FILES

@@ -16,7 +16,7 @@ from qconvert.files import map_file
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import restore_operators
 from qconvert.formats.tflite.file_contents import read_files, select_signature, text_of
-from qconvert.formats.tflite.operations import Operations, indices
+from qconvert.formats.tflite.read_operators import Operations, indices
 from qconvert.formats.tflite.schema import decode_text
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verified_root

@@ -195,7 +195,7 @@ class Writing(OperatorWriting):
         """Adds a TRANSPOSE of `name`; returns the name of its result, which is declared already."""
         return self.emit("TRANSPOSE", [name, self.ints(perm, f"{result}/perm")], [result])[0]
 
-    def slice_steps(self, name: str, bounds: Iterable[Sequence[int]], result: str, **masks: int) -> str:
+    def slice_steps(self, name: str, bounds: Iterable[Sequence[int]], result: str, **masks: Any) -> str:
         """Adds a STRIDED_SLICE of `name`, whose bounds are begins, ends and strides; returns the name of its result, which is declared."""
         lists = zip(bounds, ("begin", "end", "strides"), strict=True)
         return self.emit("STRIDED_SLICE", [name, *(self.ints(values, f"{result}/{hint}") for values, hint in lists)], [result], **masks)[0]

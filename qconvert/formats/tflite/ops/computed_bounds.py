@@ -122,7 +122,8 @@ class Entries:
         """Bounds at an end of the axis are masks; others are within int32 or mean the same as its limits."""
         sides, (low, high) = (("beginMask", begin, -step), ("endMask", end, step)), integer_range("int32")
         masks = [name for name, bound, far in sides if bound == (FAR if far > 0 else FAR_BACK)]
-        self.add(*(0 if name in masks else min(max(bound, low), high) for name, bound, _ in sides), step, *masks)
+        first, last = (0 if name in masks else min(max(bound, low), high) for name, bound, _ in sides)
+        self.add(first, last, step, *masks)
 
 
 def write_computed_slice(op: Op, w: Writing) -> None:

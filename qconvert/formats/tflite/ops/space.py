@@ -36,7 +36,7 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
         raise r.unsupported_error("both align_corners and half_pixel_centers, which no operator of ONNX has,", rule="form-not-covered")
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
-    modes = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
+    modes: dict[str, Any] = {"mode": "nearest", "coordinate_transformation_mode": coordinates, "nearest_mode": nearest}
     r.emit_stored("Resize", [r.input(0), r.int64(1)], **modes, **_LAYOUT)
 
 
