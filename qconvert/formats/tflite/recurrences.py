@@ -86,20 +86,13 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
 
 def _dequantize_data(new: Rewriter, op: Op) -> tuple[Op, list[Op]]:
     """Add a Dequantize of each quantized input but weights; return the operator on floats, and a Quantize for each quantized output."""
-
-    def add_float(name: str) -> str:
-        return new.add_float(f"{name}/float", new[name])
-
-    inputs, outputs, quantizing = list(op.inputs), list(op.outputs), []
-    for index, name in enumerate(op.inputs):
-        if name and index not in (1, 2) and new[name].is_quantized:
-            inputs[index] = add_float(name)
-            new.emit(op.derive("Dequantize", (name,), (inputs[index],)))
-    for index, name in enumerate(op.outputs):
-        if name and new[name].is_quantized:
-            outputs[index] = add_float(name)
-            quantizing.append(op.derive("Quantize", (outputs[index],), (name,)))
-    return replace(op, inputs=tuple(inputs), outputs=tuple(outputs)), quantizing
+    inputs = tuple(
+        new.dequantize(name, f"{name}/float", op.source) if name and index not in (1, 2) and new[name].is_quantized else name
+        for index, name in enumerate(op.inputs)
+    )
+    outputs = tuple(new.add_float(f"{name}/float", new[name]) if name and new[name].is_quantized else name for name in op.outputs)
+    quantizing = [op.derive("Quantize", (real,), (name,)) for real, name in zip(outputs, op.outputs, strict=True) if real != name]
+    return replace(op, inputs=inputs, outputs=outputs), quantizing
 
 
 def _order_steps(new: Rewriter, op: Op) -> Sequence[Op]:

@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -115,14 +114,14 @@ class _File:
         self._numbers: dict[str, int] = {}  # of the tensors of the subgraph that is packed
         self._codes: dict[tuple[str, bool], int] = {}
         self._versions: dict[tuple[str, bool], int] = {}
-        others = [part.operators for part in (self._initial, *functions) if part is not None]
-        for operator in chain(writing.operators, *others):
+        written = [operator for part in (writing, self._initial, *functions) if part is not None for operator in part.operators]
+        for operator in written:
             key = (operator.builtin, operator.custom is not None)
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
         self._known: dict[bytes, int] = {}
         #: What custom operators compute: their kernels say the shape, so a file need not.
-        self._carried = {name for operator in chain(writing.operators, *others) if operator.custom is not None for name in operator.outputs}
+        self._carried = {name for operator in written if operator.custom is not None for name in operator.outputs}
         self._variables: set[str] = set()
         self._scales: list[Any] = []  # tensors after the others, which hold scales of blocks
 

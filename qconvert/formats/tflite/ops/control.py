@@ -75,13 +75,10 @@ def write_if(op: Op, w: Writing) -> None:
 
 def write_while(op: Op, w: Writing) -> None:
     condition, body = (w.subgraphs[str(op[name])] for name in ("condition", "body"))
-    outputs = [name or _add_unread_result(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
+    # A last value that nobody reads is a tensor all the same.
+    pairs = zip(op.inputs, op.outputs, strict=True)
+    outputs = [after or w.like(f"{before}/last", before, w.tensor(before).shape) for before, after in pairs]
     w.emit("WHILE", op.inputs, outputs, condSubgraphIndex=condition, bodySubgraphIndex=body)
-
-
-def _add_unread_result(w: Writing, name: str) -> str:
-    """A tensor for the last value of one that is carried, which nobody reads."""
-    return w.like(f"{name}/last", name, w.tensor(name).shape)
 
 
 def write_call(op: Op, w: Writing) -> None:

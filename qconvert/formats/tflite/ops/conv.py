@@ -106,18 +106,18 @@ def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None
 
 def write_bias(op: Op, w: Writing) -> list[str]:
     """The bias: int64 with int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
+    data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
     if op.has(2):
         bias = w.tensor(op.inputs[2])
-        if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
+        if bias.data is None or (bias.dtype, data.dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
             return [bias.name]
         return [w.variant(bias.name, "int64", bias.data.astype(np.int64), bias.quantization)]
-    data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
     if weights.shape is None:
         return []
-    if data.quantization is None or weights.quantization is None:
-        return [w.const(np.zeros(int(weights.shape[0]), np.float32), f"{op.outputs[0]}/bias")]
-    quantization = _bias_quantization(data.quantization, weights.quantization)
-    dtype = np.int64 if data.dtype == "int16" else np.int32
+    dtype, quantization = "float32", None
+    if data.quantization is not None and weights.quantization is not None:
+        quantization = _bias_quantization(data.quantization, weights.quantization)
+        dtype = "int64" if data.dtype == "int16" else "int32"
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", quantization)]
 
 

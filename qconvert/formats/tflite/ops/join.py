@@ -103,14 +103,12 @@ def write_concat(op: Op, w: Writing) -> None:
 
 def write_pack(op: Op, w: Writing) -> None:
     """PACK."""
-    axis = w.axis(op, op["axis"], op.outputs[0])
-    w.emit("PACK", op.inputs, op.outputs, axis=axis, valuesCount=len(op.inputs))
+    w.emit("PACK", op.inputs, op.outputs, axis=w.axis(op, op["axis"], op.outputs[0]), valuesCount=len(op.inputs))
 
 
 def write_unpack(op: Op, w: Writing) -> None:
     """UNPACK."""
-    axis = w.axis(op, op["axis"], op.inputs[0])
-    w.emit("UNPACK", op.inputs, op.outputs, axis=axis, num=len(op.outputs))
+    w.emit("UNPACK", op.inputs, op.outputs, axis=w.axis(op, op["axis"], op.inputs[0]), num=len(op.outputs))
 
 
 def write_split(op: Op, w: Writing) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.variables import Variables
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -20,7 +21,7 @@ def read_call_once(r: Reading) -> None:
 
 def read_read_variable(r: Reading) -> None:
     """A copy of the stored values, whatever scales both sides state."""
-    state = _state(r, r.variables)
+    state = _state(r)
     if state not in r.variables.ready:
         raise r.invalid(f"reads the variable {state!r} before any operator has assigned it", rule="not-computed")
     first = r.variables.states[state]
@@ -31,28 +32,22 @@ def read_read_variable(r: Reading) -> None:
 
 
 def read_assign_variable(r: Reading) -> None:
-    state = _state(r, r.variables)
+    state = _state(r)
     r.variables.ready.add(state)
     r.write_state(r.variables.states[state], r.input(1))
 
 
-def _state(r: Reading, variables: Variables) -> str:
+def _state(r: Reading) -> str:
     handle = r.input(0)
-    if handle not in variables.handles:
+    if handle not in r.variables.handles:
         raise r.unsupported_error(f"{handle!r}, a variable that no VAR_HANDLE gives,", rule="variable-operand")
-    return variables.handles[handle]
+    return r.variables.handles[handle]
 
 
-def write_read_state(op: Op, w: Writing) -> None:
-    if str(op["state"]) in w.inner_states:  # the operator that has it as a variable reads it by itself
-        return
-    w.emit("READ_VARIABLE", [w.handle(str(op["state"]))], op.outputs)
-
-
-def write_write_state(op: Op, w: Writing) -> None:
-    if str(op["state"]) in w.inner_states:
-        return
-    w.emit("ASSIGN_VARIABLE", [w.handle(str(op["state"])), op.inputs[0]], [])
+def _write_access(builtin: str, op: Op, w: Writing) -> None:
+    """READ_VARIABLE or ASSIGN_VARIABLE; none for a state that one operator has as a variable, which it reads and writes by itself."""
+    if str(op["state"]) not in w.inner_states:
+        w.emit(builtin, [w.handle(str(op["state"])), *op.inputs], op.outputs)
 
 
 READERS: dict[str, ReadFunction] = {
@@ -62,4 +57,7 @@ READERS: dict[str, ReadFunction] = {
     "ASSIGN_VARIABLE": read_assign_variable,
 }
 
-WRITERS: dict[str, WriteFunction] = {"ReadState": write_read_state, "WriteState": write_write_state}
+WRITERS: dict[str, WriteFunction] = {
+    "ReadState": partial(_write_access, "READ_VARIABLE"),
+    "WriteState": partial(_write_access, "ASSIGN_VARIABLE"),
+}
