@@ -75,7 +75,7 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
         if reason:
             notes.append(f"the bias of {op} stays: {reason}")
             continue
-        old = op.inputs[2] if len(op.inputs) > 2 else ""
+        old = op.input(2)
         bias = np.zeros(1) if not old else np.asarray(graph.constant(old), np.float64).reshape(-1)
         data = (bias + np.asarray(shift, np.float64).reshape(-1)).astype(np.float32)
         shared = not old or len(readers[old]) > 1 or old in graph.public
@@ -90,7 +90,7 @@ def _obstacle(graph: Graph, op: Op) -> str:
     """Why nothing can be added to the bias of an operator; "" if it can."""
     if not kind_of(op).has_weights:
         return "it is not a layer with a bias"
-    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    bias = op.input(2)
     if bias and (graph.constant(bias) is None or graph[bias].dtype != "float32" or graph[bias].is_quantized):
         return "it is not a float32 constant"
     return "an activation is fused into the operator, after the bias" if op["activation"] else ""
@@ -232,7 +232,7 @@ def _is_layer(graph: Graph, op: Op, readers: Mapping[str, list[Op]]) -> bool:
     """Whether an operator has float32 weights that nothing else reads, and a constant float32 bias if any."""
     if not kind_of(op).has_weights or is_dynamic(op):
         return False
-    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    bias = op.input(2)
     parameters = [graph[name] for name in (op.inputs[1], bias) if name]
     is_plain = all(tensor.is_constant and tensor.dtype == "float32" and not tensor.is_quantized for tensor in parameters)
     own = len(readers[op.inputs[1]]) == 1 and op.inputs[1] not in graph.public

@@ -226,7 +226,7 @@ class _Planner:
             for index, name in enumerate(op.inputs[:2]):
                 if self.graph[name].is_constant and [*self._real((name,))]:
                     item = found.setdefault(name, Weights(name, self._axis(op, index)))
-                    layer = op.inputs[1 - index], (*op.inputs, "")[2]
+                    layer = op.inputs[1 - index], op.input(2)
                     found[name] = replace(item, layers=(*item.layers, layer))
         yield from found.values()
 

@@ -90,7 +90,8 @@ def _worst_sqnr(expected: list[dict[str, Array]], found: list[dict[str, Array]])
 
 def drop_entries(encodings: Encodings, names: set[str]) -> Encodings:
     """The encodings of other tensors."""
-    return encodings.evolve({place: one for place, one in encodings.entries.items() if place not in {Place(name) for name in names}})
+    gone = {Place(name) for name in names}
+    return encodings.evolve({place: one for place, one in encodings.entries.items() if place not in gone})
 
 
 #: The share of clipped values and the SQNR in dB beyond which a tensor is warned of.

@@ -72,15 +72,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     """Whether a recurrence is one of TFLite's own: all of its states are states of the model, which nobody else sees."""
-    named = (*op.inputs, *[""] * _PEEPHOLES)
-    plain = not op["layout"] and op["direction"] != "bidirectional" and not named[_LENGTHS]
+    plain = not op["layout"] and op["direction"] != "bidirectional" and not op.has(_LENGTHS)
     find_code = _ACTIVATION_CODES.get(op.kind)
     if not plain or find_code is None or find_code(op) is None:
         return False
-    if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
+    if any(not graph[name].is_constant for name in op.inputs[1:_LENGTHS] if name):
         return False
     makers = graph.producers()
-    reads = [makers.find(name, "ReadState") for name in named[_FIRST : _FIRST + cell_of(op).states]]
+    reads = [makers.find(op.input(_FIRST + place), "ReadState") for place in range(cell_of(op).states)]
     return all(read is not None and str(read["state"]) in inner for read in reads)
 
 

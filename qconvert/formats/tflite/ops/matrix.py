@@ -149,7 +149,7 @@ def _require_blocks(op: Op, w: Writing, name: str) -> None:
 
 def _bias_vector(op: Op, w: Writing) -> str:
     """The bias, which FULLY_CONNECTED takes as one number for each output; a constant one of a row or a single number is spread."""
-    name, outputs = op.inputs[2] if len(op.inputs) > 2 else "", (w.tensor(op.inputs[1]).shape or ("",))[:1]
+    name, outputs = op.input(2), (w.tensor(op.inputs[1]).shape or ("",))[:1]
     if not name or w.tensor(name).shape == outputs:
         return name and write_bias(op, w)[0]
     data, quantization = w.tensor(name).data, w.tensor(name).quantization

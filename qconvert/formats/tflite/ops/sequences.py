@@ -170,10 +170,9 @@ def require_writable(w: Writing, op: Op, **wanted: object) -> None:
         )
     if stored := [name for name in (op.inputs[0], *filter(None, op.outputs)) if w.tensor(name).dtype != "float32"]:
         raise w.unsupported_error(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}", rule="operand-types")
-    inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
-    if inputs[4]:
+    if op.has(4):
         raise w.unsupported_error(op, "lengths of sequences", rule="sequence-lengths")
-    if not all(inputs[5 : 5 + cell_of(op).states]):
+    if not all(op.has(5 + place) for place in range(cell_of(op).states)):
         raise w.unsupported_error(
             op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states"
         )
