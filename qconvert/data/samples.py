@@ -111,10 +111,7 @@ class InputFiles(Sequence[dict[str, Array]]):
             return [(file, None)]
         inputs = [self._only_input(file)] if file.suffix.lower() == ".npy" else list(self._inputs.values())
         found = shapes(file, lambda names: [stored for _, stored in self._match_arrays(file, names)])
-        counts = {samples_in(tensor, shape) for tensor, shape in zip(inputs, found, strict=True)}
-        if len(counts) > 1:
-            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file), rule="sample-count")
-        count = min(counts)
+        count = _common_count(zip(inputs, found, strict=True), file=str(file))
         for tensor, shape in zip(inputs, found, strict=True):
             fitting_shape(tensor, shape[1:] if count else shape, str(file))
         return [(file, row) for row in range(count if samples is None else min(count, samples))] if count else [(file, None)]
@@ -317,12 +314,18 @@ class Samples:
         if lacking:
             raise OptionError(f"has no value for the input {lacking[0]!r}", where=where, rule="input-missing")
         arrays = {name: np.asarray(item[name]) for name in names}
-        counts = {samples_in(self._graph[name], value.shape) for name, value in arrays.items()}
-        if len(counts) > 1:
-            raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", where=where, rule="sample-count")
-        for row in range(min(counts)) if min(counts) else (None,):
+        count = _common_count(((self._graph[name], value.shape) for name, value in arrays.items()), where=where)
+        for row in range(count) if count else (None,):
             parts = {name: value if row is None else value[row] for name, value in arrays.items()}
             yield {name: fit_values(self._graph[name], value, where, Preparation()) for name, value in parts.items()}
+
+
+def _common_count(arrays: Iterable[tuple[Tensor, tuple[int, ...]]], **place: str) -> int:
+    """How many samples each of the arrays for inputs holds, see samples_in(); raises OptionError, with their place, where they differ."""
+    counts = {samples_in(tensor, shape) for tensor, shape in arrays}
+    if len(counts) > 1:
+        raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", rule="sample-count", **place)
+    return min(counts)
 
 
 def _paths(data: Any) -> list[str | Path]:

@@ -102,8 +102,7 @@ class Operations:
         return inputs, outputs
 
     def _composite_subgraph(self, operation: Any) -> int:
-        options = operation.builtinOptions2
-        index = -1 if options is None else int(getattr(options, "decompositionSubgraphIndex", -1))
+        index = int(getattr(operation.builtinOptions2, "decompositionSubgraphIndex", -1))
         if not 0 < index < len(self._model.subgraphs):
             raise InvalidModelError(f"a composite names subgraph {index} of {len(self._model.subgraphs)}", rule="unknown-subgraph")
         return index

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.formats.tflite.ops.float_lstm import lstm_activation_code
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.variables import inner_states
-from qconvert.graph import Attribute, Graph, Names, Op, Quantization, Tensor
+from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.recurrent import (
@@ -202,8 +202,7 @@ class _Recurrence:
                 one = apply("Squeeze", value, np.array([0])) if count == 1 else apply("Gather", value, np.array(direction), axis=0)
                 found.append(one)
             elif isinstance(self._batch, int):
-                zeros = np.zeros((self._batch, size), np.float32)
-                found.append(Symbol(self._outer, self._outer.add(Tensor(f"{self._prefix}/zeros", "float32", zeros.shape, zeros))))
+                found.append(self._constant("zeros", np.zeros((self._batch, size), np.float32)))
             else:
                 shape = apply("Concat", self._size(1), np.array([size]), axis=0)
                 found.append(apply("Expand", np.zeros((), np.float32), shape))
@@ -260,10 +259,12 @@ class _Recurrence:
     def _step_numbers(self) -> Value:
         """0, 1, 2 … as many as there are steps."""
         if isinstance(self._steps, int):
-            numbers = np.arange(self._steps, dtype=np.int32)
-            return Symbol(self._outer, self._outer.add(Tensor(f"{self._prefix}/turns", "int32", numbers.shape, numbers)))
+            return self._constant("turns", np.arange(self._steps, dtype=np.int32))
         count = apply("Cast", apply("Reshape", self._size(0), np.zeros(0, np.int64)), to="int32")
         return apply("Range", np.array(0, np.int32), count, np.array(1, np.int32))
+
+    def _constant(self, word: str, data: Array) -> Symbol:
+        return Symbol(self._outer, self._outer.add(Tensor(f"{self._prefix}/{word}", data.dtype.name, data.shape, data)))
 
     def _mask_after_end(self, body: Emission, turn: Value, states: Sequence[Value], after: Sequence[Value]) -> tuple[list[Value], Value]:
         """The states, which stay after the end of a sequence, and the results, which are zeros there."""

@@ -20,12 +20,9 @@ _DENSE, _CSR = 0, 1
 #: The most elements of a dense tensor: for each stored value, and in addition.
 _MOST_EACH, _ALLOWANCE = 4096, 2**20
 
-#: The place in the dense tensor, flat, of each value that is stored.
-Leaves = Array
 
-
-def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Leaves:
-    """Where the values of a sparse tensor belong.
+def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Array:
+    """The place in the dense tensor, flat, of each value that a sparse tensor stores.
 
     Args:
         sparsity: the SparsityParameters table.

@@ -169,14 +169,12 @@ def _write_graph(writing: Writing, writers: Mapping[str, Any], failures: list[tu
         writing.emit("CALL_ONCE", [], [], initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         writer = writers.get(op.kind)
-        if writer is None:
-            if op.kind in FORMULAS:
-                failures.append((writing.whole.get(id(op), op), _not_lowered(op, writing)))
-            continue
-        if reason := has_writer(graph.tensors, op):
-            failures.append((writing.whole.get(id(op), op), legality_error(op, reason, "TFLite")))
-            continue
         try:
-            writing.write(op, writer)
+            if writer is not None and (reason := has_writer(graph.tensors, op)):
+                raise legality_error(op, reason, "TFLite")
+            if writer is not None:
+                writing.write(op, writer)
+            elif op.kind in FORMULAS:
+                raise _not_lowered(op, writing)
         except QConvertError as error:
             failures.append((writing.whole.get(id(op), op), error))

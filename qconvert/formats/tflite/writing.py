@@ -390,7 +390,7 @@ class Writing(OperatorWriting):
         options = None
         if custom is None:
             given, results = [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]]
-            options = schema.options_of(builtin, {**_stated_types(builtin, given, results), **fields})
+            options = schema.options_of(builtin, {**_stated_types(builtin, [*given, *results]), **fields})
             version = version_of(builtin, given, results, options)
         self._made_of.setdefault(id(self._current), []).append(self._made)
         origin = self.whole.get(id(self._current), self._current)
@@ -406,19 +406,18 @@ class Writing(OperatorWriting):
         return schema.FUSED_ACTIVATIONS.index(str(op.attributes.get("activation", "")))
 
 
-#: Fields of options that state the type of a tensor.
-_TYPE_FIELDS: Mapping[str, Mapping[str, tuple[str, int]]] = {
-    "CAST": {"inDataType": ("input", 0), "outDataType": ("output", 0)},
-    "SHAPE": {"outType": ("output", 0)},
-    "ARG_MAX": {"outputType": ("output", 0)},
-    "ARG_MIN": {"outputType": ("output", 0)},
-    "UNIQUE": {"idxOutType": ("output", 1)},
+#: Fields of options that state the type of a tensor, and its place among inputs and outputs.
+_TYPE_FIELDS = {
+    "CAST": {"inDataType": 0, "outDataType": 1},
+    "SHAPE": {"outType": 1},
+    "ARG_MAX": {"outputType": 2},
+    "ARG_MIN": {"outputType": 2},
+    "UNIQUE": {"idxOutType": 2},
 }
 
 
-def _stated_types(builtin: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> dict[str, int]:
-    sides = {"input": inputs, "output": outputs}
-    found = {name: sides[side][place] for name, (side, place) in _TYPE_FIELDS.get(builtin, {}).items()}
+def _stated_types(builtin: str, tensors: Sequence[Tensor | None]) -> dict[str, int]:
+    found = {name: tensors[place] for name, place in _TYPE_FIELDS.get(builtin, {}).items()}
     return {name: DTYPE_NUMBERS[tensor.dtype] for name, tensor in found.items() if tensor is not None}
 
 

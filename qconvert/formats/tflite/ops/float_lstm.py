@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import GATES
+from qconvert.arithmetic import BASIC_GATES, GATES
 from qconvert.formats.tflite.ops.sequences import (
     Constant,
     Frame,
@@ -60,8 +60,6 @@ _NEVER_ABSENT = frozenset(("forget_weights", "forget_recurrent", "forget_bias", 
 _INTEGERS = ("weights", "recurrent", "peephole", "projection_weights")
 #: Types of data and weights. With integer weights the kernel rounds rows of data and hidden values when it runs (sequences.py).
 REAL_LSTM = (("float32", "float32"), ("float32", "int8"))
-#: The order of gates in the weights of the basic kernel (lstm_cell.h).
-_BASIC_GATES = ("input", "cell", "forget", "output")
 _BOTH_WAYS = (
     "data",
     *(f"forth/{role}" for role in _WAY),
@@ -163,7 +161,7 @@ def read_float_basic(r: Reading, order: Order) -> None:
     cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
     biases = np.split(real_constant(r, 3, (4 * cells,)), 4)
-    joined, bias = (np.concatenate([parts[_BASIC_GATES.index(gate)] for gate in _ROWS]) for parts in (split, biases))
+    joined, bias = (np.concatenate([parts[BASIC_GATES.index(gate)] for gate in _ROWS]) for parts in (split, biases))
     found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
     constants: dict[str, Constant | None] = {hint: (data, None) for hint, data in found.items()}
     states = {"hidden": (1, cells), "cell": (4, cells)}
