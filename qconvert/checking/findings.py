@@ -25,6 +25,8 @@ BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
 #: KERNELS: of a runtime whose own sets of kernels differ by as much as source and result do.
 OVERFLOW, KERNELS = "source overflows", "kernels differ"
 CLASSES = (EQUAL, "one rounding", "approximate", "dynamic range", "requantized", OVERFLOW, KERNELS, NOT_COMPARED, "unexplained")
+#: Classes with their reasons that the note on a table of operators counts one by one.
+_NAMED_CLASSES = 6
 #: Verdicts of a check. AS_DECLARED: what the passes that the user named make of the source, to the last integer, at their cost.
 PASSED, AS_DECLARED, NOT_EQUAL, NOT_JUDGED = "passed", "as declared", "not equal", "inconclusive"
 
@@ -209,8 +211,8 @@ class CheckReport(Shown):
         """The verdict in one sentence."""
         names = f"{format_text(Path(self.result).name)} vs. {format_text(Path(self.source).name)}"
         if self.rebuilt:
-            rebuilt = " and ".join(format_text(Path(item).name) for item in self.rebuilt)
-            names += f" ({rebuilt} rebuilt from what was read, not run as the file is)"
+            rebuilt = "" if self.rebuilt == (self.source,) else " and ".join(format_text(Path(item).name) for item in self.rebuilt) + " "
+            names += f" ({rebuilt}rebuilt from what was read, not run as the file is)"
         inputs = f"{self.runs} inputs" if self.runs != 1 else "1 input"
         inputs += f"; {self.float_verdict}" if self.float_verdict else ""
         if self.verdict == PASSED:
@@ -289,6 +291,8 @@ def _count_classes(operators: Sequence[Finding]) -> str:
         cost = f"SQNR {min(costs):.1f} to {max(costs):.1f} dB" if len(costs) > 1 else f"SQNR {costs[0]:.1f} dB" if costs else ""
         words = ", ".join(filter(None, (format_text(reason), cost)))
         found.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
+    if len(found) > _NAMED_CLASSES:
+        found[_NAMED_CLASSES:] = [f"{sum(count for _, count in classes.most_common()[_NAMED_CLASSES:])} of other classes or reasons"]
     return "; ".join(found)
 
 

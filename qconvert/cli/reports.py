@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 
+#: A table of a check has no more rows without --all.
+_MOST_ROWS = 8
+
 
 def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
     """Print the kept values, the changes and their cost, the operators on integers, and the next steps."""
@@ -93,13 +96,14 @@ def print_check(report: CheckReport, every: bool = False, prove: bool = False) -
         every: whether outputs and operators that are equal are listed too.
         prove: whether it is said of each operator what is proved.
     """
-    from qconvert.checking.findings import EQUAL, operators_table, outputs_table
+    from qconvert.checking.findings import CLASSES, EQUAL, operators_table, outputs_table
 
+    most = None if every else _MOST_ROWS
     show(report.sentence)
     if report.ran:
         show(f"ran: {report.ran}")
-    for text in report.problems[1:]:
-        show(f"problem: {text}")
+    problems = report.problems[1:]
+    show(*(f"problem: {text}" for text in problems[:most]), *_count_left_out(problems, most))
     for text in report.unjudged[0 if report.problems else 1 :]:
         show(f"inconclusive: {text}")
     for text in report.costs:
@@ -108,17 +112,23 @@ def print_check(report: CheckReport, every: bool = False, prove: bool = False) -
         show(f"texts: {report.texts.sentence}")
     for title, outputs in (("Float and quantized", report.float_outputs), ("Outputs", report.outputs)):
         if listed := [item for item in outputs if every or item.differs or item.shapes or item.nan]:
-            show(replace(outputs_table(listed), title=title))
+            show(replace(outputs_table(listed[:most]), title=title), *_count_left_out(listed, most))
     if listed_operators := [item for item in report.operators if every or item.verdict != EQUAL]:
-        table = operators_table(listed_operators)
+        worst = sorted(listed_operators, key=lambda item: -CLASSES.index(item.verdict))[:most]
+        table = operators_table([item for item in listed_operators if any(item is other for other in worst)])
         rows = tuple(row[:-1] for row in table.rows)  # the line of classes has the reasons
-        show(replace(table, title="Operators", columns=table.columns[:-1], rows=rows))
+        show(replace(table, title="Operators", columns=table.columns[:-1], rows=rows), *_count_left_out(listed_operators, most))
     if report.operators:
         show(f"operators: {operators_table(report.operators).note}")
     if prove and report.proof is not None:
         _print_proof(report.proof, every)
     for text in (*report.notes, *report.machine):
         show(f"note: {text}")
+
+
+def _count_left_out(listed: Sequence[object], most: int | None) -> Sequence[str]:
+    """Return a line that says how many rows a table leaves out; none where it has all."""
+    return () if most is None or len(listed) <= most else (f"and {len(listed) - most} more; --all lists them",)
 
 
 def _print_proof(proof: Proof, every: bool) -> None:
