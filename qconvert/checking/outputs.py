@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,11 @@ class Border:
 
     @classmethod
     def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = ()) -> Border:
-        """Pair the names of both. Raise OptionError if one side has more inputs or outputs than the other."""
+        """Pair the names of both. Raise OptionError if one side has more inputs or outputs than the other, or an input of another size."""
         inputs, wrong_inputs = _pair_names("input", graph.inputs, other.inputs)
         outputs, wrong_outputs = _pair_names("output", graph.outputs, other.outputs)
+        for name, there in inputs.items():
+            _require_same_size(graph[name], other[there])
         turned = find_layout_changes(graph.metadata, other.metadata)
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
@@ -94,7 +97,11 @@ class Border:
 
 def _pair_names(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if len(names) != len(others):
-        raise OptionError(f"the source has {format_count(len(names), what)}, the result {len(others)}", rule="different-number-of-ports")
+        raise OptionError(
+            f"the source has {format_count(len(names), what)}, the result {len(others)}",
+            remedy="Name the file that the result was made from.",
+            rule="different-number-of-ports",
+        )
     if set(names) == set(others):
         orders = [format_some([*map(repr, listed)], _NAMED) for listed in (others, names)]
         problems = [f"the {what}s are in another order: {orders[0]} instead of {orders[1]}"] if names != others else []
@@ -102,6 +109,24 @@ def _pair_names(what: str, names: Sequence[str], others: Sequence[str]) -> tuple
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
     problems = [f"the {what} {name!r} is at another position in the result" for name in moved]
     return dict(zip(names, others, strict=True)), problems
+
+
+def _require_same_size(own: Tensor, other: Tensor) -> None:
+    """Refuse an input that holds another number of values than the source's, in all and in one sample, whatever the layout."""
+    shapes = (own.shape or (), other.shape or ())
+    if any(isinstance(size, str) for shape in shapes for size in shape[1:]) or _count_values(shapes[0]) & _count_values(shapes[1]):
+        return
+    words = [",".join(map(str, shape)) for shape in shapes]
+    raise OptionError(
+        f"the input {own.name!r} is {words[0]} in the source and {words[1]} in the result",
+        remedy="Name the file that the result was made from, or give both the same size with --input-shape.",
+        rule="different-sizes-of-inputs",
+    )
+
+
+def _count_values(shape: Sequence[int | str]) -> set[int]:
+    """Return how many values one sample of a shape holds, and how many the whole does where that is known."""
+    return {math.prod(size for size in sizes if isinstance(size, int)) for sizes in (shape, shape[1:])}
 
 
 def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:
