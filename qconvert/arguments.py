@@ -63,7 +63,7 @@ def require_fitting(who: str, annotated: Any, hints: Mapping[str, Any], values: 
     """
     for name, value in values.items():
         if not _fits(value, hints.get(name, Any)):
-            shown = repr(value)
+            shown = " ".join(repr(value).split())  # an array has many lines
             shown = shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
             stated = annotated.__annotations__[name]
             raise OptionError(f"{name} is {shown} of type {type(value).__name__}; {who} requires {stated}", rule="wrong-type")

@@ -272,7 +272,8 @@ def _parse_form(via: str, target: str) -> _Form:
     found = format_named(name)
     if found.read is None or found.write is None:
         way = "written" if found.write is None else "read"
-        raise OptionError(f"the format {name} cannot be {way}; a round trip requires both", rule=f"format-not-{way}")
+        reason = "is of checkpoints, which have no operators" if found.repack is not None else f"cannot be {way}"
+        raise OptionError(f"the format {name} {reason}; a round trip requires a format of models", rule=f"format-not-{way}")
     forms = _list_forms(found)
     if form and not forms:
         raise OptionError(f"the format {name} has no forms, but {form!r} is given", rule="no-forms")

@@ -118,7 +118,7 @@ def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is None and needs.table is not None and weight.zero is not None and weight.offset is None:
         return _integers_as_floats(weight, needs, needs.table)
     if weight.table is None or needs.table is None:
-        raise _NoRoomError("the values of codes are others: integers and floats of a few bits")
+        raise _NoRoomError("the values of codes are others: one has integers, the other floats of a few bits")
     if np.array_equal(weight.table, needs.table, equal_nan=True):
         return weight
     places = {value: place for place, value in enumerate(needs.table.view(np.uint32).tolist())}

@@ -73,8 +73,9 @@ def converted_checkpoint(
     chosen = fill_defaults(check_options(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
     if not holds_checkpoint(source, reader):
         raise OptionError(
-            f"the source is no checkpoint, such as a .safetensors file, from which the format {writer.name} is made",
+            f"the source is no checkpoint, from which the format {writer.name} is made",
             file=str(source),
+            remedy="Name the folder of a checkpoint, or its .safetensors file.",
             rule="not-a-checkpoint",
         )
     if result.resolve() == source.parent.resolve():

@@ -144,7 +144,11 @@ def save(
     validate(graph)
     path = Path(path)
     writer = format_named(format) if format else format_of(path)
-    return write_file(graph, path, writer, force=force, provenance=provenance, reads=reads, **options)
+    try:
+        return write_file(graph, path, writer, force=force, provenance=provenance, reads=reads, **options)
+    except UnsupportedError as error:
+        error.remedy = error.remedy or "qconvert.convert(graph, path) fits a graph to a target first."
+        raise
 
 
 def write_file(

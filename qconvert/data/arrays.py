@@ -132,7 +132,7 @@ def fitting_shape(tensor: Tensor, shape: tuple[int, ...], where: str) -> tuple[i
         return tuple(known)
     words = f"({', '.join(map(str, wanted))})"
     raise OptionError(
-        f"has the shape {shape}; the input {tensor.name!r} requires {words}", file=where, remedy=_REMEDY, rule="shape-mismatch"
+        f"the shape is {shape}; the input {tensor.name!r} requires {words}", file=where, remedy=_REMEDY, rule="shape-mismatch"
     )
 
 

@@ -16,6 +16,17 @@ from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 T = TypeVar("T")
 
+#: The packages of plugins/, which are installed by themselves: what each adds, by the names and suffixes that are asked for.
+_PLUGINS = {
+    "qconvert-aimet": ("aimet", ".encodings"),
+    "qconvert-ethos": ("ethos-u55", "ethos-u65", "ethos-u85"),
+    "qconvert-gguf": ("gguf", ".gguf"),
+    "qconvert-ncnn": ("ncnn-net", "ncnn", ".param"),
+    "qconvert-openvino": ("openvino", ".xml"),
+    "qconvert-qnn": ("qnn-htp",),
+    "qconvert-tvm": ("tvm",),
+}
+
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Graph
@@ -118,7 +129,21 @@ def format_of(path: Path) -> Format:
     known = ", ".join(suffix for item in models for suffix in item.suffixes)
     scales = [item.name for item in formats().values() if item.content == "encodings" and path.suffix.lower() in item.suffixes]
     reason = f"belongs to files of scales ({', '.join(scales)}), which hold no model" if scales else "belongs to no known format"
-    raise OptionError(f"the suffix {path.suffix!r} {reason}", file=str(path), remedy=f"Known suffixes: {known}.", rule="unknown-suffix")
+    if not path.suffix:
+        raise OptionError(
+            "the name has no suffix that says the format",
+            file=str(path),
+            remedy=f"Name the format with --from or --to, or add one of {known}.",
+            rule="unknown-suffix",
+        )
+    remedy = f"{_name_plugin(path.suffix.lower())}Known suffixes: {known}."
+    raise OptionError(f"the suffix {path.suffix!r} {reason}", file=str(path), remedy=remedy, rule="unknown-suffix")
+
+
+def _name_plugin(name: str) -> str:
+    """Return a sentence that names the package which adds a format, its suffix or a target; "" if none of this repository does."""
+    found = next((package for package, names in _PLUGINS.items() if name in names), "")
+    return f"The plugin {found} adds it (`qconvert plugins` lists those that are installed). " if found else ""
 
 
 def encodings_format_of(path: Path, *, is_read: bool) -> Format:
@@ -138,7 +163,8 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
     if not fitting:
         suffixes = ", ".join(dict.fromkeys(suffix for _, suffixes in known for suffix in suffixes))
         reason = f"the suffix {path.suffix!r} belongs to no format of encodings"
-        raise OptionError(reason, file=str(path), remedy=f"Known suffixes: {suffixes}.", rule="unknown-suffix")
+        remedy = f"{_name_plugin(path.suffix.lower())}Known suffixes: {suffixes}."
+        raise OptionError(reason, file=str(path), remedy=remedy, rule="unknown-suffix")
     if not is_read:
         return fitting[0]
     for candidate in fitting:
@@ -191,9 +217,8 @@ def _find_named(what: str, name: str, known: Mapping[str, T]) -> T:
     from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
     kinds = {"pass": "passes"}.get(what, f"{what}s")
-    raise OptionError(
-        f"there is no {what} {quote_nearest([name], known)}", remedy=f"Known {kinds}: {', '.join(sorted(known))}.", rule=f"unknown-{what}"
-    )
+    remedy = f"{_name_plugin(name)}Known {kinds}: {', '.join(sorted(known))}."
+    raise OptionError(f"there is no {what} {quote_nearest([name], known)}", remedy=remedy, rule=f"unknown-{what}")
 
 
 def target_named(name: str) -> Target:
@@ -247,7 +272,7 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
     if runtime is not None and (not wanted or wanted in runtime.kernels):
         return runtime, wanted or runtime.kernels[0]
     known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
-    raise OptionError(f"there are no kernels {name!r}", remedy=f"Known kernels: {known}.", rule="unknown-kernels")
+    raise OptionError(f"there are no kernels {name!r}", remedy=f"{_name_plugin(title)}Known kernels: {known}.", rule="unknown-kernels")
 
 
 def kernels_of_source(graph: Graph) -> tuple[Runtime, Kernels] | None:
