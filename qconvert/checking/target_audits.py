@@ -11,15 +11,15 @@ from qconvert.arguments import with_checked_arguments
 from qconvert.checking.auditing import audit
 from qconvert.conversion import load
 from qconvert.conversion.in_memory import Model, model_title
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, format_some
 from qconvert.graph import Graph
 from qconvert.plugins import Target, targets
 from qconvert.plugins.options import ReadOptions
-from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
+from qconvert.tables import Rows, Shown, format_sentence, format_text
 from qconvert.targets.audit import count_operators
 
-#: Characters of a reason in the table.
-_LONGEST = 120
+#: Reasons in the table; an audit for the one target has the others.
+_NAMED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,7 @@ class TargetAudits(Shown):
         rows = tuple(
             (
                 item.target, item.format, "" if item.refused else f"{item.integers} of {item.total}",
-                shorten_text(
-                    format_sentence(f"refused: {_first_rule(item.refused)}" if item.refused else "; ".join(item.reasons)), _LONGEST
-                ),
+                format_sentence(f"refused: {_first_rule(item.refused)}" if item.refused else format_some(item.reasons, _NAMED)),
             )
             for item in self.targets
         )  # fmt: skip
@@ -111,4 +109,4 @@ def _audit_target(graph: Graph, target: Target) -> TargetAudit:
     for line in lines:
         if not line.integer and not line.converts:
             floats[line.reason] += line.count
-    return TargetAudit(target.name, target.format, integers, total, tuple(f"{count} {reason}" for reason, count in floats.most_common()))
+    return TargetAudit(target.name, target.format, integers, total, tuple(f"{count}: {reason}" for reason, count in floats.most_common()))

@@ -84,7 +84,10 @@ def _result(report: ConversionReport) -> str:
         return f"runs: all {total} operators on integers{grown}"
     kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]
     more = f" and {format_count(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
-    return f"runs: {total - floats} of {total} operators on integers, {floats} in float ({', '.join(kinds[:_NAMED])}{more}){grown}"
+    named = f"{floats} in float ({', '.join(kinds[:_NAMED])}{more})"
+    if report.audit and not any(line.integer for line in report.audit):  # the integers are weights, and float operators compute
+        return f"runs: no operator on integers, {named}; {total - floats} dequantize, or move data and sizes{grown}"
+    return f"runs: {total - floats} of {total} operators on integers, {named}{grown}"
 
 
 def _hints(report: ConversionReport) -> Iterator[str]:
