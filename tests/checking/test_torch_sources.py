@@ -174,7 +174,7 @@ def test_a_fault_of_pytorchs_own_kernel_is_named_as_such(tmp_path: Path) -> None
         torch.backends.quantized.engine = before
     qconvert.convert(source, result, engine="qnnpack")
     rebuilt = qconvert.check(source, result, samples=2, engine="qnnpack")
-    assert rebuilt.verdict == "passed" and rebuilt.rebuilt == (str(source),) and "m.pt rebuilt from what was read" in rebuilt.sentence
+    assert rebuilt.verdict == "passed" and rebuilt.rebuilt == (str(source),) and "m.pt (rebuilt from what was read" in rebuilt.sentence
     own = qconvert.check(source, result, samples=2, engine="qnnpack", kernels="torch:trusted")
     (fault,) = [item for item in own.operators if item.equal < 1]
     assert fault.verdict == "source overflows" and "PyTorch's own kernel gives data stored channels last in another order" in fault.reason
