@@ -173,9 +173,12 @@ def _round_to_even(op: Op) -> Op:
     return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") and not is_dynamic(op) else op
 
 
-def fix_sizes(border: Border) -> tuple[Graph, Graph]:
-    """Both graphs with one number for each size of an input that is known only at run time; the result as it is, if it takes none of those
-    that the source takes. What is computed of sizes is constant then, if no two of them have the same number."""
+def fix_sizes(border: Border) -> list[tuple[Graph, Graph]]:
+    """Both graphs with one number for each size of an input that is known only at run time, then with other numbers: what is a constant in
+    one graph may be a size in the other. The result is as it is where it does not take the numbers.
+
+    What is computed of sizes is constant then, if no two of them have the same number.
+    """
     tried, source = sizes_to_try(border.graph), border.graph
     listed = [*tried[1:], tried[0]]  # the first one has batches of 1, whose axis may stand anywhere
     for numbers in (*map(_tell_apart, listed), *listed):
@@ -184,11 +187,48 @@ def fix_sizes(border: Border) -> tuple[Graph, Graph]:
             graphs = source, _set_sizes(border.other, _find_result_sizes(border, source))
         except InvalidGraphError:
             continue
-        if not numbers or len({*numbers.values()}) < len(numbers):
-            return graphs
-        source, result = (fold_constants.run(graph, None)[0] for graph in graphs)
-        return source, result
-    return source, border.other
+        return [_fold_sizes(graphs, numbers), *_fix_other_sizes(border, numbers)]
+    return [(source, border.other)]
+
+
+def _fix_other_sizes(border: Border, numbers: Mapping[str, int]) -> Iterator[tuple[Graph, Graph]]:
+    """Both graphs with other numbers for as many sizes as the source and the inputs of the result take; nothing if that is none."""
+    others, source, are_apart = dict(numbers), border.graph, len({*numbers.values()}) == len(numbers)
+    places = {name: place * are_apart for place, name in enumerate(numbers)}
+    larger = {name: number + 5 * places[name] + 1 for name, number in numbers.items()}  # neither the same sums nor the same multiples
+    multiples = {name: number * (places[name] + 2) for name, number in numbers.items()}
+    for given in (larger, multiples):
+        for names in ([*numbers], *([name] for name in numbers)):
+            tried = {**others, **{name: given[name] for name in names if others[name] == numbers[name]}}
+            if tried == others or (are_apart and len({*tried.values()}) < len(tried)):
+                continue
+            try:
+                found = _set_sizes(border.graph, tried)
+            except InvalidGraphError:
+                continue
+            if all(_fits(found[name], border.other[other], name in border.turned) for name, other in border.inputs.items()):
+                others, source = tried, found
+    if others != numbers:
+        try:
+            yield _fold_sizes((source, _set_sizes(border.other, _find_result_sizes(border, source))), others)
+        except InvalidGraphError:
+            yield source, border.other
+
+
+def _fits(own: Tensor, other: Tensor, is_turned: bool) -> bool:
+    """Whether an input of the result takes the sizes of the source's."""
+    sizes, wanted = own.static_shape, other.shape
+    if sizes is None or wanted is None or len(sizes) != len(wanted):
+        return True
+    return all(isinstance(b, str) or a == b for a, b in zip(_transpose_sizes(sizes, wanted, is_turned), wanted, strict=True))
+
+
+def _fold_sizes(graphs: tuple[Graph, Graph], numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
+    """The graphs, with constants in the place of what is computed of sizes that can be told apart."""
+    if not numbers or len({*numbers.values()}) < len(numbers):
+        return graphs
+    source, result = (fold_constants.run(graph, None)[0] for graph in graphs)
+    return source, result
 
 
 def _tell_apart(numbers: Mapping[str, int]) -> dict[str, int]:

@@ -261,6 +261,8 @@ def test_a_form_for_other_kernels_proves_nothing(resnet: tuple[Path, Path]) -> N
     found = prove(*resnet, kernels="onnxruntime:unoptimized")
     forms = [item for item in found.operators if item.operator.startswith(("ADD", "AVERAGE"))]
     assert {item.class_ for item in forms} <= {"?", "A"} and any("another set of kernels" in item.why for item in forms)
+    kernels = ["onnxruntime:unoptimized", "onnxruntime:optimized"]
+    assert "E1" not in classes(prove(resnet[1], resnet[1], kernels=kernels)), "the source has forms too"
 
 
 def test_a_float_model_is_never_proved(tmp_path: Path) -> None:
@@ -594,6 +596,31 @@ def test_what_is_computed_of_sizes_is_constant(places: tuple[int, int], tmp_path
     for name, graph in (("plain.tflite", plain), ("computed.tflite", computed)):
         save(graph, tmp_path / name)
     assert prove(tmp_path / "plain.tflite", tmp_path / "computed.tflite").equal_for_all_inputs == (places == (0, 1))
+
+
+@pytest.mark.parametrize(("place", "addend"), [(0, -1), (1, -2)])
+def test_a_constant_or_another_size_is_not_the_same_by_chance(place: int, addend: int, tmp_path: Path) -> None:
+    """Of data with 2 rows and 3 columns rows - 1, columns - 2 and 1 are the same index, of others they are not."""
+    tensors = {name: Tensor(name, "int8", ("n", "m") if name == "x" else ("m",), None, Quantization.per_tensor(0.05, 3)) for name in "xy"}
+    for name, data in {"place": 0, "other": place, "less": -1, "addend": addend, "one": 1}.items():
+        tensors[name] = Tensor(name, "int64", (), np.array(data))
+    tensors |= {name: Tensor(name, "int64", shape) for name, shape in (("sizes", (2,)), ("size", ()), ("index", ()))}
+
+    def write(name: str, place: str, addend: str) -> Path:
+        ops = (
+            Op("Shape", ("x",), ("sizes",)),
+            Op("Gather", ("sizes", place), ("size",), {"axis": 0}),
+            Op("Add", ("size", addend), ("index",)),
+            Op("Gather", ("x", "index"), ("y",), {"axis": 0}),
+        )
+        kept = ops if place else (Op("Gather", ("x", "one"), ("y",), {"axis": 0}),)
+        used = {item for op in kept for item in (*op.inputs, *op.outputs)}
+        save(Graph("g", {key: tensors[key] for key in tensors if key in used}, kept, ("x",), ("y",)), tmp_path / name)
+        return tmp_path / name
+
+    source = write("source.onnx", "place", "less")
+    assert prove(source, write("same.onnx", "other", "addend")).equal_for_all_inputs == (place == 0)
+    assert not prove(source, write("constant.onnx", "", "")).equal_for_all_inputs
 
 
 @pytest.mark.torch

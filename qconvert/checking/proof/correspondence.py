@@ -13,10 +13,10 @@ or superfluous one is found at the next operator that computes with the codes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from qconvert.checking.comparison_forms import fix_sizes, list_layouts
+from qconvert.checking.comparison_forms import list_layouts
 from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.candidates import Candidate, moves_integers, transpose_shape
@@ -32,8 +32,6 @@ from qconvert.passes import deduplicate_constants
 _NO_SUCH = "the source has no such operator on what it reads"
 #: Of an output that is not one of the source's tensors.
 NOT_TRACED = "is not traced to the source's"
-#: Gives the form of a graph in which it is compared.
-Form = Callable[[Graph], Graph]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,9 @@ class Trace:
     _readers: dict[Hashable, list[tuple[Followed, Op]]] = field(default_factory=dict)  # the source's operators, by what they read
 
     @classmethod
-    def of(cls, border: Border, forms: tuple[Form, Form]) -> Trace:
-        """Follow a result from its inputs to its outputs, after each graph is brought to the form in which it is compared."""
-        source, result = (form(graph) for form, graph in zip(forms, fix_sizes(border), strict=True))
+    def of(cls, border: Border, graphs: tuple[Graph, Graph]) -> Trace:
+        """Follow a result from its inputs to its outputs, both graphs being in the form in which they are compared."""
+        source, result = graphs
         trace = cls(Followed(source, source.producers(), {}), Followed(result, result.producers(), {}))
         trace._through = replace(trace.source, elements={})
         trace._read_source()
@@ -105,6 +103,19 @@ class Trace:
         found = {id(op) for op in (*(pair.source for pair in self.pairs), *self.clips[0])}
         lost = {id(op): op for readers in self._readers.values() for _, op in readers}
         return [op for key, op in lost.items() if key not in found]
+
+    def finds_the_same(self, other: Trace) -> bool:
+        """Whether the operators of two graphs with other sizes correspond in the same way."""
+        own, its = (
+            (
+                [(pair.source.outputs, pair.result.outputs, pair.other) for pair in trace.pairs],
+                [op.outputs for op, _ in trace.strange],
+                [[op.outputs for op in ops] for ops in trace.clips],
+                trace.ends,
+            )
+            for trace in (self, other)
+        )
+        return own == its
 
     def compare_states(self) -> Iterator[str]:
         """In sentences, which states are not the source's."""

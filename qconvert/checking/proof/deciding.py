@@ -163,7 +163,7 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if not trace.result.graph[output].is_quantized:
         return found("E0", "identical parameters") if _is_exact(trace.result.graph, pair.result) else found("?", why=_REALS)
     if rounds_floats(trace, pair):
-        known = other.has_forms or not other.form
+        known = all(side.has_forms or not side.form for side in (own, other))
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
     item = _decide_by_kernels(found, own, other, pair.lost)
     if item.class_ in (*EQUAL_CLASSES, "A") and (own.is_merged or other.is_merged):
@@ -209,8 +209,9 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float
     """The class of an operator with a quantized result, by what its kernels give; `lost` is Pair.lost."""
     if own.row is None or other.row is None:
         return found("?", why="no kernel is known for it")
-    if other.form and not other.has_forms:
-        return found("?", why=f"its form has the integers of {other.form} in another set of kernels")
+    for side in (own, other):
+        if side.form and not side.has_forms:
+            return found("?", why=f"its form has the integers of {side.form} in another set of kernels")
     if lost:
         return _decide_by_tolerances(found, own, other, lost, "source")
     if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking.comparison_forms import to_comparison_form
+from qconvert.checking.comparison_forms import fix_sizes, to_comparison_form
 from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
@@ -24,6 +24,8 @@ from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.options import ReadOptions
+
+_OTHER_SIZES = "other operators correspond where sizes that are known only at run time are other ones"
 
 
 @with_checked_arguments
@@ -61,7 +63,9 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     """Proves what can be proved of a result, the second side, next to its source."""
     source, result = sides
     border = Border.of(source.graph, result.graph)
-    trace = Trace.of(border, (partial(_make_comparison_graph, source), partial(_make_comparison_graph, result)))
+    trace, *others = (
+        Trace.of(border, (_make_comparison_graph(source, own), _make_comparison_graph(result, its))) for own, its in fix_sizes(border)
+    )
     own, other = _Read(source, trace.source.graph), _Read(result, trace.result.graph)
     found = [decide(pair, trace, own.resolve_operator(pair.source), other.resolve_operator(pair.result)) for pair in trace.pairs]
     starts = [
@@ -81,6 +85,8 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
     ends = {name: f"output {name!r} {words}" for name, words in trace.ends.items()}
     problems = (*border.problems, *trace.compare_states(), *ends.values())
+    if not all(trace.finds_the_same(other) for other in others):
+        problems = (*problems, _OTHER_SIZES)
     faults = [
         f"{item.operator} ({item.output!r}): {pair.other}"
         for pair, item in zip(trace.pairs, found, strict=False)
