@@ -598,6 +598,30 @@ def test_what_is_computed_of_sizes_is_constant(places: tuple[int, int], tmp_path
     assert prove(tmp_path / "plain.tflite", tmp_path / "computed.tflite").equal_for_all_inputs == (places == (0, 1))
 
 
+@pytest.mark.parametrize(
+    ("target", "attributes", "is_equal"),
+    [
+        ("generic", {}, True),
+        ("generic", {"activation": "relu"}, False),
+        ("generic", {"auto_pad": "SAME_UPPER"}, False),
+        ("portable", {}, False),
+        ("portable", {"kernel_shape": (1, 3)}, True),
+    ],
+)
+def test_ties_of_an_average_are_the_source_s_where_the_file_has_a_form_for_them(
+    target: str, attributes: dict[str, str], is_equal: bool, tmp_path: Path
+) -> None:
+    """Of a plain AveragePool the metadata state how the source rounded ties, but onnxruntime takes them to even."""
+    q, window = Quantization.per_tensor(0.05, 3), {"kernel_shape": (1, 2), "strides": (1, 1), "pads": (0, 0, 0, 0)} | attributes
+    width = 8 if "auto_pad" in attributes else 9 - window["kernel_shape"][1]
+    tensors = {"x": Tensor("x", "uint8", (1, 1, 8, 2), None, q), "y": Tensor("y", "uint8", (1, 1, width, 2), None, q)}
+    op = Op("AveragePool", ("x",), ("y",), {"data_format": "channels_last", **window})
+    save(Graph("g", tensors, (op,), ("x",), ("y",)), tmp_path / "m.tflite")
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx", target=target)
+    assert prove(tmp_path / "m.tflite", tmp_path / "m.onnx").equal_for_all_inputs == is_equal
+    assert prove(tmp_path / "m.onnx", tmp_path / "m.tflite", kernels="litert:reference").equal_for_all_inputs == is_equal
+
+
 @pytest.mark.parametrize(("place", "addend"), [(0, -1), (1, -2)])
 def test_a_constant_or_another_size_is_not_the_same_by_chance(place: int, addend: int, tmp_path: Path) -> None:
     """Of data with 2 rows and 3 columns rows - 1, columns - 2 and 1 are the same index, of others they are not."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
@@ -18,6 +18,7 @@ from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.checking.proof.groups import collect_operators
 from qconvert.checking.proof.running_codes import run_all_codes, run_group
 from qconvert.conversion.in_memory import Model, as_files
+from qconvert.conversion.loading import read_literal_graph
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
@@ -25,6 +26,8 @@ from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.options import ReadOptions
 
+#: Ways in which averages round that a file's metadata may state of a plain one (passes/restate_attributes.py).
+_TIES = ("ties_up", "ties_away")
 _OTHER_SIZES = "other operators correspond where sizes that are known only at run time are other ones"
 
 
@@ -170,12 +173,26 @@ class _Read:
             read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and kind_of(read) is not kind_of(op))
         )
         graph, found, readers = (self._restated, op, self._readers) if not alike or read is None else (side.graph, read, self._file_readers)
-        has_forms = side.kernels == side.runtime.kernels[0]
+        has_ties = kind_of(found).averages and found.attributes.get("arithmetic") in _TIES
+        if has_ties and not self._has_form(found, self.output(op)):
+            found = found.with_attributes(arithmetic="")
+        has_forms = side.kernels == side.runtime.kernels[0] or (has_ties and side.format.name == "tflite")  # all of its kernels round so
         run: Run = partial(run_all_codes, side)
         if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float
         return Computed(graph, found, readers, rows, run, has_forms, side.format.name)
+
+    def _has_form(self, op: Op, name: str) -> bool:
+        """Whether the file itself has an operator's arithmetic; of a plain average the metadata may say what the source's ties were."""
+        read = self._read_ops.get(name)
+        return read is not None and read.attributes.get("arithmetic") == op["arithmetic"]
+
+    @cached_property
+    def _read_ops(self) -> Mapping[str, Op]:
+        """The operators of the file before its metadata give them anything, by their results."""
+        side = self._side
+        return {} if side.format.read is None else read_literal_graph(side.path, side.format, side.file.options).producers()
 
     def _run_in_float(self, graph: Graph, op: Op) -> Array | None:
         """The results of an operator between Dequantize and Quantize; see Computed.run."""
