@@ -49,7 +49,6 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         ("tflm_mobilenet_v2_from_torch_int8", {"E0": 53, "E1": 11}),
         ("tflm_seanet_conv_int16x8", {"E1": 1}),
         ("mww_okay_nabu_streaming_int8", {"E0": 32, "E1": 1}),
-        ("coral_deeplabv3_mnv2_dm05_uint8", {"E0": 57, "E1": 14}),
         ("tflm_person_detect_int8", {"E0": 28, "E1": 2}),  # all pairs of its Softmax of two classes
     ],
 )
