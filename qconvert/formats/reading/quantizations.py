@@ -57,6 +57,17 @@ def label_tensor(draft: Draft, tensor: Tensor, quantization: Quantization, sourc
     return name
 
 
+def unlabel_tensor(draft: Draft, tensor: Tensor, source: str) -> str:
+    """The same integers as plain numbers: a tensor itself if it has no label."""
+    if tensor.quantization is None:
+        return tensor.name
+    if tensor.data is not None:
+        return draft.variant(tensor.name, "plain", tensor.data, None)
+    name = draft.add(f"{tensor.name}/plain", tensor.dtype, tensor.shape, None, None)
+    draft.append(Op("Reinterpret", (tensor.name,), (name,), {}, source))
+    return name
+
+
 def _require_fit(tensor: Tensor, quantization: Quantization, source: str) -> None:
     axis, shape = quantization.axis, tensor.shape
     if axis is None or shape is None:

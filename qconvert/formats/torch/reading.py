@@ -18,7 +18,7 @@ from qconvert.arithmetic import quantize
 from qconvert.arithmetic.storage import DTYPES, REALS
 from qconvert.errors import UnsupportedError
 from qconvert.formats.reading.draft import OperatorReading
-from qconvert.formats.reading.quantizations import label_tensor
+from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.formats.torch.session import Session, quantization_of
 from qconvert.formats.torch.stored_values import EXPORT, QUANTIZED, StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_arguments, parse_signature
@@ -319,12 +319,7 @@ class Reading(OperatorReading):
 
     def plain(self, name: str) -> str:
         """Integers without their quantization where they are plain numbers, else the tensor itself."""
-        tensor = self.lookup(name)
-        if tensor.quantization is None or not self.is_plain:
-            return name
-        if tensor.data is not None:
-            return self.variant_of(name, "plain", tensor.data, None)
-        return self.emit("Reinterpret", [name], dtype=tensor.dtype, quantization=None, hint="plain")
+        return unlabel_tensor(self.draft, self.lookup(name), self.source) if self.is_plain else name
 
     def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant in another order of axes or another type, made once."""

@@ -182,6 +182,28 @@ def test_all_are_read_as_they_were(tmp_path: Any) -> None:
     assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_plain_numbers_of_quantized_values_are_put_among_others(reduction: str, tmp_path: Any) -> None:
+    """As SCATTER_ND of TFLite adds stored integers: a program has no call that says that they are plain numbers."""
+    tensors = [
+        Tensor("x", "float32", (2, 3)), Tensor("q", "int8", (2, 3), quantization=_GRID), Tensor("plain", "int8", (2, 3)),
+        Tensor("zeros", "int8", (4, 3), np.zeros((4, 3), np.int8)), Tensor("places", "int64", (2, 1), np.array([[1], [1]])),
+        Tensor("sums", "int8", (4, 3)), Tensor("s", "int8", (4, 3), quantization=_GRID), Tensor("y", "float32", (4, 3)),
+    ]  # fmt: skip
+    ops = (
+        Op("Quantize", ("x",), ("q",)),
+        Op("Reinterpret", ("q",), ("plain",)),
+        Op("ScatterND", ("zeros", "places", "plain"), ("sums",), {"reduction": reduction}),
+        Op("Reinterpret", ("sums",), ("s",)),
+        Op("Dequantize", ("s",), ("y",)),
+    )
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    feed = {"x": _real(2, 3)}
+    assert np.array_equal(evaluate(qconvert.load(tmp_path / "model.pt2"), feed)["y"], evaluate(graph, feed)["y"])
+
+
 def test_what_has_no_form_is_known() -> None:
     """Results whose sizes depend on values, loops over boxes, states, functions, recurrences of TFLite, and what nobody knows."""
     lowered = {kind for kind, items in FORMULAS.items() if any(item.is_emitted for item in items)}

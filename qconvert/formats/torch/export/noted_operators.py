@@ -16,7 +16,7 @@ from qconvert.arithmetic.storage import DTYPES, IN_BYTES, in_bytes, numpy_dtype
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import Noted
-from qconvert.formats.reading.quantizations import label_tensor
+from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.formats.torch.export.contents import Node as Call
 from qconvert.formats.torch.export.contents import Program
 from qconvert.formats.torch.notes import Notes
@@ -283,7 +283,10 @@ def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Consta
     dtype, quantization = _narrow_type(item, name, tensor.dtype), item.quantizations.get(name)
     if dtype != tensor.dtype and tensor.data is not None:
         tensor = draft.tensors[draft.variant(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)]
-    return tensor.name if quantization is None else label_tensor(draft, tensor, quantization, item.op.source)
+    if quantization is not None:
+        return label_tensor(draft, tensor, quantization, item.op.source)
+    is_plain = tensor.quantization is not None and tensor.quantization.is_per_tensor  # notes leave out other quantizations
+    return unlabel_tensor(draft, tensor, item.op.source) if is_plain else tensor.name
 
 
 def _narrow_type(item: Noted, name: str, stored: str) -> str:
