@@ -65,7 +65,7 @@ class TensorSpec:
 
     Attributes:
         name: unique in the model.
-        shape: sizes; those that are open in `shape_signature` are 1 by custom.
+        shape: sizes; those that are open in `shape_signature` are 1 by custom. None: the file states no rank.
         dtype: a canonical dtype name, such as int8 or float32.
         scale: None, one value, or one for each index along `axis`.
         zero_point: None (0 for each scale), one value for all, or one each.
@@ -78,7 +78,7 @@ class TensorSpec:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
     dtype: str
     scale: float | np.floating[Any] | Sequence[float] | Array | None = None
     zero_point: int | Sequence[int] | Array | None = None
@@ -243,7 +243,8 @@ def _stored_bytes(tensor: TensorSpec) -> bytes:
 
         return bytes(np.asarray(tensor.data).astype(ml_dtypes.bfloat16).tobytes())
     data = np.asarray(tensor.data, np.dtype(tensor.dtype).newbyteorder("<"))
-    assert data.shape == tuple(tensor.shape) or tensor.sparsity is not None, f"{tensor.name}: data of shape {data.shape} for {tensor.shape}"
+    fits = data.shape == tuple(tensor.shape or ()) or tensor.sparsity is not None
+    assert fits, f"{tensor.name}: data of shape {data.shape} for {tensor.shape}"
     return data.tobytes()
 
 
@@ -261,7 +262,7 @@ def _tensor(tensor: TensorSpec, buffers: list[Any], index: Mapping[str, int]) ->
         zero_point = np.broadcast_to(np.asarray(zero, np.int64), scale.shape)
         quantization = schema.QuantizationParametersT(scale=scale, zeroPoint=zero_point.copy(), quantizedDimension=tensor.axis)
     return schema.TensorT(
-        shape=np.array(tensor.shape, np.int32),
+        shape=np.array(tensor.shape or (), np.int32),
         type=getattr(schema.TensorType, tensor.dtype.upper()),
         buffer=0 if tensor.data is None else _buffer(_stored_bytes(tensor), buffers),
         name=tensor.name,
@@ -269,7 +270,7 @@ def _tensor(tensor: TensorSpec, buffers: list[Any], index: Mapping[str, int]) ->
         isVariable=tensor.is_variable,
         sparsity=tensor.sparsity,
         shapeSignature=None if tensor.shape_signature is None else np.array(tensor.shape_signature, np.int32),
-        hasRank=True,
+        hasRank=tensor.shape is not None,
     )
 
 

@@ -147,6 +147,15 @@ def test_variables_are_told_apart_by_container_and_name(tmp_path: Path) -> None:
     assert steps(data, FEEDS) == evaluated(graph, FEEDS) == steps(there_and_back(data, tmp_path), FEEDS) == meant
 
 
+def test_scalars_have_the_rank_of_their_variable() -> None:
+    """The file states no rank of what is read, as TFLite's converter leaves it."""
+    tensors = [TensorSpec(name, None, "float32") for name in ("old", "y")] + [TensorSpec("x", (), "float32")]
+    data = counter(changed=tensors, further=[first(5.0)])
+    graph = read_bytes(data, "counter")
+    validate(graph)
+    assert graph["old"].shape == ()
+
+
 def test_a_variable_that_nothing_changes_is_a_constant() -> None:
     data = counter([ONCE, handle("h"), READ, ADD])
     graph = read_bytes(data, "counter")

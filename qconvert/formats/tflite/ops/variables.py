@@ -28,6 +28,8 @@ def read_read_variable(r: Reading) -> None:
     if state in r.variables.constant:
         r.declare(first)
         return
+    if r.result().shape is None:  # files state no rank of scalars
+        r.with_shape(first.shape)
     r.read_state(first, r.result())
 
 
