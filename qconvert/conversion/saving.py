@@ -229,12 +229,16 @@ def _check(path: Path, writer: Format) -> Any:
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
     """Functions and states stand next to the operators: a format that has no place for them would lose them without a word."""
-    for what, names in (("functions", graph.functions), ("states", graph.states)):
+    states_to_io = " For ONNX, convert() makes inputs and outputs of states (pass states_to_io)."
+    for what, names, others in (
+        ("functions", graph.functions, ", .tflite or .onnx file."),
+        ("states", graph.states, f" or .tflite file.{states_to_io}"),
+    ):
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_quote_names(list(names))}"
             raise UnsupportedError(
                 reason,
-                remedy="Write a .qgraph file. For ONNX, convert() makes inputs and outputs of states (pass states_to_io).",
+                remedy=f"Write a .qgraph{others}",
                 rule="scopes-not-writable",
             )
 
