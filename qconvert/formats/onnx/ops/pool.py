@@ -61,7 +61,7 @@ def may_tie(op: Op, b: Builder) -> bool:
         b.is_exact
         and op["arithmetic"] in ("ties_up", "ties_away")
         and same
-        and data.dtype in _SHARES
+        and bit_width(data.dtype) <= 16
         and unpadded
         and known
         and count % 2 == 0
