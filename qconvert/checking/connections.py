@@ -277,6 +277,8 @@ def _find_other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 
 def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a = graph[op.inputs[0]]
+    if a.is_constant:  # a reader of it may have a constant of its own in the other graph, stored in another type
+        return False
     if kind_of(op).rule == "relabel":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
     moved = kind_of(op).keeps_elements and a.name.startswith(f"{name}/")

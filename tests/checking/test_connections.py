@@ -311,3 +311,14 @@ def test_a_limit_of_floats_between_two_operators() -> None:
     assert compare_limits(whole, clipped, ()) == {}  # a Sigmoid does not reach them
     ends[0] = Tensor("low", "float32", (), np.float32(0.5))
     assert compare_limits(whole, clipped.evolve(tensors=ends), ()) == {"y": "its data 's' lie between 0.5 and 1 instead of between 0 and 1"}
+
+
+def test_a_constant_that_the_result_stores_in_another_type_is_no_other_tensor() -> None:
+    """A dequantized constant is no source of what reads its integers: the result may have a copy of these in another type."""
+
+    def made(name: str) -> Graph:
+        found = graph(Op("Dequantize", ("c",), ("r",)), Op("Add", ("c" if name == "c" else name, "x"), ("y",)))
+        stored = {item: Tensor(item, "int8", (1, 4), np.zeros((1, 4), np.int8), GRID) for item in {"c", name}}
+        return replace(found, tensors=found.tensors | stored | {"r": Tensor("r", "float32", (1, 4))}, outputs=("y", "r"))
+
+    assert find_rewired_tensors(made("c"), made("c/uint8")) == {}
