@@ -48,10 +48,14 @@ def _softmax_fault(graph: Graph, op: Op) -> str:
 
 
 def _matmul_fault(graph: Graph, op: Op) -> str:
-    """qlinear_matmul.cc does not write its result if there are no products to add."""
+    """qlinear_matmul.cc does not write its result if there are no products to add, and refuses scales along the products, or in blocks,
+    which the optimizer gives it nonetheless."""
     data, other, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     if not data.is_quantized or not result.is_quantized or data.shape is None or other.shape is None:
         return ""
+    columns, factors = len(other.shape) - 1 - bool(op["trans_b"]), other.quantization
+    if factors is not None and other.dtype in _BYTES and (factors.block_size or factors.axis not in (None, columns)):
+        return "QLinearMatMul takes one scale, or one for each column"
     depth = data.shape[-2 if op["trans_a"] else -1]
     return "QLinearMatMul gives no zeros for sums without products" if depth == 0 else ""
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 from onnx_nodes import feeds, node_model, session
 from tflite_models import run_litert
 
@@ -65,3 +67,47 @@ def test_a_power_of_two_is_part_of_the_weights_in_every_bit(tmp_path: Path) -> N
     graph = load(path)
     assert [op.kind for op in graph.ops] == ["Gemm"]
     assert np.array_equal(graph.constant(graph.ops[0].inputs[1]), weights / 8)
+
+
+def integer_model(product: onnx.NodeProto, opset: int = 17, weight_scales: Any = 0.01, **attributes: int) -> bytes:
+    """A product of uint8 data q and int8 weights, with a bias where the node reads one, between DequantizeLinear and QuantizeLinear."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wf"], **attributes),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["bf"]),
+        product,
+        helper.make_node("QuantizeLinear", ["p", "os", "z"], ["y"]),
+    ]
+    constants = {
+        "s": np.float32(0.02), "z": np.uint8(120), "w": RNG.integers(-127, 128, (8, 6)).astype(np.int8), "ws": np.float32(weight_scales),
+        "b": RNG.integers(-900, 900, 6).astype(np.int32), "bs": np.float32(0.0002), "os": np.float32(0.02),
+    }  # fmt: skip
+    types = [helper.make_tensor_value_info(name, 2, shape) for name, shape in (("q", [3, 8]), ("y", [3, 6]))]
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", types[:1], types[1:], initializers), opset_imports=[helper.make_opsetid("", opset)]
+    )
+    model.ir_version = 10
+    return model.SerializeToString()
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "model",
+    [
+        integer_model(helper.make_node("Gemm", ["x", "wf", "bf"], ["p"], alpha=0.5, beta=2.0)),
+        integer_model(helper.make_node("MatMul", ["x", "wf"], ["p"]), 17, np.linspace(0.01, 0.03, 8), axis=0),
+        integer_model(helper.make_node("MatMul", ["x", "wf"], ["p"]), 21, np.linspace(0.01, 0.03, 12).reshape(2, 6), axis=0, block_size=4),
+    ],
+    ids=["a quantized bias with another factor", "scales of rows", "scales of blocks"],
+)
+def test_results_are_not_fused_to_kernels_that_cannot_compute_them(model: bytes, tmp_path: Path) -> None:
+    """QGemm adds the integers of a bias without its scale, and QLinearMatMul refuses scales along the products."""
+    from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+    source, result = tmp_path / "product.onnx", tmp_path / "result.onnx"
+    source.write_bytes(model)
+    convert(source, result, target="ort-x86")
+    given = {"q": RNG.integers(0, 256, (3, 8)).astype(np.uint8)}
+    (expected,), (found,) = session(model).run(None, given), OnnxRuntime(result.read_bytes()).session.run(None, given)
+    assert np.abs(found.astype(int) - expected).max() <= 1  # ties of the data's steps are frequent

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic import dequantize
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import real_bias, write_product
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
@@ -67,7 +68,7 @@ def read_gemm(r: Reading) -> None:
     dtype, takes_alpha = r.tensor(0).dtype, _can_fold_factor(r, 1, alpha)
     if (alpha, beta) != (1.0, 1.0) and "float" not in dtype:
         raise NotCoveredError(f"factors of {dtype}")
-    bias = [_scale_input(r, 2, beta)] if r.has(2) else []
+    bias = [_scale_bias(r, alpha, beta)] if r.has(2) else []
     within = [_broadcast_bias(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
     product = r.outputs[0] if takes_alpha and len(within) == len(bias) else r.intermediate("product", dtype)
     if not within and r.constant(0) is not None and _is_computed(r, 1):
@@ -141,6 +142,16 @@ def _scale_input(r: Reading, index: int, factor: float) -> str:
         return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
     scaled = r.transpose_constant(source, key, source.data, _times(source.quantization, factor))
     return r.emit_inner("Dequantize", [scaled], f"input {index} {key}", r.tensor(index).dtype)
+
+
+def _scale_bias(r: Reading, alpha: float, beta: float) -> str:
+    """Return the bias times beta. A quantized one whose scale would not stay that of the products becomes float: kernels that add its
+    integers to the products' read no scale of it."""
+    source = r.after_dequantize(2)
+    if source is None or source.data is None or source.quantization is None or beta in (1.0, alpha):
+        return _scale_input(r, 2, beta)
+    scaled = dequantize(source.data, source.quantization) * beta
+    return r.variant(2, f"times {beta:g}", scaled.astype(numpy_dtype(r.tensor(2).dtype)), None)
 
 
 def _times(quantization: Quantization, factor: float) -> Quantization:
