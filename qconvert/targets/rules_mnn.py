@@ -24,6 +24,8 @@ _RIGHT = "operators are those that MNN computes rightly, or has other operators 
 _RIGHT_REMEDY = "remove it, or leave it to the program that runs the model"
 _DYNAMIC = "no DynamicQuantizeLinear: MNN computes other integers and zero points"
 _DYNAMIC_REMEDY = "with constant weights after it the product is computed in float instead"
+_ROUNDED = "activations are integers with one scale for the whole tensor: the float network rounds to no others"
+_ROUNDED_REMEDY = "quantize the model's activations so"
 #: Dimensions of the weights of a convolution over two.
 _LARGEST_RANK = 4
 
@@ -35,6 +37,10 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
         for name in op.outputs:
             if name and 0 in (graph[name].shape or ()):
                 yield Violation(f"{op.location}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
+            q = graph[name].quantization if name else None
+            if q is not None and (not q.is_per_tensor or "float" in graph[name].dtype):
+                what = f"has {q.scale.size} scales" if not q.is_per_tensor else f"is {graph[name].dtype}"
+                yield Violation(f"{op.location}: {name!r} {what}", _ROUNDED, _ROUNDED_REMEDY)
         if kind_of(op).has_weights and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
             yield Violation(f"{op.location}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
         if fault := unmet_fault(graph.tensors, op):

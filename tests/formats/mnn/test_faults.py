@@ -11,7 +11,7 @@ import pytest
 from qconvert.conformance.matrix import run_file, write_graph
 from qconvert.evaluate import evaluate
 from qconvert.formats.mnn.faults import fault_of, lower_faults
-from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
 from qconvert.kernels import KERNELS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.plugins import kernels_named, target_named
@@ -125,3 +125,16 @@ def test_integers_keep_their_comparisons() -> None:
 def test_equal_values_come_in_any_order(count: int, is_wrong: bool) -> None:
     graph = graph_of("TopK", (normal(2, 8),), (np.array([count]),), "y index", axis=1)
     assert bool(KERNELS["mnn:cpu"].fault(graph, graph.ops[0])) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scales", "is_refused"), [("int8", [0.1], False), ("int8", [0.1, 0.2], True), ("float8e4m3fn", [0.1], True)]
+)
+def test_activations_that_the_float_network_does_not_round_are_refused(dtype: str, scales: list[float], is_refused: bool) -> None:
+    axis = 1 if len(scales) > 1 else None
+    quantization = Quantization(np.float32(scales), np.zeros(len(scales), np.int64), axis)
+    tensors = {"x": Tensor("x", "float32", (1, 2)), "y": Tensor("y", dtype, (1, 2), None, quantization)}
+    op = Op("Quantize", ("x",), ("y",))
+    rules = target_named("mnn").own_rules
+    assert rules is not None
+    assert bool(list(rules(Graph("g", tensors, (op,), ("x",), ("y",)))(op))) == is_refused
