@@ -24,7 +24,7 @@ _WORDS = {"Real", "If"}
 _ABOUT = {
     "calibration/files.py": "a word of a sentence",
     "checking/attributes.py": "a Mul that took over a factor, and Softmax's beta that another scale took over",
-    "checking/expected_values.py": "sums of two values have error bounds of their own; hidden values of an LSTM are rounded at each step",
+    "checking/expected_values.py": "sums and LayerNormalizations have error bounds of their own; an LSTM rounds hidden values at each step",
     "checking/file_values.py": "DynamicQuantizeLinear rounds, unlike other plain operators",
     "checking/operator_finding.py": "free choices of boxes",
     "checking/comparison_forms.py": ("writes a Clip as the Max and the Min that TFLite has, whose Gather knows no index below 0"),

@@ -12,7 +12,7 @@ import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Runtime, Tensor, check, convert, load, save
-from qconvert.checking.expected_values import is_score_tie
+from qconvert.checking.expected_values import bound_standardization, is_score_tie
 from qconvert.checking.file_values import complete_settled, complete_values
 from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
 from qconvert.checking.memory import Splitting
@@ -411,3 +411,13 @@ def test_a_tensor_of_another_layout_is_known_by_its_operators(seed: int, tmp_pat
     report = check(tmp_path / "m.tflite", tmp_path / "m.onnx", per_op=True)
     assert report.passed == (not seed)
     assert [op.equal == 1 for op in report.operators] == [not seed] * 2
+
+
+def test_a_row_of_equal_elements_may_be_off_where_epsilon_is_tiny() -> None:
+    """Of it less its mean only the roundings are left, which LayerNormalization divides by the root of epsilon, 1e-6 in BERT."""
+    x = np.stack([np.full(32, 2.4), np.linspace(-1, 1, 32)]).astype(np.float32)
+    scale = Tensor("g", "float32", (32,), np.ones(32, np.float32))
+    op = Op("LayerNormalization", ("x", "g"), ("y",), {"axis": -1, "epsilon": 1e-12})
+    graph = Graph("g", {"x": Tensor("x", "float32", (2, 32)), "g": scale, "y": Tensor("y", "float32", (2, 32))}, (op,), ("x",), ("y",))
+    bound = np.asarray(bound_standardization(graph, op, {"x": x}))
+    assert bound[0].min() > 1 and bound[1].max() < 1e-4
