@@ -56,6 +56,8 @@ def _matmul_fault(graph: Graph, op: Op) -> str:
     columns, factors = len(other.shape) - 1 - bool(op["trans_b"]), other.quantization
     if factors is not None and other.dtype in _BYTES and (factors.block_size or factors.axis not in (None, columns)):
         return "QLinearMatMul takes one scale, or one for each column"
+    if other.dtype in ("int2", "uint2") or (factors is not None and "float" in other.dtype):
+        return f"onnxruntime has no QLinearMatMul of {other.dtype}, and refuses the model"
     depth = data.shape[-2 if op["trans_a"] else -1]
     return "QLinearMatMul gives no zeros for sums without products" if depth == 0 else ""
 

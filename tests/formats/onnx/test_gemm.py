@@ -69,7 +69,9 @@ def test_a_power_of_two_is_part_of_the_weights_in_every_bit(tmp_path: Path) -> N
     assert np.array_equal(graph.constant(graph.ops[0].inputs[1]), weights / 8)
 
 
-def integer_model(product: onnx.NodeProto, opset: int = 17, weight_scales: Any = 0.01, **attributes: int) -> bytes:
+def integer_model(
+    product: onnx.NodeProto, opset: int = 17, weight_scales: Any = 0.01, weight_type: int = onnx.TensorProto.INT8, **attributes: int
+) -> bytes:
     """A product of uint8 data q and int8 weights, with a bias where the node reads one, between DequantizeLinear and QuantizeLinear."""
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["x"]),
@@ -79,16 +81,15 @@ def integer_model(product: onnx.NodeProto, opset: int = 17, weight_scales: Any =
         helper.make_node("QuantizeLinear", ["p", "os", "z"], ["y"]),
     ]
     constants = {
-        "s": np.float32(0.02), "z": np.uint8(120), "w": RNG.integers(-127, 128, (8, 6)).astype(np.int8), "ws": np.float32(weight_scales),
+        "s": np.float32(0.02), "z": np.uint8(120), "ws": np.float32(weight_scales),
         "b": RNG.integers(-900, 900, 6).astype(np.int32), "bs": np.float32(0.0002), "os": np.float32(0.02),
     }  # fmt: skip
     types = [helper.make_tensor_value_info(name, 2, shape) for name, shape in (("q", [3, 8]), ("y", [3, 6]))]
     initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", types[:1], types[1:], initializers), opset_imports=[helper.make_opsetid("", opset)]
-    )
-    model.ir_version = 10
-    return model.SerializeToString()
+    initializers.append(helper.make_tensor("w", weight_type, (8, 6), RNG.integers(-127, 128, 48).tolist()))
+    graph = helper.make_graph(nodes, "g", types[:1], types[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    return bytes(model.SerializeToString())
 
 
 @pytest.mark.onnxruntime
@@ -98,8 +99,9 @@ def integer_model(product: onnx.NodeProto, opset: int = 17, weight_scales: Any =
         integer_model(helper.make_node("Gemm", ["x", "wf", "bf"], ["p"], alpha=0.5, beta=2.0)),
         integer_model(helper.make_node("MatMul", ["x", "wf"], ["p"]), 17, np.linspace(0.01, 0.03, 8), axis=0),
         integer_model(helper.make_node("MatMul", ["x", "wf"], ["p"]), 21, np.linspace(0.01, 0.03, 12).reshape(2, 6), axis=0, block_size=4),
+        integer_model(helper.make_node("MatMul", ["x", "wf"], ["p"]), 21, weight_type=onnx.TensorProto.FLOAT8E4M3FN),
     ],
-    ids=["a quantized bias with another factor", "scales of rows", "scales of blocks"],
+    ids=["a quantized bias with another factor", "scales of rows", "scales of blocks", "weights of 8-bit floats"],
 )
 def test_results_are_not_fused_to_kernels_that_cannot_compute_them(model: bytes, tmp_path: Path) -> None:
     """QGemm adds the integers of a bias without its scale, and QLinearMatMul refuses scales along the products."""
