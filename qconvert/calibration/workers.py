@@ -73,7 +73,7 @@ def _collect(
         submit: gives the future of an item.
         room: for how many items there is room; a cluster may shrink.
         lost: what the future of an item raises whose worker died.
-        again: submits what was lost with the part in front, which is the one that is suspected.
+        again: submits lost parts again, the suspected one at the front.
     """
     waiting, source = deque[_Part](), iter(items)
     while True:

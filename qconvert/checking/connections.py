@@ -111,7 +111,7 @@ def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[st
 
 
 def _find_tables(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
-    """The tensors that the result looks up in a table that holds what the source computes, each with that whose codes it looks up."""
+    """Tensors of the source that the result takes from a table -> the tensor whose codes index the table."""
     writers, producers, roots = other.producers(), graph.producers(), curve_roots(graph)
     found: dict[str, str] = {}
     for name, possible in roots.items():

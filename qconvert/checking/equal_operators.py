@@ -44,7 +44,7 @@ def find_unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe(op: Op, first: Mapping[str, str], *ignored: str) -> Hashable:
-    """What two operators have in common that compute the same, attributes left out that are ignored."""
+    """Kind, inputs and attributes of an operator, without the ignored ones: equal for two operators that compute the same."""
     return op.kind, tuple(first.get(name, name) for name in op.inputs), repr(sorted(drop_keys(op.attributes, *ignored).items()))
 
 

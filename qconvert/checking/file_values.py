@@ -47,7 +47,7 @@ def complete_settled(graph: Graph, values: Arrays) -> dict[str, Array]:
 def _evaluate_ops(
     graph: Graph, values: Arrays, takes: Callable[[Op], bool], states: MutableMapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """Return `values` with what the operators that are taken compute from them, where the evaluator knows it."""
+    """Return `values` with the results of the chosen operators, where the evaluator knows them."""
     found = dict(values)
     for op in graph.ops:
         if states is not None and kind_of(op).rule == "state":

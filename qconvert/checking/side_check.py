@@ -47,7 +47,7 @@ Outputs = tuple[OutputComparison, ...]
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """The arguments of check() that say with which inputs, and by what, a result is judged."""
+    """The arguments of check() on its inputs and its criteria."""
 
     data: Sequence[str | Path]
     preparation: Preparation

@@ -110,7 +110,7 @@ class Config:
             )
 
     def block_with_rest(self, layer: str, inputs: int, groups: int) -> int:
-        """The size of blocks that is stated, where it does not divide the inputs, so that the last of so many blocks has fewer; else 0."""
+        """The stated size of blocks, if it does not divide the inputs, so that the last block is smaller; else 0."""
         stated = self.of_layer(layer).get("group_size")
         return stated if type(stated) is int and stated > 0 and inputs % stated and -(-inputs // stated) == groups else 0
 

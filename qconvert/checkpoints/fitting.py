@@ -340,7 +340,7 @@ _TINY = np.float32(2.0**-24)
 
 
 def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
-    """The nearest weight that a container has room for; a Misfit where its sizes have none, or where it rounds data that stay float.
+    """The nearest weight that a container has room for; a Misfit for sizes without room, and for containers that round float data.
 
     Data are no longer rounded where it has no room for that. The weight itself is taken where it has room. Else two are tried, and the one
     with the smaller error is taken: the integers as they are with scales, zero points or offsets rounded, and all of them new, each block

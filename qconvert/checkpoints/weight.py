@@ -352,7 +352,7 @@ class BlockWeight:
         return replace(self, words=self.words[rows], scale=self.scale[rows], zero=zero, offset=offset)
 
     def exact_values(self) -> Array:
-        """What data are multiplied by, factors included, without rounding but that of values which are rounded twice: float64 [N, K]."""
+        """The multipliers of the data, factors included, unrounded unless the values themselves are rounded twice: float64 [N, K]."""
         if self.outer_is_last:
             return self.floats(np.dtype(np.float32)).astype(np.float64)
         of_input = self.blocks_of_inputs

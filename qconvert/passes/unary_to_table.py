@@ -102,7 +102,7 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
 
 
 def _is_of_bytes(graph: Graph, op: Op) -> bool:
-    """Whether what it computes, of one operand, and what it gives are codes of 8 bits, for which a table is small."""
+    """Whether an operator has one operand and all its data are codes of 8 bits, for which a table is small."""
     data = [graph[name] for name in op.names if name and not graph[name].is_constant]
     return len(data) == 1 + len(op.outputs) and all(has_codes(tensor) and bit_width(tensor.dtype) <= _BYTE for tensor in data)
 

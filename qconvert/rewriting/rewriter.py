@@ -203,7 +203,7 @@ class Rewriter:
 
         Args:
             kind, inputs, source, attributes: of the operator.
-            like: a tensor whose shape the result has, with whose name that of the result begins.
+            like: gives the result its shape, and its name the first part.
             dtype: of the result.
         """
         return self.compute(kind, inputs, f"{like.name}/{kind.lower()}", Tensor("", dtype, like.shape), source, **attributes)

@@ -187,7 +187,7 @@ class Builder(OperatorWriting):
         return list(outputs)
 
     def note_decomposed(self, op: Op) -> None:
-        """Says that nodes are not read as the operator that they are written for, which the file's metadata state then."""
+        """Notes that an operator's nodes are not read as that operator; the file's metadata state it."""
         self.forms.decomposed.add(id(op))
 
     def kernel_fault(self, op: Op) -> str:

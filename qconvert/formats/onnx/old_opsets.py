@@ -194,7 +194,7 @@ def _state_defaults(**defaults: Any) -> Callable[[Any, _Lift], None]:
     return lambda node, lift: _set_attributes(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
 
 
-#: Operator -> the opset in which it came to mean what it does in opset 7, and what makes it so.
+#: Operator -> the opset that gave it its meaning in opset 7, and the function that rewrites older nodes.
 _LIFTS: dict[str, tuple[int, Callable[[Any, _Lift], None]]] = {
     "BatchNormalization": (7, _lift_batch_normalization),
     "Cast": (6, _lift_cast),

@@ -12,7 +12,7 @@ from qconvert.operators import kind_of
 
 
 def add_implied_encodings(graph: Graph, encodings: Encodings) -> Encodings:
-    """Return the encodings and those that follow from them, with which every value of the graph stays what it is.
+    """Return the encodings and those that follow from them; no value of the graph changes.
 
     Data movement has one quantization on both sides. What a Relu or a Clip alone reads, and the ends of its range, have that of its result:
     rounding keeps order, so it gives the same integers before and after. A constant bias has input scale * weight scale, if its integers

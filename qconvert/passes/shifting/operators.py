@@ -106,7 +106,7 @@ def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> s
 def shift_of_sums(op: Op, weights: Tensor, data: float, result: float) -> Array:
     """Return what has to be added to the sums of each output channel, in float64, for the data and the result to be larger by some numbers.
 
-    That is what the result is larger by, less what the sum of the channel's weights makes of the data's.
+    That is the shift of the result, less the sum of the channel's weights times the shift of the data.
     """
     real = weights.float_values().astype(np.float64)
     if not kind_of(op).has_weights:

@@ -27,7 +27,7 @@ class Shifting:
     Attributes:
         rewriter: of the graph.
         graph: the old one.
-        source: of the operator that is visited, from which those come that take its place.
+        source: of the visited operator, which its replacements take over.
         counts: what was done, by words for it.
         biases: those that took shifts in, and whether they were there before.
     """

@@ -183,7 +183,7 @@ def named_outputs(r: Reading) -> list[str]:
 
 
 def stated_attributes(r: Reading, kind: str) -> dict[str, Any]:
-    """The attributes of a kind of recurrence that a node states, but for those that say what holds without them."""
+    """The attributes that a node states for a kind of recurrence, without those that state the default."""
     stated = {name: r.attribute(name) for name in KINDS[kind].attributes if name != "hidden_size"}
     return {name: value for name, value in stated.items() if value not in (None, *_NOTHING)}
 

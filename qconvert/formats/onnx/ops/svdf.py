@@ -1,4 +1,4 @@
-"""TFLite's SVDF: a product with the data, which are rounded to integers, and one with the last values of that, which are a state."""
+"""TFLite's SVDF: a product with the data, rounded to integers, and a product with the last results of the first, kept as a state."""
 
 from __future__ import annotations
 

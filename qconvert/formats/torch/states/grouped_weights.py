@@ -31,7 +31,7 @@ _CLASSES, _OF_LAYERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor"), ("Float8Tenso
 
 
 def weight(value: WrappedTensor, name: str) -> tuple[Tensor, Decoding | None]:
-    """The integers of a weight, with a quantization of the blocks that it states, and how its values come about where that does not say it.
+    """The integers of a weight with its quantization in blocks, and the decoding of its values if the quantization does not say it.
 
     Raises:
         UnsupportedError: it is of another class, or in blocks along several axes.
