@@ -272,7 +272,7 @@ def test_a_file_without_a_suffix_is_told_by_its_content(models: Path, tmp_path: 
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
         ("bare", "by its content it is a file of the format onnx\nGive it the suffix .onnx, or name the format (from onnx)."),
-        ("pipe", "the suffix '' belongs to no known format"),
+        ("pipe", "the name has no suffix that says the format"),
         ("none", "cannot be read: No such file or directory"),
         (".", "is a directory, not a model file"),
     ):

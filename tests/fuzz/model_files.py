@@ -139,7 +139,7 @@ def altered_tflite(data: bytes, rng: Rng) -> bytes:
     from qconvert.formats.flatbuffers import pack_model, unpack_view
     from qconvert.formats.tflite import schema
 
-    return pack_model(altered_tables(unpack_view(schema.root(data)), rng), b"TFL3")
+    return pack_model(altered_tables(unpack_view(schema.root(data)), rng))
 
 
 def altered_qgraph(data: bytes, rng: Rng) -> bytes:
