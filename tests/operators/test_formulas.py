@@ -32,6 +32,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Softmax": [{"axis": 1, "beta": 2.5}, {"axis": -2, "beta": 0.5}],
     "LpNormalization": [{"axis": 1, "p": 1}, {"axis": 1, "p": 2}, {"axis": -1, "p": 2}],
     "Hardmax": [{"axis": 1}, {"axis": -1}],
+    "CumSum": [{"axis": axis, "reverse": axis % 2} for axis in (0, 1)],
     "CumProd": [{"axis": axis, "exclusive": axis % 2, "reverse": int(axis < 2)} for axis in (0, 1, 2, -1)],
     "LogSoftmax": [{"axis": 1}, {"axis": 0}],
     "LayerNormalization": [{"axis": -1}, {"axis": -2, "epsilon": 1e-3}],

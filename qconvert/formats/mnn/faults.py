@@ -48,6 +48,13 @@ def _broadcast_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
     return "" if whole else "MNN compares float values wrongly where both operands are broadcast"
 
 
+def _sum_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """A float sum along an axis may have the integers of an int8 layer as data."""
+    data = tensors[op.inputs[0]]
+    is_wrong = not op["exclusive"] and (data.is_quantized or "float" in data.dtype)
+    return "MNN loses the first element of a sum of the results of an int8 layer" if is_wrong else ""
+
+
 def _recurrence_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
     if resets_before_product(op):
         return "MNN multiplies by the reset gate after the product of the hidden values"
@@ -73,6 +80,7 @@ _FAULTS: Mapping[str, _Fault] = {
     "Equal": _of_floats(_always("MNN compares the bits of float values, and is wrong for 0 and -0")),
     "Less": _of_floats(_always("MNN compares the bits of float values as integers, and is wrong where both are negative")),
     **dict.fromkeys(("LessOrEqual", "Greater", "GreaterOrEqual"), _of_floats(_broadcast_fault)),
+    "CumSum": _sum_fault,
     **dict.fromkeys(CELLS, _recurrence_fault),
 }
 

@@ -92,6 +92,12 @@ def cumulative_product(x: Value, *, axis: int, reverse: int) -> Value:
     return apply("Identity", x) if size == 1 else value
 
 
+@lowers("CumSum", in_float=True)
+def inclusive_sum(x: Value, *, axis: int, exclusive: int, reverse: int) -> Value:
+    """The sum of all elements before each one, and the element itself."""
+    return None if exclusive else apply("CumSum", x, axis=axis, exclusive=1, reverse=reverse) + x
+
+
 @lowers("Hardmax")
 def hardmax(x: Value, *, axis: int) -> Value:
     """Where the place along the axis is that of the first largest element."""
