@@ -89,6 +89,9 @@ class Judge:
         if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0)
+        if op.kind == "TopK" and index == 1 and self._has_ties_in_any_order(op, values, pair):
+            largest = float(np.abs(a.astype(np.int64) - b).max())
+            return Finding("approximate", "indices of equal values in another order", float((a == b).mean()), largest, 1.0)
         if (unrounded := self._judge_unrounded(op, values, pair)) is not None:
             return unrounded
         if a.dtype == np.float32 and self._has_half_floats():
@@ -102,6 +105,17 @@ class Judge:
         if found.is_fault:
             found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
         return self._explain_by_overflow(op, index, values, pair, found) if found.is_fault else found
+
+    def _has_ties_in_any_order(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> bool:
+        """Whether a side is known to take equal values in any order, and both sides' indices, each once, are those of equal values."""
+        data, axis = values.get(op.inputs[0]), int(op["axis"])
+        if data is None or not any(side.runtime.rows(side.kernels).fault(self.graph, op) for side in self.sides):
+            return False
+        if any((found < 0).any() or (found >= data.shape[axis]).any() for found in pair):
+            return False
+        is_repeated = (np.diff(np.sort(pair[1], axis), axis=axis) == 0).any()
+        taken = [np.take_along_axis(data, found.astype(np.int64), axis) for found in pair]
+        return not is_repeated and np.array_equal(*taken)
 
     def _settle(self, values: Arrays) -> dict[str, Array]:
         """Those of some values with which both sides are fed, or that follow from these."""

@@ -24,6 +24,9 @@ from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
 
 #: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
 _AVERAGE = 1.0
+#: What the two weights of an axis lose together in a linear Resize of integers, which truncates each to seven bits
+#: (MNNBilinearSampleC8, ResizeFunction.cpp).
+_WEIGHTS_OF_AXIS = 2.0**-7
 #: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
 
@@ -79,6 +82,17 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
 
 
+def _resize(graph: Graph, op: Op, exact: Array) -> Found:
+    """Weights of a linear Resize over two axes are too small, in steps of the data from its zero point."""
+    found, coarse = program(graph, op, exact)
+    if op["mode"] != "linear" or not (quantizations := quantizations_of(graph, op)):
+        return found, coarse
+    data, result = quantizations
+    low, high = data.limits(graph[op.inputs[0]].dtype)
+    largest = max(data.point - low, high - data.point) * data.step / result.step
+    return found + 2 * _WEIGHTS_OF_AXIS * largest, True
+
+
 _ANY_ORDER = "MNN takes equal values in any order"
 
 
@@ -115,6 +129,7 @@ ROWS = (
     Kernel(("MaxPool",), _INT8),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("Conv",), runs="float", tolerance=_float_conv, unknown=IN_ANY_ORDER),
+    Kernel(("Resize",), runs="float", tolerance=_resize, unknown=IN_ANY_ORDER),
     Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
     Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
            fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),

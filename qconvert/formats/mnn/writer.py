@@ -92,10 +92,11 @@ def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
             yield f"another scale or zero point of its {what}"
 
 
-#: What is to be said of pools of integers in MNN 3.6.1 (docs/measured/mnn.md).
+#: What is to be said of pools and linear Resizes of integers in MNN 3.6.1 (docs/measured/mnn.md).
 _POOLS = {
     "AveragePool": "MNN rounds averages of integers differently, by up to a step",
     "MaxPool": "MNN's MaxPool compares integers without their sign on CPUs with AVX-512; check on the machine that runs the file",
+    "Resize": "MNN resizes integers of int8 layers with weights of 7 bits that it truncates: up to 4 steps off",
 }
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Characters of a hash that a .mnn has.
@@ -234,9 +235,13 @@ def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
 
 
 def _note_pools(graph: Graph) -> Iterator[str]:
-    """Lines on averages and maxima that MNN computes of integers."""
+    """Lines on averages, maxima and linear Resizes that MNN computes of integers."""
     for kind, what in _POOLS.items():
-        names = [op.outputs[0] for op in graph.of_kind(kind) if graph[op.inputs[0]].is_quantized]
+        names = [
+            op.outputs[0]
+            for op in graph.of_kind(kind)
+            if graph[op.inputs[0]].is_quantized and op.attributes.get("mode", "linear") == "linear"
+        ]
         if names:
             yield f"{what}: {_join_names(names)}"
 

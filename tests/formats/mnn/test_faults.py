@@ -69,6 +69,8 @@ CASES = {
     "Bucketize": _plain("Bucketize", (normal(2, 40),), (np.array([-0.5, 0.0, 0.5], np.float32),)),
     "SegmentSum": _plain("SegmentSum", (normal(5, 2),), (np.array([0, 0, 1, 3, 3], np.int32),)),
     **{f"segments, {reduction}": case for reduction, case in _SEGMENTS.items()},
+    "CumSum": _plain("CumSum", (normal(2, 5),), axis=1),
+    "CumSum in reverse": _plain("CumSum", (normal(2, 5),), axis=0, reverse=1),
     "GRU": cell("GRU", "y h", 3, linear_before_reset=0),
     "GRU backwards": cell("GRU", "y h", 3, linear_before_reset=1, direction="reverse"),
     "GRU of hard sigmoids": cell("GRU", "y h", 3, linear_before_reset=1, activations=("HardSigmoid", "Tanh")),
@@ -125,6 +127,16 @@ def test_integers_keep_their_comparisons() -> None:
 def test_equal_values_come_in_any_order(count: int, is_wrong: bool) -> None:
     graph = graph_of("TopK", (normal(2, 8),), (np.array([count]),), "y index", axis=1)
     assert bool(KERNELS["mnn:cpu"].fault(graph, graph.ops[0])) == is_wrong
+
+
+def test_a_linear_resize_of_integers_has_truncated_weights() -> None:
+    quantization = Quantization(np.float32([0.1]), np.array([-128]))
+    tensors = {name: Tensor(name, "int8", (1, 1, size, size), None, quantization) for name, size in (("x", 2), ("y", 3))}
+    sizes = Tensor("sizes", "int64", (2,), np.array([3, 3]))
+    for mode, wanted in (("linear", 0.01 + 255 / 64), ("nearest", 0.01)):
+        graph = Graph("g", {**tensors, "sizes": sizes}, (Op("Resize", ("x", "sizes"), ("y",), {"mode": mode}),), ("x",), ("y",))
+        tolerance, coarse = KERNELS["mnn:cpu"].tolerance(graph, graph.ops[0], np.zeros((1, 1, 3, 3)))
+        assert np.allclose(tolerance, wanted) and coarse == (mode == "linear")
 
 
 @pytest.mark.parametrize(
