@@ -115,7 +115,7 @@ class Judge:
             return False
         is_repeated = (np.diff(np.sort(pair[1], axis), axis=axis) == 0).any()
         taken = [np.take_along_axis(data, found.astype(np.int64), axis) for found in pair]
-        return not is_repeated and np.array_equal(*taken)
+        return not is_repeated and np.array_equal(taken[0], taken[1])
 
     def _settle(self, values: Arrays) -> dict[str, Array]:
         """Those of some values with which both sides are fed, or that follow from these."""

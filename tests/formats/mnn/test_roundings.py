@@ -224,3 +224,32 @@ def test_wrong_steps_weights_and_biases_are_not_equal(tmp_path: Path) -> None:
         (tmp_path / "other.mnn").write_bytes(data.replace(value.tobytes(), changed))
         assert check(source, tmp_path / "other.mnn", samples=2).verdict == "not equal", tensor.name
     assert seen == {("Div", 1), ("Conv", 1), ("Conv", 2)}
+
+
+def after_layer(op: Op, result: Tensor, *further: Tensor) -> Graph:
+    """An int8 convolution, and an operator on its integers."""
+    tensors = [int8("x", 0.05), weights(), int8("h", 0.02), *further, result]
+    layer = Op("Conv", ("x", "w"), ("h",), {**CONV, "pads": (1, 1, 1, 1)})
+    return make([layer, op], tensors, "x", result.name)
+
+
+@needs_mnn
+def test_a_sum_of_a_layer_s_integers_has_its_first_element(tmp_path: Path) -> None:
+    graph = after_layer(Op("CumSum", ("h",), ("y",), {"axis": 2}), int8("y", 0.1))
+    stored = random_integers(IMAGE, "int8")
+    found = in_mnn(graph, tmp_path, stored.astype(np.float32) * np.float32(0.05))
+    (result,) = found.values()
+    wanted = evaluate(graph, {"x": stored})["y"].astype(np.float64) * 0.1
+    assert np.abs(result - wanted).max() < 0.11
+
+
+@needs_mnn
+@pytest.mark.onnxruntime
+def test_indices_of_equal_values_may_come_in_another_order(tmp_path: Path) -> None:
+    op = Op("TopK", ("h", "k"), ("v", "y"), {"axis": 3})
+    graph = after_layer(op, Tensor("y", "int64", (1, 4, 6, 3)), constant("k", np.array([3])), int8("v", 0.02, 0, (1, 4, 6, 3)))
+    save(graph, tmp_path / "model.onnx", force=True)
+    convert(tmp_path / "model.onnx", tmp_path / "model.mnn", force=True, min_tensor_sqnr=float("-inf"))
+    report = check(tmp_path / "model.onnx", tmp_path / "model.mnn", samples=8, per_op=True)
+    (chosen,) = [found for found in report.operators if found.output == "y"]
+    assert (chosen.verdict, chosen.reason) == ("approximate", "indices of equal values in another order")
