@@ -29,6 +29,7 @@ def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
     """
+    graph, other = _connect_states(graph), _connect_states(other)
     shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
     shared = {name for name in shared if not other[name].is_constant}
     first = find_representatives(graph, shared)
@@ -47,6 +48,20 @@ def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
             found[name] = f"is computed from {_join_names(news[0])} instead of {_join_names(olds[0])}"
     in_tables = _find_tables(graph, other) if found else ()
     return {name: found[name] for name in before[0] if name in found and name not in in_tables}
+
+
+def _connect_states(graph: Graph) -> Graph:
+    """Return the graph with an Identity of what was written in place of each read of a state that was written before in the same run."""
+    written: dict[str, str] = {}
+    ops = list[Op]()
+    for op in graph.ops:
+        if kind_of(op).rule == "control":  # its functions may write states
+            written.clear()
+        state = str(op["state"]) if kind_of(op).rule == "state" else ""
+        if state and kind_of(op).has_effect:
+            written[state] = op.inputs[0]
+        ops.append(op.derive("Identity", (written[state],), op.outputs) if state in written and op.outputs else op)
+    return graph.evolve(ops=ops)
 
 
 def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:

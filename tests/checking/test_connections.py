@@ -50,6 +50,14 @@ def test_a_result_that_is_left_out_or_not_rounded() -> None:
     assert find_missing_results(graph(SIGMOID, MUL), stored) == {}
 
 
+def test_a_state_that_was_written_before_is_the_value_that_was_written() -> None:
+    write, read = Op("WriteState", ("s",), (), {"state": "v"}), Op("ReadState", (), ("r",), {"state": "v"})
+    round_again, direct = (Op("Requantize", (name,), ("y",)) for name in ("r", "s"))
+    result = graph(SIGMOID, direct, write)
+    assert find_rewired_tensors(graph(SIGMOID, write, read, round_again), result) == {}
+    assert find_rewired_tensors(graph(SIGMOID, read, round_again, write), result) == {"y": "is computed from 's' instead of constants"}
+
+
 def test_values_that_are_there_under_another_name_do_not_count() -> None:
     back = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), Op("Mul", ("x", "t"), ("y",)))
     direct = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), MUL)
