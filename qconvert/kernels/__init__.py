@@ -32,7 +32,7 @@ KERNELS: Mapping[str, Kernels] = {
     "litert:mixed": _rows("litert.rows", "MIXED"),
     "tflite-micro:reference": _rows("litert.rows", "MICRO", product_types=("float32",)),
     "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx", merges_roundings=True),
-    "onnxruntime:in_float": _rows("onnxruntime", "IN_FLOAT", dynamic_range="onnx", merges_roundings=True),
+    "onnxruntime:in_float": _rows("onnxruntime", "IN_FLOAT", dynamic_range="onnx", merges_roundings=True, in_file_only=True),
     "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED", dynamic_range="onnx"),
     "torch:rebuilt": _rows("torch", "PROGRAM"),
     "torch:trusted": _rows("torch", "TRUSTED"),

@@ -255,6 +255,7 @@ class Kernels:
         tiles: share of its largest result by which a convolution of float data may be off that the runtime computes by tiles (Winograd);
             0 where it adds the products themselves.
         merges_roundings: whether the runtime makes one rounding of two one after the other, with other integers.
+        in_file_only: whether operators have these kernels because of what stands next to them in the file; alone they have others.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
     """
@@ -268,6 +269,7 @@ class Kernels:
     half_floats: bool = False
     tiles: float = 0.0
     merges_roundings: bool = False
+    in_file_only: bool = False
     max_pair_sum: int = 0
 
     @cached_property

@@ -18,11 +18,11 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, activated_range, constant_tolerance, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, constant_tolerance, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
-from qconvert.operators import kind_of, reduced_count
+from qconvert.operators import reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
@@ -257,19 +257,12 @@ def _without_optimizer(row: Kernel) -> Kernel:
     return replace(row, reference=reference, rounds_bias=False, unknown=row.unknown or ("" if reference is row.reference else _EITHER_FORM))
 
 
-def _cuts(graph: Graph, op: Op) -> str:
-    result = graph[op.outputs[0]]
-    cuts = result.is_quantized and activated_range(graph, op) != integer_range(result.dtype)
-    is_clipped = cuts or any(kind_of(reader).clips for reader in graph.consumers().get(result.name, ()))
-    return "a Relu or Clip that the quantization does not imply" if is_clipped else ""
-
-
-def _in_float(row: Kernel) -> tuple[Kernel, ...]:
-    """Return the rows of products that stay in float (runtimes/onnx_layers.py), except those of uint8 whose quantization implies the Relu
-    or Clip: for 1 of 138,240 elements, at a tie, the result was another one."""
-    if row.reference is not _PRODUCTS:
-        return (row,)
-    return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None, unknown=IN_ANY_ORDER)
+def _in_float(row: Kernel) -> Kernel:
+    """Return a row for operators that the optimizer leaves in float (runtimes/onnx_layers.py): its kernel is none for integers."""
+    if row.reference in (None, compute_in_float32):
+        return row
+    reference = compute_in_float32 if set(row.kinds) <= set(IN_FLOAT32) else None
+    return replace(row, fault=None, reference=reference, unknown="" if reference else IN_ANY_ORDER)
 
 
 _SIXTEEN = ("int16", "uint16")
@@ -290,5 +283,7 @@ ROWS = (
     Kernel(IN_FLOAT32, runs="float", tolerance=_float, reference=compute_in_float32),
     Kernel(runs="float", tolerance=_float, unknown=IN_ANY_ORDER),
 )
-IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))
+IN_FLOAT = tuple(map(_in_float, ROWS))
+#: Kinds whose integers are other ones where the optimizer leaves them in float.
+FUSED = tuple(kind for row, real in zip(ROWS, IN_FLOAT, strict=True) if row is not real for kind in row.kinds)
 UNOPTIMIZED = tuple(map(_without_optimizer, ROWS))

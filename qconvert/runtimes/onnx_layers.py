@@ -8,12 +8,13 @@ from typing import Any
 
 from qconvert.files.system import temporary_folder
 from qconvert.formats.onnx.container import unverified_proto
+from qconvert.kernels.onnxruntime import FUSED
 from qconvert.operators import KINDS
 from qconvert.plugins import Layer, ModelFile
-from qconvert.runtimes.onnx_rewrites import is_x86
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
-_PRODUCTS = frozenset(name for name, kind in KINDS.items() if kind.sums_all_weights)
+#: Large constants are written next to the graph, where they are not read.
+_WITHOUT_CONSTANTS = {"session.optimized_model_external_initializers_file_name": "constants"}
 #: Operators of the file that become part of the one before, or are moved.
 _FUSED = {"QuantizeLinear", "Cast"}.union(name for name, kind in KINDS.items() if kind.transposes or kind.copies or kind.clips)
 #: Operators whose result is stored as their data are.
@@ -30,10 +31,7 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     """
     import onnx
 
-    with temporary_folder() as folder:
-        saved = Path(folder, "optimized.onnx")
-        OnnxRuntime(file.path, save_optimized=saved, exact=False)
-        optimized = onnx.load(str(saved))
+    optimized = _optimize(file, exact=False)
     stated = onnx.load(str(file.path), load_external_data=False)
     integers = _integer_values(optimized)
     writers = {name: node for node in optimized.graph.node for name in node.output}
@@ -49,39 +47,56 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
 
 
 def kept_in_float(file: ModelFile) -> dict[str, str]:
-    """See Runtime.taken_by: the results of products between DequantizeLinear and QuantizeLinear that run without an integer kernel.
+    """See Runtime.taken_by: the results of operators between DequantizeLinear and QuantizeLinear that run without an integer kernel.
 
-    Those are products before a Relu or Clip in float, unless the quantization implies it (kernels/onnxruntime.py), and on x86 CPUs
-    convolutions and MatMul of int8 data (QDQIsInt8Allowed in qdq_selectors.cc), except a MatMul that is fused with its Add to a Gemm.
+    What the optimizer fuses depends on types, zero points, scales and all readers, and on the CPU (qdq_selectors.cc), so its result is
+    asked: a float value that it still computes is part of no integer kernel.
     """
-    from onnx import TensorProto
-
     if file.kernels != "optimized":
         return {}
     graph = unverified_proto(file.path).graph
     writers = {name: node for node in graph.node for name in node.output}
-    types = {item.name: item.data_type for item in graph.initializer}
-    types.update((node.output[0], item.t.data_type) for node in graph.node if node.op_type == "Constant" for item in node.attribute)
-    found = {}
+    found: dict[str, tuple[str, list[str]]] = {}
     for node in graph.node:
-        if node.op_type != "QuantizeLinear":
-            continue
-        maker, clips, joined, reals = writers.get(node.input[0]), False, False, []
-        while maker is not None and maker.op_type in ("Relu", "Clip"):
-            reals.append(maker.input[0])
-            maker, clips = writers.get(maker.input[0]), True
-        if maker is not None and maker.op_type == "Add":
-            joined = True
-            maker = next((writers[name] for name in maker.input if name in writers and writers[name].op_type == "MatMul"), None)
-        if maker is None or maker.op_type not in _PRODUCTS:
-            continue
-        data = writers.get(maker.input[0])
-        point = data.input[2] if data is not None and data.op_type == "DequantizeLinear" and len(data.input) > 2 else ""
-        is_signed = bool(point) and types.get(point, TensorProto.INT8) == TensorProto.INT8 and is_x86()
-        if clips or (is_signed and maker.op_type != "Gemm" and not joined):
-            unclipped = [f"{real}/{dtype}" for real in reals for dtype in ("int8", "uint8")]  # as the reader names a result before a Clip
-            found.update(dict.fromkeys((node.output[0], *unclipped), "in_float"))
+        names = _find_unclipped(node.input[0], writers) if node.op_type == "QuantizeLinear" else []
+        if names and _computes_dequantized(names[-1], writers):
+            unclipped = [
+                f"{real}/{dtype}" for real in names[1:] for dtype in ("int8", "uint8")
+            ]  # as the reader names a result before a Clip
+            found[node.output[0]] = names[0], unclipped
+    left = {name for node in _optimize(file, exact=True).graph.node for name in node.output} if found else ()
+    return {name: "in_float" for result, (real, unclipped) in found.items() if real in left for name in (result, *unclipped)}
+
+
+def _find_unclipped(name: str, writers: Mapping[str, Any]) -> list[str]:
+    """Return a value, and what each Relu and Clip before it reads, the first of these last."""
+    found = [name]
+    while found[-1] in writers and writers[found[-1]].op_type in ("Relu", "Clip"):
+        found.append(writers[found[-1]].input[0])
     return found
+
+
+def _computes_dequantized(name: str, writers: Mapping[str, Any]) -> bool:
+    """Whether a value is what an operator that has an integer kernel makes of dequantized data; MatMul and Add together are a Gemm."""
+    node = writers.get(name)
+    if node is None or node.op_type not in FUSED:
+        return False
+    read = next((writers[item] for item in node.input if _is_result_of(item, "MatMul", writers)), node) if node.op_type == "Add" else node
+    return all(_is_result_of(item, "DequantizeLinear", writers) for item in read.input[:2])
+
+
+def _is_result_of(name: str, op_type: str, writers: Mapping[str, Any]) -> bool:
+    return name in writers and writers[name].op_type == op_type
+
+
+def _optimize(file: ModelFile, exact: bool) -> Any:
+    """Return the graph that onnxruntime runs, as an onnx.ModelProto without large constants; see OnnxRuntime for `exact`."""
+    import onnx
+
+    with temporary_folder() as folder:
+        saved = Path(folder, "optimized.onnx")
+        OnnxRuntime(file.path, save_optimized=saved, settings=_WITHOUT_CONSTANTS, exact=exact)
+        return onnx.load(str(saved), load_external_data=False)
 
 
 def _map_lost_values(model: Any, writers: Mapping[str, Any]) -> dict[str, list[str]]:

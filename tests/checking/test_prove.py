@@ -368,6 +368,41 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
 
 
+@pytest.mark.parametrize(
+    ("op_type", "dtype", "form", "class_"),
+    [
+        ("Gemm", "uint8", "", "E0"), ("Gemm", "uint8", "no zero point", "A"), ("Gemm", "int8", "output_dtype", "A"),
+        ("MatMul", "int8", "", "E0"), ("MatMul", "int8", "output_dtype", "A"),
+        ("Add", "uint8", "", "E1"), ("Add", "int8", "", "R1"),
+    ],
+)  # fmt: skip
+def test_the_proof_knows_which_operators_onnxruntime_leaves_in_float(
+    op_type: str, dtype: str, form: str, class_: str, tmp_path: Path
+) -> None:
+    """A constant of int8 stays so on x86 CPUs, where the optimizer makes uint8 of other data; QLinearAdd takes no mixture."""
+    points = [] if form else ["p"]
+    attributes = {"output_dtype": TensorProto.INT8} if form == "output_dtype" else {}
+    scales = {"s": np.float32(0.02), "u": np.float32(0.05), "t": np.float32(0.017)}
+    constants = {**scales, "p": np.array(0, dtype), "z": np.array(0, "int8"), "w": np.arange(-24, 24, dtype=np.int8).reshape(8, 6)}
+    if op_type == "Add":
+        constants |= {"w": np.arange(16).astype(dtype).reshape(2, 8), "z": np.array(0, dtype)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", *points], ["q"], **attributes),
+        helper.make_node("DequantizeLinear", ["q", "s", *points], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "t", "z"], ["v"]),
+        helper.make_node(op_type, ["d", "v"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "u", *points], ["o"], **attributes),
+        helper.make_node("DequantizeLinear", ["o", "u", *points], ["y"]),
+    ]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    ends = [[helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [2, 8]), ("y", None))]
+    graph = helper.make_graph(nodes, "g", *ends, held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "x.onnx")
+    convert(tmp_path / "x.onnx", tmp_path / "y.onnx", target="ort-x86")
+    found = {item.class_ for item in prove(tmp_path / "x.onnx", tmp_path / "y.onnx").operators if item.operator.startswith(op_type)}
+    assert found == {class_}
+
+
 def test_a_product_before_a_limit_that_no_quantization_implies_stays_in_float(tmp_path: Path) -> None:
     """onnxruntime makes a FusedConv of it, whose zero point is 128 here; with a Clip of integers after it, it is a QLinearConv."""
     plain = _convolution(tmp_path / "plain.onnx", "uint8", 0.0, 0.0, 0.0)

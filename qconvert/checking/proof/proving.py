@@ -137,6 +137,10 @@ def _find_kernels(side: Side, name: str) -> Kernels:
     return replace(rows, given=tuple(replace(row, reference=None) for row in rows.rows))
 
 
+def _run_nothing(graph: Graph, op: Op) -> None:
+    """See Computed.run: alone the operator would be computed by other kernels than in its file."""
+
+
 class _Read:
     """The operators of a side as they were read, and what computes them."""
 
@@ -154,7 +158,9 @@ class _Read:
         """The results of this side's operators from tensors to another one, for all codes of these."""
         graph = self._side.graph
         found = collect_operators(self._producers, graph, output, set(inputs)) if output in self._producers else None
-        if found is None or set(found[1]) != set(inputs) or any(self.resolve_operator(op).is_merged for op in found[0]):
+        if found is None or set(found[1]) != set(inputs):
+            return None
+        if any(computed.is_merged or computed.kernels.in_file_only for computed in map(self.resolve_operator, found[0])):
             return None
         return run_group(self._side, graph, found[0], inputs, output)
 
@@ -177,7 +183,7 @@ class _Read:
         if has_ties and not self._has_form(found, self.output(op)):
             found = found.with_attributes(arithmetic="")
         has_forms = side.kernels == side.runtime.kernels[0] or (has_ties and side.format.name == "tflite")  # all of its kernels round so
-        run: Run = partial(run_all_codes, side)
+        run: Run = _run_nothing if rows.in_file_only else partial(run_all_codes, side)
         if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float
