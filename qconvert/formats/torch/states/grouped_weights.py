@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
 from qconvert.checkpoints.container import Parts
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
-from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS, name_experts
+from qconvert.checkpoints.gpt_oss import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
@@ -138,7 +138,8 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
     """
     stored = {name: value for name, value in entries.values.items() if isinstance(value, StoredTensor)}
     arrays = {name: value.data for name, value in stored.items() if value.scales is None}
-    found = layers_in_blocks(name_experts(Checkpoint(arrays, dict.fromkeys(arrays, path.name), {}), are_apart=False).tensors)
+    checkpoint = name_experts(Checkpoint(arrays, {name: name for name in arrays}, {}), are_apart=False)  # places: names in the file
+    found = layers_in_blocks(checkpoint.tensors)
     if not found:
         return None
     config = read_config(path)
@@ -149,26 +150,26 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
     rounded: dict[str, QParams] = {}
     left_out: list[str] = []
     decodings: dict[str, Decoding] = {}
-    weights: dict[str, BlockWeight] = {}
     for stored_layer, (container, parts) in found.items():
-        entries.used.update(f"{stored_layer}{'_' if container is MXFP4_GPT_OSS else '.'}{part}" for part in parts.tensors)
-        weights.update(_name_experts(stored_layer, container.read(parts, config)))
-    for layer, weight in weights.items():
-        name = f"{layer}.weight"
-        order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
-        tensors[name], decoding = _tensor(name, weight, order)
-        if decoding is not None:
-            decodings[name] = decoding
-        if order is not None:
-            orders[layer] = order
-        if weight.factors is not None:
-            factors[layer] = weight.factors
-        how = weight.activations
-        can_round = how is not None and (how.dtype == "float8e4m3fn" or (how.dtype == "int8" and weight.table is None))
-        if can_round and how is not None and how.scale is not None and not how.is_dynamic:
-            rounded[layer] = QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero))
-        if how is not None and not (round_data and layer in rounded):
-            left_out.append(str(how))
+        entries.used.update(checkpoint.places[f"{stored_layer}.{part}"] for part in parts.tensors)
+        for layer, weight in _name_experts(stored_layer, container.read(parts, config)).items():
+            name = f"{layer}.weight"
+            order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
+            tensors[name], decoding = _tensor(name, weight, order)
+            if decoding is not None:
+                decodings[name] = decoding
+            if order is not None:
+                orders[layer] = order
+            if weight.factors is not None:
+                factors[layer] = weight.factors
+            how = weight.activations
+            if how is None:
+                continue
+            can_round = how.dtype == "float8e4m3fn" or (how.dtype == "int8" and weight.table is None)
+            if can_round and how.scale is not None and not how.is_dynamic:
+                rounded[layer] = QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero))
+            if not (round_data and layer in rounded):
+                left_out.append(str(how))
     notes = list(describe_layers(found, config))
     if config.cache_note:
         entries.used.update(name for name in entries.values if name.rpartition(".")[2] in SCALES_OF_CACHE)
