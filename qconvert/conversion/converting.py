@@ -18,14 +18,14 @@ from qconvert.conversion.judging import LIMIT, Declared, Written, read_back, ref
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.normalizing import Observer, chosen_target, normalize, run_passes
-from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, provenance, refuse_floats, remarks
+from qconvert.conversion.report import ConversionReport, carried_over, on_floats, provenance, refuse_floats, remarks
 from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, WrongFormatError, name_file_in_errors
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
 from qconvert.graph.names import quote_nearest
 from qconvert.operators.opaque import custom_name, is_custom
-from qconvert.operators.shapes_and_functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops, is_quantized
 from qconvert.plugins import (
     Change,
     Format,

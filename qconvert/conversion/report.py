@@ -33,7 +33,7 @@ from qconvert.graph.metadata import (
     VERSION,
     origin,
 )
-from qconvert.operators.shapes_and_functions import all_graphs, closed_graphs
+from qconvert.operators.shapes_and_functions import all_graphs, closed_graphs, is_quantized
 from qconvert.plugins import Change, Target, declared_options
 from qconvert.plugins.results import changes_table
 from qconvert.tables import Rows, Shown, format_sentence, format_text
@@ -182,11 +182,6 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
         verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
         found += (op for op, verdict in verdicts if computes_in_float(inner, op, verdict))
     return dict(count_kinds(found).most_common())
-
-
-def is_quantized(graph: Graph) -> bool:
-    """Whether anything in a graph or its functions has a scale."""
-    return any(tensor.is_quantized for _, inner in all_graphs(graph) for tensor in inner.tensors.values())
 
 
 def refuse_floats(graph: Graph, target: Target) -> None:

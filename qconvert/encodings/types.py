@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic import choose_quantization
 from qconvert.arithmetic.storage import INTEGERS, Array, bit_width, canonical_dtype, equal_data, integer_range, read_only
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys
 from qconvert.operators import kind_of, output_axis
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
@@ -318,9 +318,10 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
     """
     if graph.functions or graph.states:
         raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
-    for op in graph.ops:
+    factors = [_scaling_factor(graph, op) for op in graph.ops]
+    for op, factor in zip(graph.ops, factors, strict=True):
         quantized = any(graph[name].is_quantized for name in op.names if name)
-        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized and not _scaling_factor(graph, op):
+        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized and not factor:
             raise UnsupportedError(
                 f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",
                 where=str(op),
@@ -329,8 +330,7 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
     entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
     tensors = [_dequantize_tensor(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
     ops: list[Op] = []
-    for op in graph.ops:
-        factor = _scaling_factor(graph, op)
+    for op, factor in zip(graph.ops, factors, strict=True):
         if factor:
             name = graph.names().fresh(f"{op.outputs[0]}/factor")
             tensors.append(Tensor(name, "float32", (), np.array(factor, np.float32)))
@@ -365,9 +365,7 @@ def _dequantize_tensor(tensor: Tensor) -> Tensor:
 
 def _drop_arithmetic(op: Op) -> Op:
     """The operator without what it says of integers alone."""
-    if "arithmetic" not in op.attributes:
-        return op
-    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
+    return replace(op, attributes=drop_keys(op.attributes, "arithmetic")) if "arithmetic" in op.attributes else op
 
 
 def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:

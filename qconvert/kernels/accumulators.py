@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.operators import KINDS, kind_of, output_axis
 from qconvert.operators.call import activated_limits
 
@@ -139,7 +139,7 @@ def _weights_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     if kind_of(op).is_matrix_product:
         return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point),
                            np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
-    kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
+    kept = drop_keys(op.attributes, "activation", "arithmetic")
     rank = stored.ndim
     shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
     return Accumulator("ConvInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point), stored, bias,

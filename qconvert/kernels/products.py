@@ -17,7 +17,7 @@ from qconvert.arithmetic import (
     scale_and_zero_point,
 )
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.operators import kind_of, output_axis
 
@@ -150,7 +150,7 @@ def accumulate_products(graph: Graph, op: Op, stored: Sequence[Array | None]) ->
         quantization = graph[name].quantization
         whole = None if quantization is None else Quantization(np.ones_like(quantization.scale), quantization.zero_point, quantization.axis)
         tensors[name] = replace(graph[name], quantization=whole)
-    plain = replace(op, attributes={key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")})
+    plain = replace(op, attributes=drop_keys(op.attributes, "activation", "arithmetic"))
     real = evaluate_op(replace(graph, tensors=tensors), plain, list(stored))[0].real
     assert real is not None
     return np.rint(real)

@@ -169,7 +169,8 @@ def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:
         tolerance: in steps of the result, for data with its scale.
     """
     data, result, quantizations = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op)
-    count = count_summed(graph, op) if op.kind in ("AveragePool", "GlobalAveragePool", "ReduceMean") else None
+    is_average = kind_of(op).averages and kind_of(op).keeps_range  # which a sum does not
+    count = count_summed(graph, op) if is_average else None
     if count is None or not quantizations or {data.dtype, result.dtype} - {*_BYTES} or count * 255 > _MOST_SUMS:
         return None
     given, output = quantizations

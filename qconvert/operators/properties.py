@@ -19,7 +19,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.call import spatial_axes
-from qconvert.operators.sizes import factors_of_sizes
+from qconvert.operators.sizes import factors_of_sizes, reshape_sizes
 
 
 class Suits(Enum):
@@ -320,7 +320,7 @@ def with_sizes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     shape = graph[op.outputs[0]].shape
     if shape is None or sum(isinstance(size, str) for size in shape) > 1:
         return op
-    sizes = np.array([-1 if isinstance(size, str) else size for size in shape])
+    sizes = np.array(reshape_sizes(shape))
     return op.derive("Reshape", (op.inputs[0], _constant(graph, f"{op.outputs[0]}/sizes", sizes, tensors)), op.outputs)
 
 

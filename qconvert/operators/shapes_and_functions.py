@@ -90,6 +90,11 @@ def all_graphs(graph: Graph) -> Iterator[tuple[str, Graph]]:
     yield from graph.functions.items()
 
 
+def is_quantized(graph: Graph) -> bool:
+    """Whether anything in a graph or its functions has a scale."""
+    return any(tensor.is_quantized for _, inner in all_graphs(graph) for tensor in inner.tensors.values())
+
+
 def all_ops(graph: Graph) -> Iterator[Op]:
     """The operators of a graph and of its functions, each once."""
     for _, inner in all_graphs(graph):

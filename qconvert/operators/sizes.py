@@ -28,7 +28,7 @@ MAX_RANK = 64
 _MOST_INTEGERS = 2**16
 
 
-def reshape_sizes(shape: Shape) -> list[int]:
+def reshape_sizes(shape: Iterable[int | str]) -> list[int]:
     """What a Reshape to a shape is given: -1 for a size that is known only when the model runs."""
     return [-1 if isinstance(size, str) else size for size in shape]
 

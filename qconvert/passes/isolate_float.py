@@ -103,12 +103,12 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
 
     Where float is slower, a second rounding of up to one step is left to the kernel.
     """
-    result, wanted = target.kernels.fixed_result(graph, op) or (None, None)
-    if result is None or wanted is None or result.quantization == wanted:
+    fixed = target.kernels.fixed_result(graph, op)
+    if fixed is None or fixed[0].quantization == fixed[1]:
         return ""
     if any(row.as_fast_in_float for row in target.kernels.rows_for(op)):
         return "their kernel fixes another scale and would require a second rounding"
-    return "their kernel fixes a scale that loses more than a step of the result's" if _is_lossy(graph, op, result, wanted) else ""
+    return "their kernel fixes a scale that loses more than a step of the result's" if _is_lossy(graph, op, *fixed) else ""
 
 
 def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.graph import Array, Graph, Op, Shape, integer_range
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting import Rewriter
 
@@ -159,7 +160,7 @@ def _broadcast_shape(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, 
     """Return a shape in which zero points meet the rows (index 0), columns or output channels (1) that they belong to."""
     if all(size == 1 for size in shape):
         return ()
-    sizes = tuple(size if isinstance(size, int) else -1 for size in shape)
+    sizes = tuple(reshape_sizes(shape))
     if len(sizes) > 1:
         return sizes
     if _is_convolution(op):

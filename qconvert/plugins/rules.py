@@ -235,11 +235,12 @@ def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach
 
 
 def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    result, wanted = target.kernels.fixed_result(graph, op) or (None, None)
-    found = None if result is None else result.quantization
-    if result is None or found is None or wanted is None or (found.step, found.point) == (wanted.step, wanted.point):
+    fixed = target.kernels.fixed_result(graph, op)
+    if fixed is None:
         return
-    yield result.name, f"has scale {found.step:g} and zero point {found.point}, not {wanted.step:g} and {wanted.point}"
+    (result, wanted), found = fixed, fixed[0].require_quantization()
+    if (found.step, found.point) != (wanted.step, wanted.point):
+        yield result.name, f"has scale {found.step:g} and zero point {found.point}, not {wanted.step:g} and {wanted.point}"
 
 
 def _unequal_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:

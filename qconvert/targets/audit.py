@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Graph, Op
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes_and_functions import closed_graphs
+from qconvert.operators.shapes_and_functions import closed_graphs, is_quantized
 from qconvert.plugins import Target, Verdict, Violation
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ def audit_operators(graph: Graph, target: Target, *, with_floats: bool = False) 
         graph, target: whose operators are judged.
         with_floats: whether operators that compute in float without a quantized side count too, if anything in the graph is quantized.
     """
-    graphs = list(closed_graphs(graph))
-    with_floats = with_floats and any(tensor.is_quantized for inner in graphs for tensor in inner.tensors.values())
-    for inner in graphs:
+    with_floats = with_floats and is_quantized(graph)
+    for inner in closed_graphs(graph):
         for op, verdict in target.placements(inner):
             counts = _is_quantized(inner, op) or (with_floats and computes_in_float(inner, op, verdict))
             if op.kind != "Call" and (target.accelerator is not None or counts):

@@ -46,9 +46,9 @@ def _move_quantize_up(rewriter: Rewriter, op: Op) -> Op | None:
 def _move_dequantize_down(rewriter: Rewriter, op: Op) -> Op | None:
     """Swap a Dequantize with the data movement after it; return the data movement, or None."""
     graph = rewriter.graph
-    if op.kind != "Dequantize" or not rewriter.is_read_once(op.outputs[0]):
+    move = rewriter.only_reader(op.outputs[0]) if op.kind == "Dequantize" else None
+    if move is None:
         return None
-    (move,) = rewriter.readers[op.outputs[0]]
     data = graph[op.inputs[0]]
     if move.kind not in _MOVES or rewriter.is_replaced(move) or data.per_tensor is None:
         return None

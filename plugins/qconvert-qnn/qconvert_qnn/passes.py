@@ -37,7 +37,6 @@ def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change
     Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale of FIXED_16.
     """
     rewriter = Rewriter(graph)
-    count = 0
     for op in rewriter:
         result = graph[op.outputs[0]] if op.kind in FIXED_16 else None
         if result is None or result.quantization is None:
@@ -48,10 +47,7 @@ def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change
             continue
         wide = rewriter.add(f"{result.name}/htp", result, dtype="uint16", quantization=Quantization.per_tensor(*fixed))
         rewriter.replace(op, replace(op, outputs=(wide,)), op.derive("Requantize", (wide,), (result.name,)))
-        count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(), (f"{format_count(count, 'result')} rounded to the scales that HTP computes in first",)
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'result')} rounded to the scales that HTP computes in first")
 
 
 def pool_before_concat(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:

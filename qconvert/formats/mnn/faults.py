@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.recurrent import CELLS, resets_before_product
+from qconvert.operators.recurrent import CELLS, cell_of, resets_before_product
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import legality, lower, lower_op
 
@@ -65,7 +65,7 @@ def _recurrence_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
             return f"MNN ignores {name} {op[name]!r}"
     if any(name and place not in _RECURRENT_INPUTS for place, name in enumerate(op.inputs)):
         return "MNN ignores lengths of sequences, peepholes and projections"
-    count = kind_of(op).outputs[1] - 1
+    count = cell_of(op).states
     needed = op.outputs[:1] if count == 1 else op.outputs[1:3]
     return "" if len(needed) == count and all(needed) else "MNN needs results that are not used"
 

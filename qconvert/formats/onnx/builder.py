@@ -280,8 +280,11 @@ class Builder(OperatorWriting):
 
     def _guard_fp8(self, value: str, tensor: Tensor) -> str:
         """Float values on either side of data of FP8, of which onnxruntime (1.31) makes integer operators that it then refuses."""
-        is_fp8 = tensor.dtype.startswith("float8")
-        return self.node("Max", [value], hint=f"{value}/apart")[0] if is_fp8 and self.forms.guards else value
+        return self.keep_apart(value) if tensor.dtype.startswith("float8") and self.forms.guards else value
+
+    def keep_apart(self, value: str, hint: str = "") -> str:
+        """Adds a Max of one operand, across which onnxruntime's optimizer fuses nothing; returns its result."""
+        return self.node("Max", [value], hint=f"{hint or value}/apart")[0]
 
     def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the value of type `real`."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
-from qconvert.formats.reading.quantizations import label_tensor
+from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.properties import AxisMove
@@ -399,12 +399,7 @@ class Reading(OperatorReading):
 
     def without_label(self, name: str) -> str:
         """A tensor with its integers as plain numbers."""
-        tensor = self.draft.tensors[name]
-        if tensor.data is not None:
-            return self.draft.variant(name, "plain", tensor.data, None)
-        plain = self.draft.add(f"{name}/plain", tensor.dtype, tensor.shape)
-        self.draft.append(Op("Reinterpret", (name,), (plain,), {}, self.source))
-        return plain
+        return unlabel_tensor(self.draft, self.draft.tensors[name], self.source)
 
 
 ReadFunction = Callable[[Reading], None]

@@ -15,7 +15,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.notes import Noted, dump_notes, noted_signatures, read_note, with_signatures
 from qconvert.formats.torch.archive import Archive
-from qconvert.graph import Graph, Op, Shape
+from qconvert.graph import Graph, Op, Shape, drop_keys
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
 
@@ -59,7 +59,7 @@ def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "")
         numerics: "exact" where operators are written to be so.
     """
     metadata = {**graph.metadata, **provenance, **noted_signatures(graph)}
-    metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS)}
+    metadata = drop_keys(metadata, SOURCE_KERNELS, NUMERICS)
     if numerics:
         metadata[NUMERICS] = numerics
     notes = {STATED_ATTRIBUTES: find_unstated_attributes(graph), STATED_LIMITS: narrow_constants(graph)}

@@ -29,7 +29,7 @@ from qconvert.arithmetic import (
 )
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_reciprocal, inverse_root, tflite_log
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, drop_keys, integer_range
 from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
 from qconvert.kernels.sums import Sums
@@ -47,7 +47,7 @@ def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None
         return None
     if op["ceil_mode"] or len(op["kernel_shape"]) != 2:
         return None
-    plain = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
+    plain = drop_keys(op.attributes, "activation", "arithmetic")
     plain["count_include_pad"] = 1  # so that sums are windows of as many elements
     whole = {name: replace(graph[name], dtype="float64", quantization=None) for name in (op.inputs[0], op.outputs[0])}
     own, window = replace(graph, tensors={**graph.tensors, **whole}), float(np.prod(op["kernel_shape"]))

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.operators.values import (
     Value,
     absolute,
@@ -229,7 +230,7 @@ def group_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float, 
     is_last = data_format == "channels_last"
     if shape is None or sum(isinstance(size, str) for size in shape) > 1 or isinstance(shape[-1 if is_last else 1], str):
         return None
-    rank, known = len(shape), [-1 if isinstance(size, str) else size for size in shape]
+    rank, known = len(shape), reshape_sizes(shape)
     channels = known[-1 if is_last else 1]
     parts = [num_groups, channels // num_groups]
     split = [*known[:-1], *parts] if is_last else [known[0], *parts, *known[2:]]

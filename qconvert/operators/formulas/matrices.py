@@ -12,6 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.operators.values import (
     Value,
     absolute,
@@ -114,7 +115,7 @@ def _count(letters: str, sizes: _Sizes) -> int | str:
 
 def _whole(shape: Sequence[int | str]) -> list[int]:
     """The sizes for a Reshape, which finds out one of them by itself if no other is 0."""
-    known = [size if isinstance(size, int) else -1 for size in shape]
+    known = reshape_sizes(shape)
     if known.count(-1) > 1 or (-1 in known and 0 in known):
         raise _NotCoveredError
     return known
@@ -145,7 +146,7 @@ def transform(x: Value, *, axis: int, length: int, inverse: int, onesided: int) 
     count = length or size
     matrix = _waves(size, count, parts, inverse=bool(inverse), half=bool(onesided))
     rows = reshape(transpose(x, order), [-1, size * parts])
-    sizes = [-1 if isinstance(item, str) else item for item in outer]
+    sizes = reshape_sizes(outer)
     found = reshape(apply("MatMul", rows, matrix), [*sizes, matrix.shape[1] // 2, 2])
     back = [*range(axis), len(shape) - 2, *range(axis, len(shape) - 2), len(shape) - 1]
     return transpose(found, back)
@@ -185,7 +186,7 @@ def transform_of_rows_and_columns(x: Value, lengths: Value) -> Value:
     ends = [sizes[0], sizes[1] // 2 + 1, 2]
     if sum(isinstance(size, str) for size in shape[:-2]) > 1:
         return apply("Reshape", found, apply("Concat", slice_along(apply("Shape", x), 0, rank - 2, 0), np.array(ends), axis=0))
-    return reshape(found, [*(-1 if isinstance(size, str) else size for size in shape[:-2]), *ends])
+    return reshape(found, [*reshape_sizes(shape[:-2]), *ends])
 
 
 @lowers("STFT")

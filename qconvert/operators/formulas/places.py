@@ -5,7 +5,7 @@ and diagonals of matrices, and gaps between elements.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise, product
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
 from qconvert.operators.segments import first_value
-from qconvert.operators.sizes import UNKNOWN
+from qconvert.operators.sizes import UNKNOWN, reshape_sizes
 from qconvert.operators.values import (
     FAR,
     LARGEST_CONSTANT,
@@ -79,7 +79,7 @@ def axes_that_stay_together(x: Value, *, perm: Sequence[int]) -> Value:
     if not firsts or len(firsts) == len(shape):
         return None
     turned = transpose(_join_axes(x, [0, *(long[axis] for axis in firsts[1:])]), [firsts.index(axis) for axis in order if axis in firsts])
-    return reshape(turned, _to_lengths(shape[axis] for axis in perm))
+    return reshape(turned, reshape_sizes(shape[axis] for axis in perm))
 
 
 @lowers("Slice")
@@ -96,19 +96,14 @@ def slice_of_joined_axes(x: Value, starts: Value, ends: Value, axes: Value, *ste
     cut = np.array(list(rows.values()), np.int64).T
     found = apply("Slice", _join_axes(x, firsts), cut[0], cut[1], np.array([firsts.index(axis) for axis in rows], np.int64), *cut[3:])
     sizes = shape_of(found) or ()
-    return reshape(found, _to_lengths(sizes[firsts.index(axis)] if axis in rows else size for axis, size in enumerate(shape)))
+    return reshape(found, reshape_sizes(sizes[firsts.index(axis)] if axis in rows else size for axis, size in enumerate(shape)))
 
 
 def _join_axes(x: Value, firsts: Sequence[int]) -> Value:
     """Return a value whose axes from each of `firsts` to the next are one."""
     shape = shape_of(x) or ()
     groups = [shape[first:end] for first, end in pairwise([*firsts, len(shape)])]
-    return reshape(x, _to_lengths("" if any(isinstance(size, str) for size in sizes) else math.prod(map(int, sizes)) for sizes in groups))
-
-
-def _to_lengths(sizes: Iterable[int | str]) -> list[int]:
-    """Return the sizes for a Reshape, which finds out a dynamic one."""
-    return [size if isinstance(size, int) else -1 for size in sizes]
+    return reshape(x, reshape_sizes("" if any(isinstance(size, str) for size in sizes) else math.prod(map(int, sizes)) for sizes in groups))
 
 
 @lowers("SegmentSum")

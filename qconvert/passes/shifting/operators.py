@@ -79,7 +79,7 @@ def shift_linear(s: Shifting, op: Op) -> None:
         s.rewriter.emit(replace(plain.with_attributes(**fused), outputs=(s[name],)))
         s.finish(name)
         return
-    value = s.rewriter.add(f"{name}/real", Tensor("", "float32", result.shape))
+    value = s.rewriter.add_float(f"{name}/real", result)
     s.rewriter.emit(replace(plain, outputs=(value,)))
     if adds:
         total = shift_of_sums(op, s.graph[op.inputs[1]], s.shift(data), s.shift(name))

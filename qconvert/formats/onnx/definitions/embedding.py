@@ -9,6 +9,7 @@ import numpy as np
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
+from qconvert.operators.sizes import reshape_sizes
 
 
 def _embed_layer_norm(s: Decomposition) -> None:
@@ -104,7 +105,7 @@ def _gather_scaled_blocks(s: Decomposition, stored: Array, zero: Array, scales: 
         raise NoDefinitionError("indices of unknown rank")
     found = [*stored.shape[:axis], *indices, *stored.shape[axis + 1 :]]
     where = along if along < axis else along + len(indices) - 1
-    following = [size if isinstance(size, int) else -1 for size in found[where + 1 :]]
+    following = reshape_sizes(found[where + 1 :])
     if following.count(-1) > 1:
         raise NoDefinitionError("several unknown sizes")
     value = s("Reshape", value, s.ints(*([0] * where), blocks * block, *following))

@@ -20,6 +20,7 @@ from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import source_opset
 from qconvert.kernels.litert.forms import distribution, hard_swish_form
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import reshape_sizes
 from qconvert.rewriting.lowering import Scope, conditions, since
 
 
@@ -168,7 +169,7 @@ def read_softmax(r: Reading) -> None:
         r.emit(r.op_type, axis=axis)
         return
     shape = r.tensor(0).shape or ()
-    sizes = [size if isinstance(size, int) else -1 for size in shape]
+    sizes = reshape_sizes(shape)
     if 0 in sizes:
         raise NotCoveredError(f"no elements in the shape {shape}")
     is_known = sizes.count(-1) <= 1

@@ -42,7 +42,7 @@ def write_product(op: Op, b: Builder, operands: Sequence[str], **attributes: Any
     It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc); its optimizer leaves the Max.
     """
     value = b.node(op.kind, operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]
-    b.finish(op, b.node("Max", [value], hint=f"{value}/apart")[0] if _has_large_bias(op, b) else value)
+    b.finish(op, b.keep_apart(value) if _has_large_bias(op, b) else value)
 
 
 def _has_large_bias(op: Op, b: Builder) -> bool:

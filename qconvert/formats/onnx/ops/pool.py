@@ -37,7 +37,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
         _write_mean(op, b)
         return
     value = b.node("AveragePool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **pool_window(op))
-    b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
+    b.finish(op, b.keep_apart(value[0], op.outputs[0]) if fault else value[0])
 
 
 def _share(dtype: str) -> float:

@@ -30,7 +30,7 @@ def write_conversion(op: Op, b: Builder) -> None:
     elif source.quantization is not None and result.dtype != "float32":
         b.rename(b.dequantize(b.stored_value(source.name), source.dtype, source.quantization, result.dtype), result.name)
     elif result.quantization is not None and _would_be_fused(op, b):
-        b.finish(op, b.node("Max", [b.float_value(source.name)], hint=f"{source.name}/apart")[0])
+        b.finish(op, b.keep_apart(b.float_value(source.name), source.name))
     elif result.quantization is not None and source.dtype != "float32":
         b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
     else:

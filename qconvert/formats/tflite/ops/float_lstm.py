@@ -7,7 +7,7 @@ the forget gate to the input gate: 1 - sigmoid(x) is sigmoid(-x).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from qconvert.formats.tflite.ops.sequences import (
     Frame,
     Order,
     arithmetic_of,
+    both_biases,
     concat_steps,
     constant_int8,
     emit_recurrence,
@@ -30,7 +31,6 @@ from qconvert.formats.tflite.ops.sequences import (
     require_float32,
     require_writable,
     rounds_rows,
-    single_step,
     state_of,
     sum_biases,
 )
@@ -92,19 +92,19 @@ def _present_inputs(r: Reading, roles: Sequence[str]) -> dict[str, int]:
 
 def read_float_lstm(r: Reading) -> None:
     """UNIDIRECTIONAL_SEQUENCE_LSTM of REAL_LSTM."""
-    _read_one_way(r, _present_inputs(r, SEQUENCE), order_of)
+    _read_one_way(r, _present_inputs(r, SEQUENCE))
 
 
-def read_float_step(r: Reading) -> None:
+def read_float_step(r: Reading, order: Order) -> None:
     """LSTM of the full kernel: one step, whose inputs are those of UNIDIRECTIONAL_SEQUENCE_LSTM."""
     places = _present_inputs(r, SEQUENCE)
     _require_real(r, places)
-    _read_one_way(r, places, single_step)
+    _read_one_way(r, places, order)
 
 
-def _read_one_way(r: Reading, places: dict[str, int], find_order: Callable[[Reading], Order]) -> None:
+def _read_one_way(r: Reading, places: dict[str, int], step: Order | None = None) -> None:
     require_float32(r, (0,), (places["hidden"], places["cell"]))
-    order = find_order(r)
+    order = order_of(r) if step is None else step
     order.show(r, _read_way(r, places, order, order.read_time_first(r), "forward"))
 
 
@@ -162,7 +162,7 @@ def read_float_basic(r: Reading, order: Order) -> None:
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
     biases = np.split(real_constant(r, 3, (4 * cells,)), 4)
     joined, bias = (np.concatenate([parts[BASIC_GATES.index(gate)] for gate in _ROWS]) for parts in (split, biases))
-    found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
+    found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": both_biases(bias)}
     constants: dict[str, Constant | None] = {hint: (data, None) for hint, data in found.items()}
     states = {"hidden": (1, cells), "cell": (4, cells)}
     order.show(r, emit_recurrence(r, "LSTM", order, order.read_time_first(r), constants, states, hidden_size=cells))
@@ -242,7 +242,7 @@ def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, C
     return {
         "W": weights if aux_weights is None else (np.concatenate([weights[0], aux_weights[0]], axis=1), None),
         "R": read_gates("recurrent", (cells, width)),
-        "B": (np.concatenate([bias[0], np.zeros_like(bias[0])]), None),
+        "B": (both_biases(bias[0]), None),
         "P": read_gates("peephole", (cells,), _PEEPHOLE_GATES),
         "PW": read("projection_weights", (width, cells), "projection_weights"),
         "PB": read("projection_bias", (width,), "projection_bias"),

@@ -12,6 +12,7 @@ from qconvert.formats.tflite.ops.sequences import (
     Constant,
     Frame,
     Order,
+    both_biases,
     concat_steps,
     emit_recurrence,
     find_opposite_direction,
@@ -104,7 +105,7 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
     if aux:
         weights = np.concatenate([weights, real_constant(r, aux, (cells, aux_size))], axis=1)
     bias = real_constant(r, first + 2, (cells,))
-    parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": np.concatenate([bias, np.zeros_like(bias)])}
+    parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": both_biases(bias)}
     constants: dict[str, Constant | None] = {hint: (part, None) for hint, part in parts.items()}
     way = {"direction": direction} if direction != "forward" else {}
     states = {"hidden": (first + 3, cells)}

@@ -66,7 +66,7 @@ def read_lstm(r: Reading) -> None:
     """LSTM, one step: of the full kernel, which is of float data, or of the basic one."""
     order = single_step(r)
     if r.option("kernelType", 0) != _BASIC_KERNEL:
-        read_float_step(r)
+        read_float_step(r, order)
     elif len(r.inputs) != 5 or not all(r.inputs):
         raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel", rule="wrong-number-of-tensors")
     elif r.tensor(0).dtype == "float32":

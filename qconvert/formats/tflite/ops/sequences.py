@@ -190,6 +190,11 @@ def sum_biases(w: Writing, op: Op, rows: int) -> Array:
     return np.asarray(w.constant(op, 3).reshape(2, -1).sum(axis=0, dtype=np.float32))
 
 
+def both_biases(bias: Array) -> Array:
+    """The biases of data and hidden values, of which the second are 0: the reverse of sum_biases()."""
+    return np.concatenate([bias, np.zeros_like(bias)])
+
+
 def find_opposite_direction(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
     """The recurrence after `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
     later = w.graph.ops[next(place for place, other in enumerate(w.graph.ops) if other is op) + 1 :]

@@ -124,8 +124,8 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
 
 def _same_pads_at_stride_1(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
     """SAME padding of strides of 1, which do not depend on sizes."""
-    margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-    return (*(margin // 2 for margin in margins), *(margin - margin // 2 for margin in margins))
+    ones = (1,) * len(kernel)
+    return same_pads(ones, kernel, ones, dilations)
 
 
 def write_padding(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:

@@ -13,6 +13,7 @@ from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed
 from qconvert.graph import Quantization
+from qconvert.operators.sizes import reshape_sizes
 
 
 def _apply_activation(c: Reading, result: str) -> str:
@@ -111,7 +112,7 @@ def emit_gemm(
     result = c.emit("Gemm", [flat, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
-        sizes = [-1 if isinstance(size, str) else size for size in leading]
+        sizes = reshape_sizes(leading)
         return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")])
     whole = c.emit("Shape", [tensor.name], dtype="int64", hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]

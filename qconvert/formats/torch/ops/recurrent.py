@@ -146,7 +146,7 @@ class _Layer:
         """
         if len(directions) == 1:
             whole, *last = self._operator(data, directions, states, _WAYS[0])
-            return [self._emit_squeeze(whole, 1)], last
+            return [self._emit_squeeze(whole)], last
         if all(weights.rounding == "" and weights.projection is None for weights in directions):
             whole, *last = self._operator(data, directions, states, "bidirectional")
             ways = (self._c.const(np.int64(index), "way") for index in (0, 1))
@@ -156,7 +156,7 @@ class _Layer:
             for index, weights in enumerate(directions)
         ]
         last = [self._c.emit("Concat", parts, hint="last", axis=0) for parts in zip(*(item[1:] for item in found), strict=True)]
-        return [self._emit_squeeze(item[0], 1) for item in found], last
+        return [self._emit_squeeze(item[0]) for item in found], last
 
     def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
         c, kind = self._c, self._kind
@@ -178,7 +178,7 @@ class _Layer:
         while not inputs[-1]:
             inputs.pop()
         return c.emit_several(
-            kind, inputs, 3 if kind == "LSTM" else 2, quantization=None, dtype=c.lookup(data).dtype, hint=direction, **attributes
+            kind, inputs, 1 + CELLS[kind].states, quantization=None, dtype=c.lookup(data).dtype, hint=direction, **attributes
         )
 
     def _matrix(self, directions: Sequence[_Weights], index: int) -> str:
@@ -195,9 +195,9 @@ class _Layer:
         key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])
         return self._c.variant_of(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
 
-    def _emit_squeeze(self, name: str, axis: int) -> str:
+    def _emit_squeeze(self, name: str) -> str:
         c = self._c
-        return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps")
+        return c.emit("Squeeze", [name, c.list64([1], "axes")], hint="steps")
 
 
 _WAYS = ("forward", "reverse")
@@ -279,7 +279,7 @@ def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = Fa
         raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
     weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
     given = c.names("hx")
-    if len(given) != (2 if kind == "LSTM" else 1):
+    if len(given) != CELLS[kind].states:
         raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
     states = _states(c, given, directions, layers)
     if c["batch_first"]:
@@ -313,7 +313,7 @@ def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = Fal
             raise c.unsupported_error("only one of two biases")
         weights = _real_weights(c, kind, names)
     given = c.names("hx")
-    if c.rank() != 2 or len(given) != (2 if kind == "LSTM" else 1):
+    if c.rank() != 2 or len(given) != CELLS[kind].states:
         raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
     states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]
     whole, last = _Layer(c, kind, activation).run(_emit_unsqueeze(c, data), [weights], states)

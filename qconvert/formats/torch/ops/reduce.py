@@ -43,7 +43,7 @@ def read_topk(c: Reading) -> list[str]:
 @with_arguments
 def read_sort(c: Reading, *results: int) -> list[str] | str:
     """aten::sort: values and their places; argsort: the places; msort: the values along the first axis."""
-    axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank(), 1))
+    axis = _axis(c) if "dim" in c else 0
     found = _emit_top_k(c, c.list64([c.static_size(axis)], "k"), axis, bool(c.get("descending")), True)
     return [found[index] for index in results] if len(results) > 1 else found[results[0]]
 
