@@ -16,7 +16,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import Call, ExactResult, find_kind, kind_of
-from qconvert.operators.running import Running
+from qconvert.operators.properties import Running
 from qconvert.operators.shapes_and_functions import in_function
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inputs"]

@@ -89,9 +89,7 @@ _FAMILIES = (
     "pool",
     "resize",
     "normalize",
-    "softmax",
     "binary",
-    "bits",
     "logic",
     "elementwise",
     "convert",
@@ -102,7 +100,6 @@ _FAMILIES = (
     "slice",
     "gather",
     "segments",
-    "diagonals",
     "windows",
     "space",
     "create",
@@ -111,7 +108,6 @@ _FAMILIES = (
     "recurrent",
     "control",
     "integer_recurrent",
-    "svdf",
     "opaque",
 )
 

@@ -16,8 +16,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import function, has, integer, integers, text
 from qconvert.operators.kind import Kind
-from qconvert.operators.properties import FunctionCall, Port
-from qconvert.operators.running import Running
+from qconvert.operators.properties import FunctionCall, Port, Running
 from qconvert.operators.sizes import unknown_shapes
 
 _CONDITION = Port(dtype="bool")

@@ -1,9 +1,13 @@
-"""Recurrent operators on integers, with quantizations of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF, and one
-step of its LSTM of uint8 data with an int16 cell (BasicLSTM).
+"""Recurrent operators as TFLite alone has them: on integers, with quantizations of their inner sums, its int8 UNIDIRECTIONAL_SEQUENCE_LSTM
+and SVDF, and one step of its LSTM of uint8 data with an int16 cell (BasicLSTM); and SVDF of real data.
 
-What they compute is their kernel's (arithmetic/recurrent_kernels.py): real-valued functions do not describe them, since sums
+What those on integers compute is their kernel's (arithmetic/recurrent_kernels.py): real-valued functions do not describe them, since sums
 saturate and round several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry
 them from run to run.
+
+SVDF is a layer of filters over data and time (kernels/internal/reference/svdf.h). Each filter multiplies the data by weights, keeps its
+last products, and multiplies these by weights of its own; `rank` filters that follow each other make one unit. With integer weights the
+kernel of real data rounds each row to 8 bits when it runs, as `arithmetic` says; weights over the memory only stand for float values.
 """
 
 from __future__ import annotations
@@ -15,13 +19,13 @@ import numpy as np
 
 from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Op, Tensor
-from qconvert.operators.attributes import flag, has, integer, number
-from qconvert.operators.call import Call
+from qconvert.graph.schema import Op, Shape, Tensor
+from qconvert.operators.attributes import ACTIVATION, flag, has, integer, number
+from qconvert.operators.call import Call, apply_activation
 from qconvert.operators.kind import Broken, Kind
-from qconvert.operators.products import products_of_rows
-from qconvert.operators.properties import in_rows
-from qconvert.operators.sizes import ShapeContext, Shapes, Size, is_compatible
+from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
+from qconvert.operators.properties import any_value, in_rows
+from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
 
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
@@ -257,6 +261,46 @@ def _svdf_shape(op: Op, s: ShapeContext) -> Shapes:
 #: The scale of each gate's sum; another one than 3 integer bits only where a layer normalization stands after.
 _SUMS = has(**{f"{gate}_scale": number(2.0**-12) for gate in GATES})
 
+
+#: Inputs.
+_DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
+_WORDS = {_DATA: "data", _MEMORY: "a memory", _FEATURE: "weights over the data", _TIME: "weights over the memory", _BIAS: "a bias"}
+
+
+def _shape(op: Op, s: ShapeContext) -> Shapes:
+    data, memory, feature, time = (s.shape(index) for index in (_DATA, _MEMORY, _FEATURE, _TIME))
+    if feature is None or time is None:
+        return [None, memory]
+    if len(feature) != 2 or len(time) != 2:
+        raise failure(op, f"has weights of shape {feature} and {time}, which are not matrices", rule="wrong-rank")
+    (filters, inputs), places, rank = feature, time[1], int(op["rank"])
+    if not isinstance(filters, int) or not isinstance(places, int) or rank < 1 or filters % rank:
+        raise failure(op, f"has {filters} filters of {places} places, which rank {rank} does not divide", rule="shape-mismatch")
+    rows = data[0] if data else "rows"
+    wanted: dict[int, tuple[Size, ...]] = {
+        _DATA: (rows, inputs), _MEMORY: (rows, filters * places), _TIME: (filters, places), _BIAS: (filters // rank,),
+    }  # fmt: skip
+    for index, shape in wanted.items():
+        _require(op, index, s.shape(index) if s.has(index) else None, shape)
+    return [None if data is None else (data[0], filters // rank), memory]
+
+
+def _require(op: Op, index: int, shape: Shape | None, wanted: tuple[Size, ...]) -> None:
+    if not is_compatible(shape, wanted):
+        raise failure(op, f"has {_WORDS[index]} of shape {shape}, not {wanted}", rule="shape-mismatch")
+
+
+def _run(call: Call) -> list[Array]:
+    """One step."""
+    time = call.values(_TIME)
+    newest = rounded_rows(call.op, call.values(_DATA)) @ call.values(_FEATURE).T
+    memory = call.values(_MEMORY)
+    kept = np.concatenate([memory.reshape(-1, *time.shape)[..., 1:], newest[..., None]], axis=-1)
+    total = (kept * time).sum(axis=-1).reshape(len(kept), -1, int(call["rank"])).sum(axis=-1)
+    total = total + call.values(_BIAS) if call.has(_BIAS) else total
+    return [apply_activation(total, str(call["activation"])), kept.reshape(memory.shape)]
+
+
 KINDS = (
     Kind(
         "IntegerLSTM",
@@ -307,5 +351,19 @@ KINDS = (
         rule="stored",
         evaluate=_run_basic,
         types="uint8 uint8 int16 uint8 int32 -> uint8 uint8 int16",
+    ),
+    Kind(
+        "SVDF",
+        "data data parameter parameter parameter?",
+        "data data",
+        samples=in_rows(lambda op: {0: 0, 1: 0}),
+        bounds=any_value,
+        products=products_of_rows(2, 3),
+        weights=(2, 3),
+        recurs=True,
+        shape=_shape,
+        evaluate=_run,
+        types="any any any any any -> any",
+        attributes=has(ACTIVATION, DYNAMIC_ROWS, rank=integer(1)),
     ),
 )

@@ -28,13 +28,13 @@ from qconvert.operators.properties import (
     MatchingSizes,
     Operands,
     Preimage,
+    Running,
     Samples,
     Suits,
     any_value,
     same_axes,
     within_data,
 )
-from qconvert.operators.running import Running
 from qconvert.operators.sizes import Rule as ShapeRule
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.

@@ -8,7 +8,7 @@ an activation; passes/quantizations/activations.py takes them through a graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.arithmetic.storage import Array
+from qconvert.arithmetic.storage import Array, numpy_dtype
+from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.sizes import factors_of_sizes, reshape_sizes
@@ -333,3 +334,32 @@ def _constant(graph: Graph, wanted: str, values: Array, tensors: dict[str, Tenso
     name = graph.names(tensors).fresh(wanted)
     tensors[name] = Tensor(name, "int64", values.shape, values.astype(np.int64))
     return name
+
+
+#: How often the body of one loop runs, at most: a file can ask for 2**63 turns.
+MOST_TURNS = 100_000
+
+
+class Running:
+    """An operator that is being run. `calls` are its functions by the attribute, of which `body` runs one on stored values."""
+
+    def __init__(self, graph: Graph, op: Op, calls: dict[str, FunctionCall], body: Callable[[str, Sequence[Any]], list[Array]]) -> None:
+        self.graph, self.op, self.calls, self.body = graph, op, calls, body
+
+    def stack_outputs(self, attribute: str, index: int, values: list[Array], axis: int) -> Array:
+        """Output `index` of a function at each turn, stacked along an axis; without turns, dynamic sizes are 0."""
+        if values:
+            return np.stack(values, axis)
+        inner = self.graph.functions[self.calls[attribute].function]
+        tensor = inner[inner.outputs[index]]
+        sizes = [size if isinstance(size, int) else 0 for size in tensor.shape or ()]
+        sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)
+        return np.zeros(sizes, numpy_dtype(tensor.dtype))
+
+    def turn(self, number: int) -> int:
+        """The number of the turn, if so many are run."""
+        if number >= MOST_TURNS:
+            raise UnsupportedError(
+                f"it runs for more than {MOST_TURNS:,} iterations", where=f"{self.op.source} {self.op}".strip(), rule="too-many-iterations"
+            )
+        return number

@@ -53,7 +53,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_lazy("container", "modules"),
             scopes=("functions",),
             check=_lazy("container", "check"),
-            as_written=_lazy("as_written", "as_written"),
+            as_written=_lazy("reader", "as_written"),
             normal_form=(
                 "io_to_states",
                 "absorb_quantization",

@@ -1,17 +1,32 @@
-"""Nodes outside the operator set: carried from one ONNX file to another as they are, subgraphs and custom domains included."""
+"""Nodes outside the operator set, and custom operators of TFLite.
+
+The former are carried from one ONNX file to another as they are, subgraphs and custom domains included. The latter are nodes of the domain
+`tflite.custom`, called as their code.
+
+    tflite.custom.MyOp <custom_options: the bytes, alpha: 0.5, input_0_scale: [0.25], input_0_zero_point: [3]> (x) -> y
+
+The options are there as TFLite has them and, where they are a FlexBuffer with a map, once more as attributes that can be read and changed:
+attributes that say otherwise than the bytes rule. Scales and zero points are attributes since stored integers have none of their own in
+ONNX, and a kernel needs them.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
 from qconvert.formats.onnx.model import carried_node, defined_names, node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
-from qconvert.graph import Op
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
+from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators.opaque import TFLITE_DOMAIN
 
 
@@ -81,6 +96,169 @@ def _rename(node: Any, names: dict[str, str]) -> None:
             _rename(child, outer)
         for value in graph.output:
             value.name = outer.get(value.name, value.name)
+
+
+_CODE, _OPTIONS, _VERSION = "custom_code", "custom_options", "custom_version"
+_GRID = re.compile(r"(input|output)_(\d{1,6})_(scale|zero_point|axis)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+def write_tflite_custom(op: Op, b: Builder) -> None:
+    """The node; `custom_code` is there where the code is no legal name."""
+    from onnx.helper import make_attribute
+
+    code, options = str(op["op_type"]), _bytes(op)
+    name = re.sub(r"[^A-Za-z0-9_]", "_", code)
+    name = name if re.match(r"[A-Za-z_]", name) else f"_{name}"
+    attributes: dict[str, Any] = _view(options)
+    if name != code:
+        attributes[_CODE] = code
+    if options:
+        attributes[_OPTIONS] = options
+    if op["version"] != 1:
+        attributes[_VERSION] = int(op["version"])
+    for side, names in (("input", op.inputs), ("output", op.outputs)):
+        for index, tensor in enumerate(names):
+            attributes |= _quantization_attributes(f"{side}_{index}", b.tensor(tensor)) if tensor else {}
+    b.node(name, [b.stored_value(item) for item in op.inputs], op.outputs, domain=TFLITE_DOMAIN)
+    b.nodes[-1].attribute.extend(make_attribute(key, value) for key, value in attributes.items())
+
+
+def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
+    """The operator, with the scales and zero points of its tensors."""
+    given = {name: reading.attribute(name) for name in node.attributes}
+    quantizations = {(side, index): _quantization(reading, given, f"{side}_{index}") for side, index in _places(given)}
+    code, options, version = given.pop(_CODE, reading.op_type), given.pop(_OPTIONS, b""), given.pop(_VERSION, 1)
+    code = code.decode("utf-8", "replace") if isinstance(code, bytes) else code
+    options = options.encode("utf-8", "surrogateescape") if isinstance(options, str) else options
+    if not isinstance(code, str) or not code or not isinstance(options, bytes) or not isinstance(version, int):
+        raise reading.invalid(f"{_CODE}, {_OPTIONS} and {_VERSION} must be a string, bytes and a number", rule="damaged-payload")
+    inputs = list(reading.inputs)
+    for index, name in enumerate(inputs):
+        quantization = quantizations.get(("input", index))
+        if quantization is not None and name and draft.tensors[name].quantization != quantization:
+            inputs[index] = reading.label_input(index, quantization)
+    dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
+    for output in filter(None, reading.outputs):
+        draft.tensors.pop(output, None)
+    payload = base64.b64encode(_merge_options(reading, options, {key: value for key, value in given.items() if not _GRID.fullmatch(key)}))
+    reading.emit(
+        "Opaque",
+        inputs,
+        dtype=dtypes,
+        format="tflite",
+        domain=TFLITE_DOMAIN,
+        op_type=code,
+        version=version,
+        payload=payload.decode("ascii"),
+    )
+    for index, name in enumerate(reading.outputs):
+        quantization = quantizations.get(("output", index))
+        if quantization is not None and name:
+            draft.tensors[name] = replace(draft.tensors[name], quantization=quantization)
+
+
+def _bytes(op: Op) -> bytes:
+    try:
+        return base64.b64decode(str(op["payload"]), validate=True)
+    except ValueError as error:
+        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
+
+
+def _quantization_attributes(place: str, tensor: Tensor) -> dict[str, Any]:
+    """The attributes for the scales of a tensor; scales in blocks are not stated."""
+    quantization = tensor.quantization
+    if quantization is None or quantization.block_size:
+        return {}
+    numbers = {f"{place}_scale": quantization.scale.tolist(), f"{place}_zero_point": quantization.zero_point.tolist()}
+    return numbers if quantization.axis is None else {**numbers, f"{place}_axis": quantization.axis}
+
+
+def _places(given: Mapping[str, Any]) -> set[tuple[str, int]]:
+    return {(found[1], int(found[2])) for found in map(_GRID.fullmatch, given) if found and found[3] == "scale"}
+
+
+def _quantization(reading: Reading, given: Mapping[str, Any], place: str) -> Quantization:
+    scales, points, axis = given[f"{place}_scale"], given.get(f"{place}_zero_point"), given.get(f"{place}_axis")
+    scales = scales if isinstance(scales, tuple) else ()
+    points = (0,) * len(scales) if points is None else points if isinstance(points, tuple) else ()
+    numbers = all(isinstance(item, (int, float)) for item in scales) and all(isinstance(item, int) for item in points)
+    if not numbers or not scales or len(scales) != len(points) or (axis is None and len(scales) > 1) or not isinstance(axis, int | None):
+        raise reading.invalid(
+            f"the scales, zero points and axis of {place} must be lists of one length and a number", rule="damaged-payload"
+        )
+    try:
+        return Quantization(np.array(scales, np.float32), np.array(points, np.int64), axis)
+    except (ValueError, OverflowError) as error:
+        raise reading.invalid(f"the scales of {place} are invalid: {error}", rule="damaged-payload") from error
+
+
+def _view(options: bytes) -> dict[str, Any]:
+    """The options that have a form as attributes; nothing of what is no FlexBuffer with a map. The bytes are there in any case."""
+    found = {key: _attribute(value) for key, value in _map(options).items() if _is_free(key)}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _map(options: bytes) -> dict[str, Any]:
+    try:
+        found = decode_flexbuffer(options)
+    except InvalidModelError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_free(key: str) -> bool:
+    return bool(_NAME.fullmatch(key)) and key not in (_CODE, _OPTIONS, _VERSION) and not _GRID.fullmatch(key)
+
+
+def _attribute(value: Any) -> Any:
+    """A value as an attribute of ONNX has it; None if none has."""
+    if isinstance(value, bool) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return int(value)
+    if isinstance(value, float):
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
+    if isinstance(value, (str, bytes)):
+        return value
+    if not isinstance(value, list) or not value or isinstance(value[0], (list, dict)):
+        return None
+    items = [_attribute(item) for item in value]
+    sorts = {type(item) for item in items}
+    return tuple(items) if len(sorts) == 1 and sorts <= {int, float, str} else None
+
+
+def _merge_options(reading: Reading, options: bytes, given: Mapping[str, Any]) -> bytes:
+    """The bytes of the options: those stated, unless the attributes say otherwise."""
+    view = _view(options)
+    same = view.keys() == given.keys() and all(_equal(view[key], value) for key, value in given.items())
+    if same:
+        return options
+    known = _map(options)
+    if options and not known:
+        raise reading.invalid(f"its attributes cannot be added to its {_OPTIONS}, which are not a map", rule="damaged-payload")
+    kept = {key: value for key, value in known.items() if key not in view or key in given}
+    changed = {key: _value(value) for key, value in given.items() if key not in view or not _equal(view[key], value)}
+    if any(value is None for value in changed.values()):
+        raise reading.invalid("an attribute is neither a number nor a string, nor a list of them", rule="damaged-payload")
+    return encode_flexbuffer({**kept, **changed})
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two attributes are one; a NaN is itself."""
+    if isinstance(a, (bytes, str)) and isinstance(b, (bytes, str)):
+        return _raw(a) == _raw(b)
+    return repr(a) == repr(b)
+
+
+def _raw(value: bytes | str) -> bytes:
+    return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+
+
+def _value(given: Any) -> Any:
+    """An attribute as a value of a FlexBuffer; None if it is no such."""
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
+        return list(given) if all(isinstance(item, (int, float, str)) for item in given) else None
+    return given if isinstance(given, (int, float, str, bytes)) else None
 
 
 WRITERS: dict[str, WriteFunction] = {"Opaque": write_opaque}

@@ -12,7 +12,7 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.ops import comparison
+from qconvert.formats.tflite.ops.elementwise import COMPARISONS
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verified_root
 
@@ -48,7 +48,7 @@ def require_for_micro(data: bytes) -> None:
         RuntimeRefusedError: it would crash the process.
     """
     model = unpack_view(verified_root(data))
-    for builtin in comparison.READERS:
+    for builtin in COMPARISONS:
         for subgraph, _, inputs in _operators(model, builtin):
             operands = [subgraph.tensors[index] for index in inputs if index >= 0]
             scales = [one.quantization.scale for one in operands if one.type == DTYPE_NUMBERS["int8"] and one.quantization is not None]

@@ -300,7 +300,7 @@ def test_many_loops_within_each_other_take_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.formats
 def test_a_loop_without_end_is_not_run_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qconvert.operators.running.MOST_TURNS", 500)
+    monkeypatch.setattr("qconvert.operators.properties.MOST_TURNS", 500)
     data = model("(float[2] x, bool go) => (float[2] y) { y = Loop (, go, x) <body = b (int64 i, bool c, float[2] v) "
                  "=> (bool d, float[2] w) { d = Identity(c) w = Neg(v) }> }")  # fmt: skip
     graph = read_bytes(data, "g")

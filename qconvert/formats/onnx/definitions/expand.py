@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
-from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
+from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.formats.onnx.model import carried_node, value_info
 from qconvert.formats.onnx.signatures import CONTRIB
@@ -27,7 +27,6 @@ DEFINITIONS: Mapping[str, Definition] = {
     **attention.DEFINITIONS,
     **embedding.DEFINITIONS,
     **blocks.DEFINITIONS,
-    **quantized.DEFINITIONS,
 }
 #: The opset of the definitions here.
 _OPSET = 24

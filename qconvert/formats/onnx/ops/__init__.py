@@ -13,15 +13,11 @@ from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
 from qconvert.formats.onnx.ops import (
     activation,
-    basic_lstm,
-    bits,
     control,
     conv,
-    detection,
     elementwise,
     gather,
     integer_lstm,
-    integer_svdf,
     matrix,
     normalize,
     pool,
@@ -43,7 +39,6 @@ _FAMILIES = (
     matrix,
     pool,
     elementwise,
-    bits,
     activation,
     normalize,
     reduce,
@@ -52,12 +47,9 @@ _FAMILIES = (
     space,
     signal,
     quantize,
-    detection,
     recurrent,
     control,
     integer_lstm,
-    integer_svdf,
-    basic_lstm,
     svdf,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, read_function, unify_quantizations
+from qconvert.formats.onnx.graph_reading import Inner, agreed_shape, outer_shape, read_function, unify_quantizations
 from qconvert.formats.onnx.graph_writing import subgraph
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op, Shape, Tensor

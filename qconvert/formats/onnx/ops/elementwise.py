@@ -1,6 +1,8 @@
-"""Arithmetic on one tensor and on pairs of tensors, with broadcasting; comparisons, logic and choice."""
+"""Arithmetic on one tensor and on pairs of tensors, with broadcasting; comparisons, logic, choice, and functions of bits."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import place_of
-from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
+from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.forms import pair
@@ -269,6 +271,65 @@ def read_dropout(r: Reading) -> None:
 _UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
+
+def write_bit_shift(op: Op, b: Builder) -> None:
+    """BitShift, which ONNX has of unsigned integers. To the left, signed ones have the same bits; to the right, -1 - x, which is not
+    negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
+    """
+    name, dtype = op.outputs[0], b.tensor(op.outputs[0]).dtype
+    at = place_of(op, b)
+    wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
+    if wide == dtype and b.graph.is_from("onnx"):
+        b.compute_stored(op)
+        return
+    bits, known = numpy_dtype(dtype).itemsize * 8, b.graph.constant(op.inputs[1])
+    data, number = at.stored(op.inputs[0]), "int64" if bits > 31 else "int32"
+    is_inside = known is not None and bool((known.astype(np.int64) >= 0).all() and (known.astype(np.int64) < bits).all())
+    by = at.constant(known, wide) if is_inside else at.stored(op.inputs[1], number)
+    inside = by if is_inside else by.clip(0, bits - 1).cast(wide)
+    if op["direction"] == "LEFT":
+        shifted = data.cast(wide).then("BitShift", inside, direction="LEFT")
+        (shifted if is_inside else shifted * by.equals(inside.cast(number)).cast(wide)).finish(name)
+        return
+    if dtype.startswith("u"):
+        data.cast(wide).then("BitShift", inside, direction="RIGHT").finish(name)
+        return
+    whole = data.cast("int64" if dtype == "int64" else "int32")
+    negative = whole < 0
+    size = negative.where(-1 - whole, whole).cast(wide)
+    shifted = size.then("BitShift", inside, direction="RIGHT").cast(whole.dtype)
+    negative.where(-1 - shifted, shifted).finish(name)
+
+
+def write_bitcast(op: Op, b: Builder) -> None:
+    """Bitcast between integers of one size as a Cast, which keeps the bits; onnxruntime has no operator for others."""
+    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    if data.dtype != result.dtype and ("int" not in data.dtype or "int" not in result.dtype or op["ratio"] != 1):
+        raise b.unsupported_error(
+            op, f"the bits of {data.dtype} as {result.dtype}, for which onnxruntime has no operator,", rule="operand-types"
+        )
+    if data.dtype == result.dtype:
+        b.node("Identity", [b.stored_value(data.name)], op.outputs)
+    else:
+        b.cast(b.stored_value(data.name), result.dtype, result.name)
+
+
+_BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
+
+
+READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow Where Einsum".split(), read_same_named),
+    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN".split(), read_same_named),
+    "IsInf": read_is_inf,
+    **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
+    "Mean": read_mean,
+    "Mod": read_mod,
+    "Cast": read_cast,
+    "CastLike": read_cast,
+    "Dropout": read_dropout,
+    **dict.fromkeys((*_BITWISE, "BitShift"), read_same_named),
+}
+
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,
@@ -284,16 +345,9 @@ WRITERS: dict[str, WriteFunction] = {
     "Sqrt": write_sqrt,
     "Where": write_where,
     "Cast": write_cast,
+    **dict.fromkeys(_BITWISE, write_stored),
+    "BitShift": write_bit_shift,
+    "Bitcast": write_bitcast,
 }
 
-READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow Where Einsum".split(), read_same_named),
-    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN".split(), read_same_named),
-    "IsInf": read_is_inf,
-    **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
-    "Mean": read_mean,
-    "Mod": read_mod,
-    "Cast": read_cast,
-    "CastLike": read_cast,
-    "Dropout": read_dropout,
-}
+OPSETS: dict[str, Callable[[Graph, Op], int]] = dict.fromkeys(_BITWISE, lambda graph, op: 18)

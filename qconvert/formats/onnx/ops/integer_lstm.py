@@ -1,7 +1,8 @@
-"""TFLite's int8 LSTM with an int16 cell, written in float64 arithmetic on integers: equal to its kernel in every bit.
+"""TFLite's LSTMs on integers, written in float64 arithmetic: equal to their kernels in every bit.
 
-The data's part of all steps is one product in front; what depends on the step before is the body of a Scan, or stands in the graph itself
-where there is one step. Sigmoid and tanh are tables of all 65,536 integers. What would not be exact is refused by name.
+Of the int8 LSTM with an int16 cell the data's part of all steps is one product in front; what depends on the step before is the body of a
+Scan, or stands in the graph itself where there is one step. Sigmoid and tanh are tables of all 65,536 integers. What would not be exact is
+refused by name. The basic kernel, of uint8 data, is one step.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from functools import cached_property
 
 import numpy as np
 
-from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
+from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale, normalize_gates
 from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, place_of
 from qconvert.graph import Array, Op
-from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name_tensors
+from qconvert.operators.integer_recurrent import BASIC_INPUTS, LSTM_INPUTS, basic_lstm, integer_lstm, name_tensors
 
 _LOW, _HIGH = -(2.0**15), 2.0**15 - 1
 
@@ -212,4 +213,51 @@ def _clip_to_int16(value: Value) -> Value:
     return value.clip(_LOW, _HIGH)
 
 
-WRITERS: dict[str, WriteFunction] = {"IntegerLSTM": write_integer_lstm}
+def write_basic_lstm(op: Op, b: Builder) -> None:
+    """The basic kernel's step."""
+    tensors = name_tensors(op, BASIC_INPUTS, b.tensor)
+    weights, bias = (tensors[name].data for name in ("weights", "bias"))
+    if weights is None or bias is None:
+        raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
+    layer = basic_lstm(tensors, weights, bias)
+    rescale = _gates_rescale(layer)
+    if rescale is None:
+        raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")
+    at = place_of(op, b)
+    given = {role: at.stored(name, "float64") for role, name in zip(BASIC_INPUTS, op.inputs, strict=True)}
+    # Data and hidden values side by side, less 128, times the weights less their zero point, and the bias.
+    joined = given["data"].then("Concat", given["hidden"], axis=1) - 128
+    sums = joined @ (given["weights"] - layer.zero_point).transpose(1, 0) + given["bias"]
+    gates = _clip_to_int16(rescale.emit_up(sums))
+    enters, update, stays, opens = at.split(gates, [len(layer.bias) // len(BASIC_GATES)] * len(BASIC_GATES), axis=1)
+    added = _shift_right(_product(_logistic(enters), _tanh(update)), 4)
+    cell = _clip_to_int16(added + _product(_logistic(stays), given["cell"]))
+    seen = _tanh(_clip_to_int16(cell * 2))
+    stored = _shift_right(_product(_logistic(opens), seen), 8).clip(-128, 127) + 128
+    for name, value in zip(op.outputs, (stored, stored, cell), strict=True):
+        value.finish(name)
+
+
+def _gates_rescale(layer: BasicLstm) -> Rescale | None:
+    weights = layer.weights.astype(np.int64) - layer.zero_point
+    bound: Array = np.abs(weights).sum(axis=1) * 128 + np.abs(layer.bias.astype(np.int64))
+    return Rescale.of(np.full(len(bound), layer.factor), bound)
+
+
+def _logistic(value: Value) -> Value:
+    return int16_curve(value, "logistic", 3)
+
+
+def _tanh(value: Value) -> Value:
+    return int16_curve(value, "tanh", 3)
+
+
+def _product(first: Value, second: Value) -> Value:
+    """In steps of 2**-15, ties up."""
+    return (first * second * 2.0**-15).round_up()
+
+
+WRITERS: dict[str, WriteFunction] = {
+    "IntegerLSTM": write_integer_lstm,
+    "BasicLSTM": write_basic_lstm,
+}

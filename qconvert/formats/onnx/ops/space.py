@@ -1,4 +1,4 @@
-"""Resizing, and data movement between space, depth and batch."""
+"""Resizing, data movement between space, depth and batch, regions of images, and suppression of boxes that overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
-from qconvert.rewriting.lowering import Scope, conditions
+from qconvert.rewriting.lowering import Scope, conditions, since
 
 #: Sizes and factors from here on are none.
 _FAR = 2.0**40
@@ -177,14 +177,50 @@ def _takes_floats(op: Op, scope: Scope) -> str:
     return "" if data.dtype == "float32" or (is_open and data.dtype in ("int8", "uint8")) else f"has no {op.kind} of {data.dtype}"
 
 
-WRITERS: dict[str, WriteFunction] = {
-    "Resize": write_resize,
-    **dict.fromkeys(("SpaceToDepth", "DepthToSpace"), conditions(_takes_floats)(write_stored)),
-}
+def read_roi_align(r: Reading) -> None:
+    """RoiAlign of means of a number of points that is stated."""
+    each, mode = r.attribute("sampling_ratio", 0), r.attribute("mode", "avg")
+    if mode != "avg" or each < 1:
+        raise NotCoveredError("the largest of points" if mode != "avg" else "a number of points that goes by each region")
+    where = r.attribute("coordinate_transformation_mode", "half_pixel" if r.version >= 16 else "output_half_pixel")
+    r.emit("RoiAlign", **r.own_attributes() | {"coordinate_transformation_mode": where})
+
+
+@conditions(lambda op, scope: since(16 if op["coordinate_transformation_mode"] == "half_pixel" else 10)(op, scope))
+def write_roi_align(op: Op, b: Builder) -> None:
+    """RoiAlign, which knew half pixels of the output alone before opset 16."""
+    inputs = [*(b.float_value(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
+    b.finish(op, b.node("RoiAlign", inputs, mode="avg", **b.own_attributes(op))[0])
+
+
+def read_suppression(r: Reading) -> None:
+    """NonMaxSuppression."""
+    operands = [r.input(0), r.input(1), *(r.fold_input(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
+    r.emit("NonMaxSuppression", operands, **r.own_attributes())
+
+
+def write_suppression(op: Op, b: Builder) -> None:
+    """NonMaxSuppression, whose number and thresholds are lists of one."""
+    one = b.const(axes(1), f"{op.outputs[0]}/one")
+    operands = [b.stored_value(name) for name in op.inputs]
+    for position, name in enumerate(op.inputs[2:], 2):
+        if name and b.tensor(name).rank == 0:
+            operands[position] = b.node("Reshape", [operands[position], one])[0]
+    b.node("NonMaxSuppression", operands, op.outputs, center_point_box=op["center_point_box"] or None)
+
 
 READERS: dict[str, ReadFunction] = {
     "Resize": read_resize,
     "Upsample": read_upsample,
     "DepthToSpace": read_depth_to_space,
     "SpaceToDepth": read_same_named,
+    "RoiAlign": read_roi_align,
+    "NonMaxSuppression": read_suppression,
+}
+
+WRITERS: dict[str, WriteFunction] = {
+    "Resize": write_resize,
+    **dict.fromkeys(("SpaceToDepth", "DepthToSpace"), conditions(_takes_floats)(write_stored)),
+    "RoiAlign": write_roi_align,
+    "NonMaxSuppression": write_suppression,
 }

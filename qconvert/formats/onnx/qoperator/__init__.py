@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.onnx.qoperator import conv, elementwise, matrix
+from qconvert.formats.onnx.qoperator import elementwise, matrix
 from qconvert.formats.onnx.qoperator.forms import WriteForm
 from qconvert.formats.onnx.reading import ReadFunction
 
 __all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (conv, matrix, elementwise)
+_FAMILIES = (matrix, elementwise)
 
 WRITERS: Mapping[str, WriteForm] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
 

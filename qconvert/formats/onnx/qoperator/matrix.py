@@ -11,8 +11,8 @@ import numpy as np
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.arithmetic.storage import pack_bits, unpack_bits
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.ops.conv import conv_window, read_conv_window
 from qconvert.formats.onnx.ops.matrix import matmul_operand
-from qconvert.formats.onnx.qoperator.conv import weights_quantization
 from qconvert.formats.onnx.qoperator.forms import (
     WriteForm,
     bias_reason,
@@ -369,7 +369,32 @@ def write_gemm(op: Op, b: Builder) -> str:
     return ""
 
 
-WRITERS: Mapping[str, WriteForm] = {"Gather": write_gather, "Gemm": write_gemm, "MatMul": write_matmul}
+def read_qlinear_conv(r: Reading) -> None:
+    """QLinearConv(x, x_scale, x_zero_point, w, …, y_scale, y_zero_point, B): B is int32 at x_scale * w_scale."""
+    r.require_only(channels_last=0)
+    window = read_conv_window(r, 3)
+    quantizations = one_quantization(r, 1), weights_quantization(r, 4, 0)
+    result = one_quantization(r, 6)
+    bias = [r.label_input(8, accumulator_quantization(*quantizations))] if r.has(8) else []
+    inputs = [r.label_input(0, quantizations[0]), r.label_input(3, quantizations[1]), *bias]
+    emit_result(r, "Conv", inputs, r.tensor(0).dtype, 6, result, data_format="channels_first", **window)
+
+
+def weights_quantization(r: Reading, scale: int, axis: int) -> Quantization:
+    """The quantization of the weights before input `scale`: along `axis` if there is a list of scales as long as that."""
+    data, shape = r.constant(scale), r.tensor(scale - 1).shape
+    is_list = data is not None and data.ndim == 1 and (data.size > 1 or (shape is not None and shape[axis] == 1))
+    return r.quantization(scale, scale + 1, axis if is_list else None)
+
+
+def write_conv(op: Op, b: Builder) -> str:
+    """Conv as QLinearConv."""
+    reason = linear_reason(op, b, "QLinearConv") or bias_reason(op, b, "QLinearConv")
+    if reason or b.tensor(op.outputs[0]).quantization is None:
+        return reason or "QLinearConv has no real result"
+    inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])]
+    return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **conv_window(op))
+
 
 READERS: Mapping[str, ReadFunction] = {
     "QLinearMatMul": read_qlinear_matmul,
@@ -378,4 +403,13 @@ READERS: Mapping[str, ReadFunction] = {
     f"{CONTRIB}.MatMulIntegerToFloat": read_matmul_integer_to_float,
     f"{CONTRIB}.MatMulNBits": read_matmul_nbits,
     f"{CONTRIB}.QGemm": read_qgemm,
+    "QLinearConv": read_qlinear_conv,
+    f"{CONTRIB}.QLinearConv": read_qlinear_conv,
+}
+
+WRITERS: Mapping[str, WriteForm] = {
+    "Gather": write_gather,
+    "Gemm": write_gemm,
+    "MatMul": write_matmul,
+    "Conv": write_conv,
 }

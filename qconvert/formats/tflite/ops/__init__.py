@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from qconvert.formats.tflite.ops import (
     activation,
-    bits,
-    comparison,
     control,
     conv,
     conv_transpose,
@@ -33,10 +31,6 @@ from qconvert.formats.tflite.ops import (
     signal,
     slice,
     space,
-    suppression,
-    svdf,
-    variables,
-    windows,
 )
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction
@@ -50,21 +44,16 @@ _FAMILIES = (
     matrix,
     pool,
     elementwise,
-    bits,
-    comparison,
     activation,
     lstm,
     float_lstm,
     float_rnn,
-    svdf,
     reduce,
     shape,
     join,
     slice,
     gather,
     segments,
-    windows,
-    suppression,
     signal,
     space,
     quantize,
@@ -73,7 +62,6 @@ _FAMILIES = (
     mediapipe,
     mediapipe_landmarks,
     gather_scatter,
-    variables,
     control,
 )
 

@@ -1,4 +1,6 @@
-"""Arithmetic on one tensor and on pairs of tensors, with broadcasting."""
+"""Arithmetic on one tensor and on pairs of tensors, with broadcasting; comparisons, functions of bits, and the elementwise operators of
+StableHLO that LiteRT runs, which come back as TFLite's own. LiteRT's kernels of bytes compare 256 times the float values, rounded to
+integers (comparisons.cc)."""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.bits import require_equal
-from qconvert.formats.tflite.ops.one_to_one import make_reader
+from qconvert.arithmetic import dequantize_float32, tflite_comparison_tables
+from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Op
+from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 
 
@@ -44,21 +46,6 @@ def read_atan2(r: Reading) -> None:
     """ATAN2."""
     require_equal(r)
     r.emit("Atan2")
-
-
-READERS: dict[str, ReadFunction] = {
-    "ADD": partial(_read_fused, "Add", ("int8", "uint8")),
-    "SUB": partial(_read_fused, "Sub", ("int8", "uint8", "int16")),
-    "MUL": partial(_read_fused, "Mul", ("int8", "uint8")),
-    "DIV": partial(_read_fused, "Div", ("int8", "uint8", "int16")),
-    "MAXIMUM": make_reader("Max", "stored"),
-    "MINIMUM": make_reader("Min", "stored"),
-    "POW": make_reader("Pow"),
-    "ATAN2": read_atan2,
-    "SELECT": read_select,
-    "SELECT_V2": make_reader("Where", "stored"),
-    "CAST": read_cast,
-}
 
 
 def _write_stored(builtin: str, op: Op, w: Writing) -> None:
@@ -195,6 +182,174 @@ def write_pow(op: Op, w: Writing) -> None:
     w.emit("POW", [base.name, name], op.outputs)
 
 
+_BYTES = ("int8", "uint8")
+
+
+def _read_comparison(kind: str, r: Reading) -> None:
+    """A comparison; orders of int16 are of stored integers, and EQUAL has no such kernel."""
+    first, second = r.tensor(0), r.tensor(1)
+    if first.dtype == "int16" and kind not in ("Equal", "NotEqual"):
+        r.emit_stored(kind)
+        return
+    if kind == "NotEqual":
+        r.require_scales("int16")
+    tables = _comparison_tables(first, second)
+    if not tables:
+        r.emit(kind)
+        return
+    r.require_sound(r.inputs)
+    r.emit(kind, [_look_up_operand(r, index, table) for index, table in enumerate(tables)])
+
+
+def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
+    """The numbers that the kernel compares, for each of the 256 values of either operand; none where the operator is one in float.
+
+    Such operands have values, those of a constant alone, whose order the kernel keeps, or a result that C does not define (then
+    checking/expected_values.py reports the source).
+    """
+    if first.dtype != second.dtype or first.dtype not in _BYTES or first.per_tensor is None or second.per_tensor is None:
+        return []
+    low, high = integer_range(first.dtype)
+    found, compared, exact = list[Array](), list[Array](), list[Array]()
+    for tensor, quantization in ((first, first.per_tensor), (second, second.per_tensor)):
+        tables = tflite_comparison_tables(quantization, tensor.dtype)
+        if len(tables) > 1:
+            return []
+        stored = np.arange(low, high + 1) if tensor.data is None else np.unique(tensor.data).astype(np.int64)
+        found += tables
+        compared.append(tables[0][stored - low].astype(np.float64))
+        exact.append(dequantize_float32(stored, quantization))
+    order, expected = (np.sign(np.subtract.outer(*values)) for values in (compared, exact))
+    return [] if np.array_equal(order, expected) else found
+
+
+def _look_up_operand(r: Reading, index: int, table: Array) -> str:
+    """An operand looked up in its table."""
+    name = r.input(index)
+    tensor = r.lookup(name)
+    low, _ = integer_range(tensor.dtype)
+    place = r.intermediate("place", "int64", tensor.shape, base=name)
+    r.emit("Cast", [r.reinterpret(name, None)], [place], to="int64")
+    if low:
+        moved = r.intermediate("place_from_zero", "int64", tensor.shape, base=name)
+        r.emit("Add", [place, r.const(np.int64(-low), "lowest")], [moved])
+        place = moved
+    found = r.intermediate("steps", "int32", tensor.shape, base=name)
+    return r.emit("Gather", [r.const(table, "table"), place], [found], axis=0)[0]
+
+
+#: TFLite's comparisons -> canonical kinds.
+COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
+          "LESS_EQUAL": "LessOrEqual"}  # fmt: skip
+
+
+def _read_stablehlo(kind: str, of_truth: str, r: Reading) -> None:
+    """An operator of plain numbers, which is `of_truth` of truth values."""
+    require_equal(r)
+    r.emit_plain(of_truth if r.tensor().dtype == "bool" else kind)
+
+
+def require_equal(r: Reading) -> None:
+    """The kernels of ATAN2 and of StableHLO's operators take operands of one shape, and read beyond them otherwise."""
+    shapes = [r.tensor(index).static_shape for index in (0, 1)]
+    if None not in shapes and shapes[0] != shapes[1]:
+        raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
+
+
+def read_shift_left(r: Reading) -> None:
+    require_equal(r)
+    r.emit_plain("BitShift", direction="LEFT")
+
+
+def read_bitcast(r: Reading) -> None:
+    """BITCAST. A type of another size takes, or gives, a last axis."""
+    sizes = [numpy_dtype(tensor.dtype).itemsize for tensor in (r.tensor(), r.result())]
+    ratio = sizes[0] // sizes[1] if sizes[0] >= sizes[1] else -(sizes[1] // sizes[0])
+    r.emit_plain("Bitcast", to=r.result().dtype, ratio=ratio)
+
+
+def write_xor(op: Op, w: Writing) -> None:
+    """BITWISE_XOR."""
+    _require_narrow(op, w)
+    w.emit("BITWISE_XOR", op.inputs, op.outputs)
+
+
+def _broadcast_operands(op: Op, w: Writing) -> list[str]:
+    """The operands, broadcast to the result's shape: StableHLO's operators do not broadcast."""
+    result, found = w.tensor(op.outputs[0]), []
+    for name in op.inputs:
+        if w.tensor(name).shape == result.shape:
+            found.append(name)
+            continue
+        if result.static_shape is None:
+            raise w.unsupported_error(op, "operands of different shapes, one of which has a dynamic dimension,", rule="dynamic-dimension")
+        found.append(w.like(f"{op.outputs[0]}/operand", name, result.shape))
+        w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]])
+    return found
+
+
+def _require_narrow(op: Op, w: Writing) -> None:
+    """BITWISE_XOR and RIGHT_SHIFT fail at integers of 64 bits when they run (bitwise_xor.cc, right_shift.cc)."""
+    if w.tensor(op.outputs[0]).dtype in ("int64", "uint64"):
+        raise w.unsupported_error(op, "integers of 64 bits", rule="operand-types")
+
+
+def write_or(op: Op, w: Writing) -> None:
+    """The bits of either operand: those of one alone, and those of both."""
+    _require_narrow(op, w)
+    result, operands = op.outputs[0], _broadcast_operands(op, w)
+    one, both = (w.like(f"{result}/{hint}", result, w.tensor(result).shape) for hint in ("one", "both"))
+    w.emit("BITWISE_XOR", operands, [one])
+    w.emit("STABLEHLO_AND", operands, [both])
+    w.emit("BITWISE_XOR", [one, both], [result])
+
+
+def write_and(op: Op, w: Writing) -> None:
+    """STABLEHLO_AND."""
+    w.emit("STABLEHLO_AND", _broadcast_operands(op, w), op.outputs)
+
+
+def write_shift(op: Op, w: Writing) -> None:
+    """RIGHT_SHIFT, or STABLEHLO_SHIFT_LEFT, whose kernel knows signed integers alone: the same bits."""
+    _require_narrow(op, w)
+    if op["direction"] == "RIGHT":
+        w.emit("RIGHT_SHIFT", op.inputs, op.outputs)
+        return
+    operands, result = _broadcast_operands(op, w), w.tensor(op.outputs[0])
+    if not result.dtype.startswith("uint"):
+        w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs)
+        return
+    signed = [w.add(f"{result.name}/{hint}", result.dtype.removeprefix("u"), result.shape) for hint in ("data", "amount", "shifted")]
+    for name, same in zip(operands, signed, strict=False):
+        w.emit("BITCAST", [name], [same])
+    w.emit("STABLEHLO_SHIFT_LEFT", signed[:2], signed[2:])
+    w.emit("BITCAST", signed[2:], op.outputs)
+
+
+READERS: dict[str, ReadFunction] = {
+    "ADD": partial(_read_fused, "Add", ("int8", "uint8")),
+    "SUB": partial(_read_fused, "Sub", ("int8", "uint8", "int16")),
+    "MUL": partial(_read_fused, "Mul", ("int8", "uint8")),
+    "DIV": partial(_read_fused, "Div", ("int8", "uint8", "int16")),
+    "MAXIMUM": make_reader("Max", "stored"),
+    "MINIMUM": make_reader("Min", "stored"),
+    "POW": make_reader("Pow"),
+    "ATAN2": read_atan2,
+    "SELECT": read_select,
+    "SELECT_V2": make_reader("Where", "stored"),
+    "CAST": read_cast,
+    **{name: partial(_read_comparison, kind) for name, kind in COMPARISONS.items()},
+    "BITWISE_XOR": make_reader("BitwiseXor", "plain"),
+    "RIGHT_SHIFT": make_reader("BitShift", "plain", direction="RIGHT"),
+    "BITCAST": read_bitcast,
+    "STABLEHLO_ADD": partial(_read_stablehlo, "Add", "Or"),
+    "STABLEHLO_MULTIPLY": partial(_read_stablehlo, "Mul", "And"),
+    "STABLEHLO_MAXIMUM": partial(_read_stablehlo, "Max", "Or"),
+    "STABLEHLO_MINIMUM": partial(_read_stablehlo, "Min", "And"),
+    "STABLEHLO_AND": partial(_read_stablehlo, "BitwiseAnd", "And"),
+    "STABLEHLO_SHIFT_LEFT": read_shift_left,
+}
+
 WRITERS: dict[str, WriteFunction] = {
     "Add": partial(_write_plain_as, "STABLEHLO_ADD", (*_SCALED, *_NO_KERNEL), write_arithmetic),
     "Mul": partial(_write_plain_as, "STABLEHLO_MULTIPLY", (*_SCALED, *_NO_KERNEL), write_arithmetic),
@@ -206,4 +361,10 @@ WRITERS: dict[str, WriteFunction] = {
     "Atan2": write_atan2,
     "Where": write_where,
     "Cast": write_cast,
+    **{kind: make_writer(name) for name, kind in COMPARISONS.items()},
+    "BitwiseXor": write_xor,
+    "BitwiseAnd": write_and,
+    "BitwiseOr": write_or,
+    "BitShift": write_shift,
+    "Bitcast": make_writer("BITCAST"),
 }
