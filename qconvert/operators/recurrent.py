@@ -81,8 +81,8 @@ def _gru(p: Parts, sums: Value, h: Value) -> tuple[Value, ...]:
     """h' = z * h + (1 - z) * g(part of the data + what the reset gate leaves of the hidden part)"""
     f, g = p.activations
     limit, after = p.op["clip"], bool(p.op["linear_before_reset"])
-    xz, xr, xh = _split_gates(sums, 3)
-    hz, hr, *hh = _split_gates(p.recurrent(h, 0, 3), 3) if after else _split_gates(p.recurrent(h, 0, 2), 2)
+    xz, xr, xh = _split_gates(p, sums, 3)
+    hz, hr, *hh = _split_gates(p, p.recurrent(h, 0, 3), 3) if after else _split_gates(p, p.recurrent(h, 0, 2), 2)
     z, r = f(_clip_symmetric(xz + hz, limit)), f(_clip_symmetric(xr + hr, limit))
     new = g(_clip_symmetric(xh + (r * hh[0] if after else p.recurrent(r * h, 2, 1)), limit))
     return (z * h + (1.0 - z) * new,)
@@ -91,7 +91,7 @@ def _gru(p: Parts, sums: Value, h: Value) -> tuple[Value, ...]:
 def _lstm(p: Parts, sums: Value, h: Value, c: Value) -> tuple[Value, ...]:
     """c' = f * c + i * g(cell part), h' = o * last(c'); the order of gates is input, output, forget, cell."""
     f, g, last = p.activations
-    gates = _split_gates(sums + p.recurrent(h, 0, 4), 4)
+    gates = _split_gates(p, sums + p.recurrent(h, 0, 4), 4)
 
     def total(gate: int, cell: Value) -> Value:
         found = gates[gate] + p.peepholes[gate] * cell if gate < len(p.peepholes) else gates[gate]
@@ -111,11 +111,11 @@ def _lstm(p: Parts, sums: Value, h: Value, c: Value) -> tuple[Value, ...]:
     return hidden, new
 
 
-def _split_gates(value: Value, count: int) -> list[Value]:
+def _split_gates(p: Parts, value: Value, count: int) -> list[Value]:
     """The parts of so many gates, along the last axis."""
     if isinstance(value, np.ndarray):
         return np.split(value, count, axis=1)
-    found: list[Value] = apply("Split", value, np.full(count, int(value.shape[-1]) // count), outputs=count, axis=1)
+    found: list[Value] = apply("Split", value, np.full(count, int(p.op["hidden_size"])), outputs=count, axis=1)
     return found
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.graph import Array, Op, canonical_dtype, numpy_dtype
+from qconvert.operators.values import Values, apply
 
 #: What stands next to a value: numbers become constants of its type, arrays keep their own.
 Operand: TypeAlias = "Value | Array | float | np.generic"
@@ -92,14 +93,21 @@ def axes(*values: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
-    """A value in the file: a name, its type, and where nodes that are made of it go."""
+class Value(Values):
+    """A value in the file: a name, its type, and where nodes that are made of it go. Formulas whose kinds ONNX has become nodes."""
 
     at: Place
     name: str
     dtype: str
-    #: So that numpy leaves an array next to a value to the value.
-    __array_ufunc__: ClassVar[None] = None
+
+    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Any:
+        if kind == "Square":
+            return self * self
+        if kind.startswith("Reduce") and self.at.b.opset < axes_opset(kind):
+            operands, attributes = operands[:1], {**attributes, "axes": operands[1].tolist()}
+        given = [self._operand(item) for item in operands]
+        found = self.at.nodes(kind, given, [given[0].dtype] * outputs, **attributes)
+        return found if outputs > 1 else found[0]
 
     def then(self, kind: str, *operands: Operand, dtype: str = "", **attributes: Any) -> Value:
         """The result of a node of this value and others."""
@@ -109,30 +117,6 @@ class Value:
         if isinstance(given, Value):
             return given
         return self.at.constant(given, "" if isinstance(given, np.ndarray) else self.dtype)
-
-    def __add__(self, other: Operand) -> Value:
-        return self.then("Add", other)
-
-    def __radd__(self, other: Operand) -> Value:
-        return self._operand(other).then("Add", self)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self.then("Sub", other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return self._operand(other).then("Sub", self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return self.then("Mul", other)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self.then("Div", other)
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return self._operand(other).then("Div", self)
-
-    def __matmul__(self, other: Operand) -> Value:
-        return self.then("MatMul", other)
 
     def __lt__(self, other: Operand) -> Value:
         return self.then("Less", other, dtype="bool")
@@ -174,9 +158,8 @@ class Value:
 
     def reduce(self, kind: str, *along: int, keepdims: int = 1) -> Value:
         """A reduction along axes."""
-        if self.at.b.opset >= axes_opset(kind):
-            return self.then(kind, axes(*along), keepdims=keepdims)
-        return self.then(kind, axes=along, keepdims=keepdims)
+        found: Value = apply(kind, self, axes(*along), keepdims=keepdims)
+        return found
 
     def finish(self, output: str) -> None:
         """Makes this value, as the type of the tensor `output` of the graph, that tensor; "" is nothing."""

@@ -16,20 +16,15 @@ from qconvert.operators.recurrent import (
     ONNX_ACTIVATIONS,
     PROJECTION,
     PROJECTION_BIAS,
+    Parts,
     activation_names,
+    activations_of,
     cell_of,
     resets_before_product,
 )
 
 #: Inputs after the data and the weights; GRU and RNN lack the last two.
 _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(3, 8)
-
-
-def _require_plain(op: Op, b: Builder, what: str) -> None:
-    """Raises UnsupportedError for an attribute that no step here has; `what` says in words what is decomposed."""
-    for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
-        if op[name] != value:
-            raise b.unsupported_error(op, f"{what}, and {name}", rule="form-not-covered")
 
 
 class _Recurrence:
@@ -56,9 +51,11 @@ class _Recurrence:
         return at.floats(self._op.inputs[index]).then("Squeeze", axes(0))
 
     def _rounded_product(self, rows: Value, index: int) -> Value:
-        """Rows, rounded as the operator says, times the constant integer weights that an input is, which have a row for each column."""
+        """Rows, rounded as the operator says, times the integer weights that an input is, which have a row for each column."""
         weights = self._b.tensor(self._op.inputs[index])
-        assert weights.data is not None
+        if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
+            reason = "weights that are not an int8 constant with zero point 0"
+            raise self._b.unsupported_error(self._op, reason, rule="weight-quantization")
         turned = rows.at.stored(weights.name).then("Squeeze", axes(0)).transpose(1, 0)
         steps, scale = rounded_rows(rows, str(self._op["arithmetic"]))
         return product(steps, turned, exact=is_sum_exact(weights.data)) * (scale * self._scales(index))
@@ -76,9 +73,11 @@ class _Recurrence:
                 self._b.finish(self._op, value.then("Unsqueeze", axes(axis)).name, index)
 
 
-#: The activations of cells; those with limits of their own are a Clip.
-_CURVES = {"Tanh": (), "Relu": (), "Relu6": (0.0, 6.0), "ReluN1To1": (-1.0, 1.0)}
-_EPSILON = 1e-8
+def _refusal(op: Op) -> str:
+    """What no step here has, in words; "" if there is nothing."""
+    if op["direction"] == "bidirectional":
+        return "both directions"
+    return "lengths of sequences" if op.has(_LENGTHS) else "a batch as the first axis" if op["layout"] else ""
 
 
 def unknown_activation(names: Sequence[str]) -> str:
@@ -99,13 +98,9 @@ def runs_in_float(op: Op) -> bool:
 
 def write_decomposed_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
-    what = "a limited cell, a projection, a normalization, rounded data or an activation of TFLite"
-    _require_plain(op, b, what)
-    names = activation_names(op)
-    if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
-        raise b.unsupported_error(op, f"{what}, and both directions or activations {', '.join(names)}", rule="form-not-covered")
-    if op.has(_LENGTHS):
-        raise b.unsupported_error(op, f"{what}, and lengths of sequences", rule="form-not-covered")
+    if reason := _refusal(op):
+        what = "a limited cell, a projection, a normalization, rounded data or an activation of TFLite"
+        raise b.unsupported_error(op, f"{what}, and {reason}", rule="form-not-covered")
     _Lstm(op, b).write()
 
 
@@ -149,26 +144,17 @@ class _Lstm(_Recurrence):
 
     def _product(self, rows: Value, index: int) -> Value:
         """Real rows times the weights that an input is, which have a row for each column; rounded first, where the operator does that."""
-        weights = self._b.tensor(self._op.inputs[index])
         if not is_dynamic(self._op):
             return rows @ self._flat(rows.at, index).transpose(1, 0)
-        if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
-            reason = "weights that are not an int8 constant with zero point 0"
-            raise self._b.unsupported_error(self._op, reason, rule="weight-quantization")
         return self._rounded_product(rows, index)
 
-    def _step(self, part: Value, hidden: Value, cell: Value) -> tuple[Value, Value]:
-        """One step: the next hidden values and the next cell. The order of gates is input, output, forget, cell."""
-        at = part.at
-        enters, opens, stays, new = at.split(part + self._product(hidden, 2), [self._cells] * 4, axis=1)
-        seen, norms = self._split_gates(at, _PEEPHOLES, 3), self._norms(at)
-        entering = _total(enters, seen[:1], norms[:1], cell).then("Sigmoid")
-        staying = 1 - entering if self._op["input_forget"] else _total(stays, seen[2:], norms[2:3], cell).then("Sigmoid")
-        _, inner, last = activation_names(self._op)
-        kept = staying * cell
-        cell = self._clip_by_attribute(kept + entering * _curve(inner, _total(new, [], norms[3:], cell)), "cell_clip")
-        opened = _total(opens, seen[1:2], norms[1:2], cell).then("Sigmoid")
-        return self._project(opened * _curve(last, cell)), cell
+    def _step(self, part: Value, hidden: Value, cell: Value) -> Sequence[Value]:
+        """One step: the next hidden values and the next cell."""
+        op, of_op = self._op, cell_of(self._op)
+        peepholes, norms = self._split_gates(part.at, _PEEPHOLES, 3), self._norms(part.at)
+        projected = self._project if op.has(PROJECTION) else None
+        parts = Parts(op, activations_of(op, of_op)[0], lambda values, *_: self._product(values, 2), peepholes, norms, projected)
+        return of_op.step(parts, part, hidden, cell)
 
     def _split_gates(self, at: Place, index: int, count: int) -> list[Value]:
         """An optional input, cut into the parts of so many gates."""
@@ -181,32 +167,8 @@ class _Lstm(_Recurrence):
         return list(zip(factors, added, strict=True))
 
     def _project(self, value: Value) -> Value:
-        if not self._op.has(PROJECTION):
-            return value
         value = self._product(value, PROJECTION)
-        if self._op.has(PROJECTION_BIAS):
-            value = value + self._flat(value.at, PROJECTION_BIAS)
-        return self._clip_by_attribute(value, "projection_clip")
-
-    def _clip_by_attribute(self, value: Value, attribute: str) -> Value:
-        limit = float(self._op[attribute])
-        return value.clip(-limit, limit) if limit else value
-
-
-def _total(gate: Value, peephole: Sequence[Value], norm: Sequence[tuple[Value, Value | None]], cell: Value) -> Value:
-    """What goes into a gate's activation."""
-    for weights in peephole:
-        gate = gate + weights * cell
-    for factor, added in norm:
-        even = gate - gate.reduce("ReduceMean", 1)
-        spread = (even * even).reduce("ReduceMean", 1) + _EPSILON
-        gate = even / spread.then("Sqrt") * factor
-        gate = gate if added is None else gate + added
-    return gate
-
-
-def _curve(name: str, value: Value) -> Value:
-    return value.clip(*_CURVES[name]) if _CURVES[name] else value.then(name)
+        return value + self._flat(value.at, PROJECTION_BIAS) if self._op.has(PROJECTION_BIAS) else value
 
 
 _GATE_CURVES = ("Sigmoid", "Tanh", "Relu")
@@ -214,13 +176,9 @@ _GATE_CURVES = ("Sigmoid", "Tanh", "Relu")
 
 def write_decomposed_gates(op: Op, b: Builder) -> None:
     """A Scan over the steps."""
-    _require_plain(op, b, "data that it rounds when it runs")
-    if op["direction"] == "bidirectional" or not set(activation_names(op)) <= set(_GATE_CURVES):
-        reason = f"both directions or activations {', '.join(activation_names(op))}"
-    elif resets_before_product(op):
-        reason = "a reset before the product"
-    else:
-        reason = "lengths of sequences" if op.has(_LENGTHS) else ""
+    reason = "a reset before the product" if resets_before_product(op) else _refusal(op)
+    if not set(activation_names(op)) <= set(_GATE_CURVES) or op["clip"]:
+        reason = f"activations {', '.join(activation_names(op))}, or a limit"
     if reason:
         raise b.unsupported_error(op, f"dynamically quantized data, and {reason}", rule="dynamic-quantization")
     _Gates(op, b).write()
@@ -230,20 +188,10 @@ class _Gates(_Recurrence):
     def write(self) -> None:
         op, at = self._op, self._at
         data = at.floats(op.inputs[0])
-        sums = self._with_bias(self._product(data, 1), 0)
+        sums = self._with_bias(self._rounded_product(data, 1), 0)
         first = self._flat(at, _HIDDEN) if op.has(_HIDDEN) else zero_states(data, self._cells)
         hidden, whole = self._scan(self._step, {"hidden": first}, sums)
         self._finish((whole, 1), (hidden, 0))
-
-    def _product(self, values: Value, index: int) -> Value:
-        """Rounded values times the integer weights that an input is."""
-        weights = self._b.tensor(self._op.inputs[index])
-        quantization = weights.quantization
-        is_symmetric = quantization is not None and quantization.is_symmetric and quantization.axis in (None, 1)
-        if weights.data is None or weights.dtype != "int8" or not is_symmetric:
-            reason = "weights that are not an int8 constant with zero point 0 and one scale, or one for each row,"
-            raise self._b.unsupported_error(self._op, reason, rule="weight-quantization")
-        return self._rounded_product(values, index)
 
     def _with_bias(self, value: Value, which: int) -> Value:
         """With the biases of the data (0) or of the hidden values (1)."""
@@ -254,7 +202,7 @@ class _Gates(_Recurrence):
 
     def _step(self, part: Value, hidden: Value) -> tuple[Value]:
         """One step: the next hidden values."""
-        own, names = self._with_bias(self._product(hidden, 2), 1), activation_names(self._op)
+        own, names = self._with_bias(self._rounded_product(hidden, 2), 1), activation_names(self._op)
         if len(names) == 1:
             return ((own + part).then(names[0]),)
         hidden_parts, data_parts = (value.at.split(value, [self._cells] * 3, axis=1) for value in (own, part))
