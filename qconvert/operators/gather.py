@@ -299,7 +299,6 @@ KINDS = (
         shape=_gather_elements_shape,
         rule="move",
         evaluate=gather_elements,
-        fold=movement_fold(gather_elements),
         attributes=has(axis=integer(0)),
     ),
     Kind(
@@ -334,7 +333,6 @@ KINDS = (
         shape=_reverse_sequence_shape,
         rule="move",
         evaluate=reverse_sequence,
-        fold=movement_fold(reverse_sequence),
         keeps_axis=lambda move: move.a == move.b and move.op["time_axis"] % len(move.before) != move.a,
         attributes=has(time_axis=integer(0), batch_axis=integer(1)),
     ),
@@ -346,7 +344,6 @@ KINDS = (
         shape=_tensor_scatter_shape,
         rule="move",
         evaluate=tensor_scatter,
-        fold=movement_fold(tensor_scatter),
         keeps_axis=unless_along,
         attributes=has(axis=integer(-2), mode=choice(("linear", "circular"), "linear")),
     ),

@@ -19,7 +19,6 @@ from qconvert.operators.call import (
     apply_activation,
     has_one_quantization,
     is_per_tensor,
-    movement_fold,
 )
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
@@ -162,7 +161,6 @@ KINDS = (
         shape=_pack_shape,
         rule="move",
         evaluate=pack,
-        fold=movement_fold(pack),
         keeps_axis=lambda move: move.b == move.a + (move.a >= move.op["axis"] % len(move.after)),
         attributes=has(axis=integer()),
     ),
@@ -174,7 +172,6 @@ KINDS = (
         shape=_unpack_shape,
         rule="move",
         evaluate=unpack,
-        fold=movement_fold(unpack),
         keeps_axis=lambda move: move.a == move.b + (move.b >= move.op["axis"] % len(move.before)),
         attributes=has(axis=integer()),
     ),
@@ -187,7 +184,6 @@ KINDS = (
         shape=_split_shape,
         rule="move",
         evaluate=split_by_sizes,
-        fold=movement_fold(split_by_sizes),
         layout=ALONG_AXIS,
         keeps_axis=unless_along,
         attributes=has(axis=integer()),

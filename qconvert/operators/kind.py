@@ -12,7 +12,7 @@ from qconvert.arithmetic.polynomials import Polynomial
 from qconvert.arithmetic.storage import DTYPES, Array
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.attributes import REQUIRED, AttributeSpec
-from qconvert.operators.call import Fold, Function
+from qconvert.operators.call import Fold, Function, movement_fold
 from qconvert.operators.properties import (
     ANY,
     FIRST,
@@ -100,7 +100,8 @@ class Kind:
         shape: gives a shape for each output: (operator, what it sees of its inputs) -> shapes. See operators/sizes.py.
         evaluate: the exact meaning: stored inputs -> float values, or stored ones where nothing is rounded. None for an Opaque, and for
             what means something within a graph alone: states, and operators that run functions (see `run`).
-        fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is.
+        fold: the same where every runtime gives the same bits, or None where it is not sure to; None if it never is. That of a move by
+            place follows.
         layout: how it takes part in a change of layout.
         keeps_axis: of a move: whether scales along an axis survive it. None means that they do not.
         samples: what it does with the samples of a batch. Elementwise kinds keep them apart, wherever they stand, and spatial kinds have
@@ -155,7 +156,7 @@ class Kind:
     shape: ShapeRule
     rule: str = "real"
     evaluate: Function | None = None
-    fold: Fold | None = None
+    fold: Fold | None = _IMPLIED
     layout: Layout = PINNED
     keeps_axis: AxisRule | None = None
     samples: Samples = _IMPLIED
@@ -225,6 +226,9 @@ class Kind:
             raise ValueError(f"{name}: has weights or factors and lacks products, how many of them it sums (operators/products.py)")
         implied = {"weights": (1,) if multiplies else (), "keeps_range": rule == "move", "by_place": rule == "move"}
         fields |= {item: value for item, value in implied.items() if getattr(self, item) is _IMPLIED}
+        if self.fold is _IMPLIED:
+            moves = fields.get("by_place", self.by_place) and self.evaluate is not None
+            fields["fold"] = movement_fold(self.evaluate) if moves else None
         for item, value in fields.items():
             object.__setattr__(self, item, value)
 

@@ -19,6 +19,7 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.call import (
     Call,
+    Function,
     compare_fold,
     has_one_quantization,
     is_per_tensor,
@@ -41,25 +42,29 @@ def _where_fold(call: Call) -> Any:
     return np.where(call.raw(0), call.raw(1), call.raw(2))
 
 
+def _pairs(name: str, types: str, function: Callable[[Array, Array], Any], rule: str = "plain", evaluate: Function | None = None,
+           **more: Any) -> Kind:  # fmt: skip
+    """A function of two elements; of their values, unless it says otherwise."""
+    return Kind(name, "data data", shape=broadcast_shape, rule=rule, evaluate=evaluate or on_values(function), layout=ELEMENTWISE,
+                types=types, **more)  # fmt: skip
+
+
 def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return Kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=on_values(function), fold=compare_fold(function),
-                layout=ELEMENTWISE, compares=True, types="T T -> bool")  # fmt: skip
+    return _pairs(name, "T T -> bool", function, "index", fold=compare_fold(function), compares=True)
 
 
 def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return Kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=on_values(function), fold=logic_fold(function),
-                layout=ELEMENTWISE, types="bool bool -> bool")  # fmt: skip
+    return _pairs(name, "bool bool -> bool", function, fold=logic_fold(function))
+
+
+def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
+    return _pairs(name, "T T -> T", function, evaluate=lambda call: np.asarray(function(call.raw(0), call.raw(1))))
 
 
 def _test(name: str, function: Callable[[Array], Any]) -> Kind:
     """A question to each element."""
     return Kind(name, shape=same_shape, rule="index", evaluate=on_values(function), layout=ELEMENTWISE,
                 types="any -> bool")  # fmt: skip
-
-
-def _bitwise(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return Kind(name, "data data", shape=broadcast_shape, rule="plain", layout=ELEMENTWISE, types="T T -> T",
-                evaluate=lambda call: np.asarray(function(call.raw(0), call.raw(1))))  # fmt: skip
 
 
 def bitwise_not(call: Call) -> Array:

@@ -6,6 +6,9 @@ goes to another format too: as TFLite's custom operator, as ONNX's node of the d
 
 from __future__ import annotations
 
+from base64 import b64decode
+
+from qconvert.errors import InvalidModelError
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import has, integer, text, texts
 from qconvert.operators.kind import Kind
@@ -33,6 +36,14 @@ BEFORE_COMPILER = "Convert the file from before the compiler."
 def compiler_of(code: str) -> str:
     """The compiler that made the custom operator of a code; "" where it is none of a compiler."""
     return next((maker for start, maker in _COMPILED.items() if code == start or (start[-1] == "_" and code.startswith(start))), "")
+
+
+def payload_of(op: Op) -> bytes:
+    """The bytes that an Opaque operator carries; raises InvalidModelError if they are not in base64."""
+    try:
+        return b64decode(str(op["payload"]), validate=True)
+    except ValueError as error:
+        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
 
 
 def is_custom(op: Op) -> bool:

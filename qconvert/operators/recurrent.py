@@ -347,49 +347,42 @@ def _rows(op: Op) -> dict[int, int]:
     return {0: axis, 4: 0, 5: axis, 6: axis}
 
 
+_TAKEN = "data parameter parameter parameter? index? data?"
+
+
+def _recurrence(name: str, takes: str = _TAKEN, gives: str = "data? data?", *, types: str = "any any any any int32 any -> any",
+                weights: tuple[int, ...] = (1, 2), peepholes: tuple[int, ...] = (), **attributes: AttributeSpec) -> Kind:  # fmt: skip
+    """A recurrence, with the inputs that are weights of its products, and those that are multiplied element by element."""
+    return Kind(
+        name,
+        takes,
+        gives,
+        samples=in_rows(_rows),
+        bounds=any_value,
+        products=products_of_rows(*weights),
+        weights=tuple(sorted((*weights, *peepholes))),
+        recurs=True,
+        shape=partial(_shape, CELLS[name]),
+        evaluate=partial(_evaluate, CELLS[name]),
+        types=types,
+        attributes=has(_COMMON, **attributes),
+    )
+
+
 KINDS = (
     # sequence, W, R, B, lengths, initial h, initial c, P, weights and bias of the projection, norms -> all h, last h, last c
-    Kind(
+    _recurrence(
         "LSTM",
-        "data parameter parameter parameter? index? data? data? parameter? parameter? parameter? parameter?",
+        f"{_TAKEN} data? parameter? parameter? parameter? parameter?",
         "data? data? data?",
-        samples=in_rows(_rows),
-        bounds=any_value,
-        products=products_of_rows(1, 2, 8),
-        weights=(1, 2, 7, 8),
-        recurs=True,
-        shape=partial(_shape, CELLS["LSTM"]),
-        evaluate=partial(_evaluate, CELLS["LSTM"]),
         types="any any any any int32 any any any any any any -> any",
+        weights=(1, 2, 8),
+        peepholes=(7,),
         # The largest magnitudes of the cell and of projected values; 0: any.
-        attributes=has(_COMMON, input_forget=flag(0), cell_clip=number(0.0), projection_clip=number(0.0)),
+        input_forget=flag(0),
+        cell_clip=number(0.0),
+        projection_clip=number(0.0),
     ),
-    Kind(
-        "GRU",
-        "data parameter parameter parameter? index? data?",
-        "data? data?",
-        samples=in_rows(_rows),
-        bounds=any_value,
-        products=products_of_rows(1, 2),
-        weights=(1, 2),
-        recurs=True,
-        shape=partial(_shape, CELLS["GRU"]),
-        evaluate=partial(_evaluate, CELLS["GRU"]),
-        types="any any any any int32 any -> any",
-        attributes=has(_COMMON, linear_before_reset=flag(0)),
-    ),
-    Kind(
-        "RNN",
-        "data parameter parameter parameter? index? data?",
-        "data? data?",
-        samples=in_rows(_rows),
-        bounds=any_value,
-        products=products_of_rows(1, 2),
-        weights=(1, 2),
-        recurs=True,
-        shape=partial(_shape, CELLS["RNN"]),
-        evaluate=partial(_evaluate, CELLS["RNN"]),
-        types="any any any any int32 any -> any",
-        attributes=has(_COMMON),
-    ),
+    _recurrence("GRU", linear_before_reset=flag(0)),
+    _recurrence("RNN"),
 )

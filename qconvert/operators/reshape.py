@@ -16,7 +16,6 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.call import (
     Call,
-    movement_fold,
 )
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, Demand, Number, Operands, per_axis, same_axes, with_sizes
@@ -160,7 +159,6 @@ KINDS = (
         shape=_reshape_shape,
         rule="move",
         evaluate=reshape,
-        fold=movement_fold(reshape),
         keeps_axis=same_axes,
         attributes=has(allowzero=flag(0)),
     ),
@@ -172,7 +170,6 @@ KINDS = (
         shape=_squeeze_shape,
         rule="move",
         evaluate=squeeze,
-        fold=movement_fold(squeeze),
         keeps_axis=same_axes,
     ),
     Kind(
@@ -183,7 +180,6 @@ KINDS = (
         shape=_unsqueeze_shape,
         rule="move",
         evaluate=unsqueeze,
-        fold=movement_fold(unsqueeze),
         keeps_axis=same_axes,
     ),
     Kind(
@@ -192,7 +188,6 @@ KINDS = (
         shape=_transpose_shape,
         rule="move",
         evaluate=transpose,
-        fold=movement_fold(transpose),
         layout=TRANSPOSES,
         keeps_axis=lambda move: move.op["perm"][move.b] == move.a,
         attributes=has(perm=integers()),
@@ -205,7 +200,6 @@ KINDS = (
         shape=_tile_shape,
         rule="move",
         evaluate=tile,
-        fold=movement_fold(tile),
         layout=per_axis(1, "repeats"),
         keeps_axis=_keeps_untiled_axis,
     ),
@@ -216,7 +210,6 @@ KINDS = (
         shape=_expand_shape,
         rule="move",
         evaluate=expand,
-        fold=movement_fold(expand),
         keeps_axis=lambda move: move.b == move.a + len(move.after) - len(move.before),
     ),
 )

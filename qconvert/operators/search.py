@@ -91,32 +91,15 @@ def _count(operands: Operands, number: Number) -> Iterator[Demand]:
     yield 1, 1, operands.size(0, operands.op["axis"], number)
 
 
+def _place_of(name: str, function: Callable[..., Any]) -> Kind:
+    return Kind(name, samples=UNLESS_ALONG, ranks=True, compares=True, shape=_arg_shape, rule="index", evaluate=_search(function),
+                layout=Layout(Suits.REDUCES), types="any -> index", attributes=has(KEEPDIMS, axis=integer(0)))  # fmt: skip
+
+
 KINDS = (
     Kind("Unique", "data", "data index", samples=MIXES, shape=_unique_shape, rule="plain", evaluate=unique, types="T -> T index"),
-    Kind(
-        "ArgMax",
-        samples=UNLESS_ALONG,
-        ranks=True,
-        compares=True,
-        shape=_arg_shape,
-        rule="index",
-        evaluate=_search(np.argmax),
-        layout=Layout(Suits.REDUCES),
-        types="any -> index",
-        attributes=has(KEEPDIMS, axis=integer(0)),
-    ),
-    Kind(
-        "ArgMin",
-        samples=UNLESS_ALONG,
-        ranks=True,
-        compares=True,
-        shape=_arg_shape,
-        rule="index",
-        evaluate=_search(np.argmin),
-        layout=Layout(Suits.REDUCES),
-        types="any -> index",
-        attributes=has(KEEPDIMS, axis=integer(0)),
-    ),
+    _place_of("ArgMax", np.argmax),
+    _place_of("ArgMin", np.argmin),
     Kind(
         "TopK",
         "data index",

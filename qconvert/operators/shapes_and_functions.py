@@ -58,6 +58,13 @@ def merge_shapes(name: str, inferred: Shape | None, old: Shape | None) -> Shape 
     return tuple(_merge_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True)))
 
 
+def agreed_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """What two shapes have in common, of sizes that differ UNKNOWN; None where not even the rank is common."""
+    if a is None or b is None or len(a) != len(b):
+        return None
+    return tuple(x if x == y else UNKNOWN for x, y in zip(a, b, strict=True))
+
+
 def _merge_size(fresh: str, inferred: Size, old: Size) -> Size:
     if isinstance(inferred, int) or isinstance(old, int):
         return inferred if isinstance(inferred, int) else old

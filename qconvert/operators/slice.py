@@ -115,7 +115,6 @@ KINDS = (
         shape=_slice_shape,
         rule="move",
         evaluate=slice_,
-        fold=movement_fold(slice_),
         layout=Layout(Suits.KEEPS_RANK, axes=3),
         keeps_axis=_keeps_unsliced_axis,
     ),

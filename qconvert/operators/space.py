@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,12 +19,12 @@ from qconvert.operators.call import (
     Call,
     channels_first,
     channels_last,
-    movement_fold,
 )
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, within_data_or_zero
 from qconvert.operators.sizes import (
     UNKNOWN,
+    Rule,
     ShapeContext,
     Shapes,
     Size,
@@ -79,38 +80,35 @@ def _sum(a: Size, b: Size) -> Size:
     return a + b if isinstance(a, int) and isinstance(b, int) else UNKNOWN
 
 
-def _space_to_batch_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    found = None if data is None else _blocks(op, s, data)
-    if data is None or found is None:
-        return [None if data is None else (UNKNOWN,) * len(data)]
-    blocks, edges, first = found
-    sizes: list[Size] = list(data)
-    sizes[0] = product_size(data[0], math.prod(blocks))
-    for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
-        size = data[axis]
-        padded: Size = size + edge if isinstance(size, int) and isinstance(edge, int) else size if edge == 0 else UNKNOWN
-        sizes[axis] = quotient(op, padded, block, "a padded size")
-    return [tuple(sizes)]
+def _padded(op: Op, size: Size, block: int, edge: Size) -> Size:
+    padded: Size = size + edge if isinstance(size, int) and isinstance(edge, int) else size if edge == 0 else UNKNOWN
+    return quotient(op, padded, block, "a padded size")
 
 
-def _batch_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    found = None if data is None else _blocks(op, s, data)
-    if data is None or found is None:
-        return [None if data is None else (UNKNOWN,) * len(data)]
-    blocks, edges, first = found
-    sizes: list[Size] = list(data)
-    sizes[0] = quotient(op, data[0], math.prod(blocks), "a batch")
-    for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
-        whole = product_size(data[axis], block)
-        if isinstance(whole, int) and isinstance(edge, int):
-            if whole < edge:
-                raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are", rule="crop-too-large")
-            sizes[axis] = whole - edge
-        else:
-            sizes[axis] = whole if edge == 0 else UNKNOWN
-    return [tuple(sizes)]
+def _cropped(op: Op, size: Size, block: int, edge: Size) -> Size:
+    whole = product_size(size, block)
+    if not isinstance(whole, int) or not isinstance(edge, int):
+        return whole if edge == 0 else UNKNOWN
+    if whole < edge:
+        raise failure(op, f"a crop of {edge} is larger than the {whole} positions there are", rule="crop-too-large")
+    return whole - edge
+
+
+def _blocked_shape(batch: Callable[[Op, Size, int], Size], cut: Callable[[Op, Size, int, Size], Size]) -> Rule:
+    """The shape of data whose blocks go into the batch, or come from it."""
+
+    def shape(op: Op, s: ShapeContext) -> Shapes:
+        data = s.shape(0)
+        found = None if data is None else _blocks(op, s, data)
+        if data is None or found is None:
+            return [None if data is None else (UNKNOWN,) * len(data)]
+        blocks, edges, first = found
+        sizes: list[Size] = [batch(op, data[0], math.prod(blocks)), *data[1:]]
+        for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
+            sizes[axis] = cut(op, data[axis], block, edge)
+        return [tuple(sizes)]
+
+    return shape
 
 
 def depth_to_space(call: Call) -> Array:
@@ -179,7 +177,6 @@ KINDS = (
         shape=_depth_to_space_shape,
         rule="move",
         evaluate=depth_to_space,
-        fold=movement_fold(depth_to_space),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer(), mode=choice(("DCR", "CRD"), "DCR")),
     ),
@@ -188,14 +185,13 @@ KINDS = (
         shape=_space_to_depth_shape,
         rule="move",
         evaluate=space_to_depth,
-        fold=movement_fold(space_to_depth),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer()),
     ),
     Kind(
         "SpaceToBatch",
         "data index index",
-        shape=_space_to_batch_shape,
+        shape=_blocked_shape(lambda op, size, count: product_size(size, count), _padded),
         rule="move",
         evaluate=space_to_batch,
         layout=DECIDES,
@@ -205,7 +201,7 @@ KINDS = (
     Kind(
         "BatchToSpace",
         "data index index",
-        shape=_batch_to_space_shape,
+        shape=_blocked_shape(lambda op, size, count: quotient(op, size, count, "a batch"), _cropped),
         rule="move",
         evaluate=batch_to_space,
         layout=DECIDES,

@@ -195,10 +195,6 @@ class _GateSums(Drawn):
         super().__init__(f"{what} {first}")
         self._what, self._first, self._count = what, first, count
 
-    @property
-    def shape(self) -> tuple[int | str, ...]:
-        return "rows", self._count
-
     def apply(self, kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
         if kind == "Split":
             return [_GateSums(self._what, self._first + place, 1) for place in range(outputs)]
@@ -227,7 +223,8 @@ def _draw_cell(kind: str, gate: str, before: int) -> tuple[Pattern, ...]:
             return _GateSums("hidden", first, count)
         return Drawn(Pattern("Gemm", values.part, name=f"product {first}", attributes={"activation": ""}))
 
-    op = Op(kind, (), (), {"linear_before_reset": before} if "linear_before_reset" in KINDS[kind].attributes else {})
+    resets = {"linear_before_reset": before} if "linear_before_reset" in KINDS[kind].attributes else {}
+    op = Op(kind, (), (), {"hidden_size": 1, **resets})
     parts = Parts(op, [activation(place) for place in range(len(cell.activations))], product)
     found = cell.step(parts, _GateSums("data", 0, cell.gates), hidden, *others[: cell.states - 1])
     return tuple(item.part for item in found)

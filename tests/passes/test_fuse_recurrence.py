@@ -163,7 +163,7 @@ def cell_body(kind: str, activations: str, before: int = 0, *, of_data: bool = F
         part = slice(4 * first, 4 * (first + count))
         return apply("Gemm", x if of_data and values is h else values, r[part], b[rows:][part])
 
-    op = Op(kind, (), (), {"linear_before_reset": before} if kind == "GRU" else {})
+    op = Op(kind, (), (), {"hidden_size": 4, **({"linear_before_reset": before} if kind == "GRU" else {})})
     parts = Parts(op, [partial(apply, name) for name in activations.split()], product)
     found = cell.step(parts, apply("Gemm", x, w, b[:rows]), h, *[c][: cell.states - 1])
     inputs = ("h", *["c"][: cell.states - 1], "x")

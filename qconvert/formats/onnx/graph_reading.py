@@ -219,10 +219,3 @@ def outer_shape(graph: Graph, index: int) -> Shape | None:
     known = {size for name in graph.inputs for size in graph[name].shape or ()}
     shape = graph[graph.outputs[index]].shape
     return None if shape is None else tuple(size if isinstance(size, int) or size in known else UNKNOWN for size in shape)
-
-
-def agreed_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """What two shapes have in common; sizes that differ are unknown."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else UNKNOWN for x, y in zip(a, b, strict=True))

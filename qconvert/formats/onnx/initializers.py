@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.arithmetic.storage import contiguous
+from qconvert.arithmetic.storage import contiguous, pack_bits
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import copy_mapped, map_file, named_by_content, release_pages
 from qconvert.formats.onnx.wire import OWN_FILE, encode_varint
@@ -165,14 +165,7 @@ def _pack_elements(data: Array) -> Array:
     bits = _bits(data)
     if bits >= 8:
         return flat
-    each = 8 // bits
-    padded = np.zeros(-(-flat.size // each) * each, np.uint8)
-    np.bitwise_and(flat, (1 << bits) - 1, out=padded[: flat.size])
-    parts = padded.reshape(-1, each)
-    packed = parts[:, 0].copy()
-    for position in range(1, each):
-        packed |= parts[:, position] << np.uint8(position * bits)
-    return packed
+    return pack_bits(flat & np.uint8(2**bits - 1), bits)
 
 
 _MAX_ELEMENTS = 2**40

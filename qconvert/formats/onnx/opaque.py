@@ -27,7 +27,7 @@ from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
 from qconvert.graph import Op, Quantization, Tensor
-from qconvert.operators.opaque import TFLITE_DOMAIN
+from qconvert.operators.opaque import TFLITE_DOMAIN, payload_of
 
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
@@ -107,7 +107,7 @@ def write_tflite_custom(op: Op, b: Builder) -> None:
     """The node; `custom_code` is there where the code is no legal name."""
     from onnx.helper import make_attribute
 
-    code, options = str(op["op_type"]), _bytes(op)
+    code, options = str(op["op_type"]), payload_of(op)
     name = re.sub(r"[^A-Za-z0-9_]", "_", code)
     name = name if re.match(r"[A-Za-z_]", name) else f"_{name}"
     attributes: dict[str, Any] = _view(options)
@@ -156,13 +156,6 @@ def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
         quantization = quantizations.get(("output", index))
         if quantization is not None and name:
             draft.tensors[name] = replace(draft.tensors[name], quantization=quantization)
-
-
-def _bytes(op: Op) -> bytes:
-    try:
-        return base64.b64decode(str(op["payload"]), validate=True)
-    except ValueError as error:
-        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
 
 
 def _quantization_attributes(place: str, tensor: Tensor) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.graph_reading import Inner, agreed_shape, outer_shape, read_function, unify_quantizations
+from qconvert.formats.onnx.graph_reading import Inner, outer_shape, read_function, unify_quantizations
 from qconvert.formats.onnx.graph_writing import subgraph
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.operators.shapes_and_functions import agreed_shape
 from qconvert.operators.sizes import UNKNOWN
 
 #: Loops within loops whose bodies are read again where a size turns out to change; deeper ones have all sizes open at once.
@@ -100,19 +101,12 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], fol
         for before, after in zip(taken, given, strict=True):
             if before.dtype not in (after.dtype, "unknown"):
                 raise r.invalid(f"carries {before.name!r} of {before.dtype}, but its body gives {after.dtype}", rule="carried-mismatch")
-        kept = [_keep_equal_sizes(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
+        kept = [agreed_shape(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
         if kept == shapes:
             return inner
         r.draft.withdraw(len(r.draft.ops), functions)
         # Unknown sizes stay unknown: the third reading, at the latest, has unknown ranks.
         shapes = kept if shapes == [tensor.shape for tensor in carried] else [None] * len(shapes)
-
-
-def _keep_equal_sizes(before: Shape | None, after: Shape | None) -> Shape | None:
-    """The sizes that one iteration does not change; others are unknown."""
-    if before is None or after is None or len(before) != len(after):
-        return None
-    return tuple(a if a in (b, UNKNOWN) else UNKNOWN for a, b in zip(before, after, strict=True))
 
 
 def read_scan(r: Reading) -> None:

@@ -95,9 +95,7 @@ class Stated:
         That is so where scales are negative, or run along two axes, or zero points have fractions, or the integers are too wide.
         """
         points = self.zero_point
-        if not (
-            np.isfinite(self.scale).all() and (self.scale > 0).all() and np.isfinite(points).all() and (points == np.rint(points)).all()
-        ):
+        if not (is_positive(self.scale) and np.isfinite(points).all() and (points == np.rint(points)).all()):
             return None
         axes = _axes(np.broadcast_shapes(self.scale.shape, points.shape), shape)
         if axes is None or len(axes) > 1:

@@ -46,10 +46,7 @@ class _Writer:
 
     def result(self) -> Graph:
         for name in self._graph.inputs:
-            if self._graph[name].is_quantized:
-                self._stored[name] = name
-                self._real[name] = self._add(f"{name}/real", self._graph[name])
-                self._ops.append(Op("Dequantize", (name,), (self._real[name],)))
+            self._dequantize_stored(name)
         for op in self._graph.ops:
             self._visit(op)
         for name in self._graph.outputs:
@@ -117,10 +114,14 @@ class _Writer:
             inputs.append(self._stored[name])
         self._ops.append(replace(op, inputs=tuple(inputs)))
         for name in op.outputs:
-            if name and self._graph[name].is_quantized:
-                self._stored[name] = name
-                self._real[name] = self._add(f"{name}/real", self._graph[name])
-                self._ops.append(op.derive("Dequantize", (name,), (self._real[name],)))
+            self._dequantize_stored(name, op.source)
+
+    def _dequantize_stored(self, name: str, source: str = "") -> None:
+        """Adds the float values of a quantized tensor whose integers are there."""
+        if name and self._graph[name].is_quantized:
+            self._stored[name] = name
+            self._real[name] = self._add(f"{name}/real", self._graph[name])
+            self._ops.append(Op("Dequantize", (name,), (self._real[name],), {}, source))
 
     def _value(self, name: str) -> str:
         """The float values of a tensor; those of a quantized constant are put after a Quant when first asked for."""

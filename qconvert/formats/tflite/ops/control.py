@@ -12,6 +12,7 @@ from qconvert.formats.reading.flexbuffer import encode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
+from qconvert.operators.shapes_and_functions import agreed_shape
 from qconvert.operators.sizes import is_compatible
 
 
@@ -20,7 +21,7 @@ def read_if(r: Reading) -> None:
         raise r.invalid(f"takes {r.inputs[0]!r} of {r.tensor(0).dtype} as a condition, which must be bool", rule="not-boolean")
     given, results = _sides(r, r.inputs[1:])
     then, other = (r.function(int(r.option(name)), given, results) for name in ("thenSubgraphIndex", "elseSubgraphIndex"))
-    _complete_shapes(r, [_common_shape(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
+    _complete_shapes(r, [agreed_shape(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
     r.emit("If", r.inputs, then_branch=then, else_branch=other)
 
 
@@ -36,7 +37,7 @@ def read_while(r: Reading) -> None:
             )
     condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)])
     body = r.function(int(r.option("bodySubgraphIndex")), given, results)
-    _complete_shapes(r, [_common_shape(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
+    _complete_shapes(r, [agreed_shape(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
     r.emit("While", r.inputs, condition=condition, body=body)
 
 
@@ -52,13 +53,6 @@ def _sides(r: Reading, inputs: Sequence[str]) -> tuple[list[Tensor], list[Tensor
     if not all(inputs):
         raise r.invalid("lacks a value that its subgraph takes", rule="input-missing")
     return [r.lookup(name) for name in inputs], [r.result(index) for index in range(len(r.outputs))]
-
-
-def _common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """A shape that both can be; None where not even the rank is common."""
-    if a is None or b is None or len(a) != len(b):
-        return None
-    return tuple(x if x == y else "?" for x, y in zip(a, b, strict=True))
 
 
 def _complete_shapes(r: Reading, shapes: Sequence[Shape | None]) -> None:

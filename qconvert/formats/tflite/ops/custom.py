@@ -14,7 +14,7 @@ from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbu
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.operators.opaque import TFLITE_DOMAIN, custom_name, is_custom
+from qconvert.operators.opaque import TFLITE_DOMAIN, custom_name, is_custom, payload_of
 
 _KEYS = {"domain", "op_type", "version", "attributes", "node"}
 #: Types of attributes that have a form in a FlexBuffer: FLOAT, INT, STRING, FLOATS, INTS, STRINGS (onnx.proto).
@@ -85,10 +85,7 @@ def write_custom(op: Op, w: Writing) -> None:
         raise w.unsupported_error(
             op, f"{custom_name(op).removeprefix('.')}, which belongs to ONNX or onnxruntime", rule="operator-of-other-format"
         )
-    try:
-        payload = base64.b64decode(str(op["payload"]), validate=True)
-    except ValueError as error:
-        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
+    payload = payload_of(op)
     if not all(op.outputs):
         raise w.unsupported_error(op, "an output that is absent", rule="output-missing")
     unknown = [name for name in op.names if name and w.tensor(name).dtype == "unknown"]

@@ -8,17 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from qconvert.formats.tflite.ops.gather import is_never_negative, sizes_of, wrap_negative_indices
+from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
 #: The most elements of a constant that is made of a shape alone.
 _MOST_PLACES = 2**24
-
-
-def read_gather_nd(r: Reading) -> None:
-    """GATHER_ND."""
-    r.emit("GatherND", [r.input(0), r.int64(1)])
 
 
 def read_scatter_nd(r: Reading) -> None:
@@ -40,7 +36,7 @@ def read_scatter_nd(r: Reading) -> None:
     r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
 
 
-READERS: dict[str, ReadFunction] = {"GATHER_ND": read_gather_nd, "SCATTER_ND": read_scatter_nd}
+READERS: dict[str, ReadFunction] = {"GATHER_ND": make_indexed_reader("GatherND"), "SCATTER_ND": read_scatter_nd}
 
 
 def write_gather_nd(op: Op, w: Writing) -> None:

@@ -181,8 +181,7 @@ def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     cropped = w.like(hint, op.inputs[0], sizes)
     bounds = [[max(-low, 0) for low in before], [min(high, 0) for high in after], [1] * rank]
     ends = sum(1 << axis for axis, high in enumerate(after) if high >= 0)
-    operands = [w.ints(values, f"{hint}/{name}") for values, name in zip(bounds, ("begin", "end", "step"), strict=True)]
-    w.emit("STRIDED_SLICE", [op.inputs[0], *operands], [cropped], endMask=ends)
+    w.slice_steps(op.inputs[0], bounds, cropped, endMask=ends)
     kept = [[max(low, 0), max(high, 0)] for low, high in zip(before, after, strict=True)]
     return cropped, w.ints(kept, f"{op.outputs[0]}/pads")
 

@@ -9,6 +9,7 @@ from typing import Any
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.operators import KINDS
 
 
 def _read_real(r: Reading, kind: str, **attributes: Any) -> None:
@@ -47,6 +48,26 @@ _OPERATORS = {
 def make_reader(kind: str, integers: str = "values", **attributes: Any) -> ReadFunction:
     """The reader of an operator that is the canonical `kind` with these attributes; `integers` says what they are to its kernel."""
     return partial(_READ[integers], kind=kind, **attributes)
+
+
+def make_indexed_reader(kind: str, emit: Callable[..., Any] = Reading.emit, **attributes: Any) -> ReadFunction:
+    """The reader of an operator that is the canonical `kind`, whose places, counts and sizes are int64."""
+
+    def read(r: Reading) -> None:
+        emit(r, kind, [r.int64(index) if KINDS[kind].role(index) == "index" else r.input(index) for index in range(len(r.inputs))],
+             **attributes)  # fmt: skip
+
+    return read
+
+
+def make_indexed_writer(builtin: str, *, wide: bool = False) -> WriteFunction:
+    """The writer of a kind that is the operator `builtin`, whose places, counts and sizes are int32, or int64 too if it is `wide`."""
+
+    def write(op: Op, w: Writing) -> None:
+        places = KINDS[op.kind].positions(op, "index")
+        w.emit(builtin, [w.index(op, index, wide=wide) if index in places else name for index, name in enumerate(op.inputs)], op.outputs)
+
+    return write
 
 
 def make_writer(builtin: str, **fields: str) -> WriteFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.arithmetic import dequantize, tflite_requantize
+from qconvert.formats.tflite.ops.shape import reshape_to_result
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
@@ -107,13 +108,13 @@ def write_dequantize(op: Op, w: Writing) -> None:
 
 def write_relabel(op: Op, w: Writing) -> None:
     """Reinterpret and Identity as a RESHAPE to the same shape, which copies the stored values whatever their scales."""
-    sizes = reshape_sizes(w.tensor(op.inputs[0]).shape or ())
-    if sizes.count(-1) > 1:
-        whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(sizes),))
+    shape = w.tensor(op.inputs[0]).shape or ()
+    if reshape_sizes(shape).count(-1) > 1:
+        whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(shape),))
         w.emit("SHAPE", op.inputs, [whole])
         w.emit("RESHAPE", [op.inputs[0], whole], op.outputs)
         return
-    w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, newShape=sizes)
+    reshape_to_result(op, w)
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -3,12 +3,11 @@ StableHLO; UNIQUE."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.one_to_one import make_writer
+from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader, make_indexed_writer, make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -27,26 +26,6 @@ def read_embedding_lookup(r: Reading) -> None:
     r.emit("Gather", [real, r.int64(0)], axis=0)
 
 
-def read_segment_sum(r: Reading) -> None:
-    """SEGMENT_SUM."""
-    r.emit_plain("SegmentSum", [r.input(0), r.int64(1)])
-
-
-def _read_unsorted(reduction: str, r: Reading) -> None:
-    """UNSORTED_SEGMENT_…: rows of negative segments are left out."""
-    r.emit_plain("UnsortedSegment", [r.input(0), r.int64(1), r.int64(2)], reduction=reduction)
-
-
-def read_dynamic_update_slice(r: Reading) -> None:
-    """DYNAMIC_UPDATE_SLICE: (data, update, start)."""
-    r.emit_stored("DynamicUpdateSlice", [r.input(0), r.input(1), r.int64(2)])
-
-
-def read_sparse_to_dense(r: Reading) -> None:
-    """SPARSE_TO_DENSE: (indices, shape, values, default)."""
-    r.emit_stored("SparseToDense", [r.int64(0), r.int64(1), r.input(2), r.input(3)])
-
-
 def read_stablehlo_pad(r: Reading) -> None:
     """STABLEHLO_PAD: (data, filler)."""
     low, high, interior = (r.integers(name) for name in ("edgePaddingLow", "edgePaddingHigh", "interiorPadding"))
@@ -62,25 +41,9 @@ def read_dilate(r: Reading) -> None:
     r.emit_stored("InteriorPad", [r.input(0), r.input(2)], low=edges, high=edges, interior=gaps)
 
 
-def write_segment_sum(op: Op, w: Writing) -> None:
-    """SEGMENT_SUM."""
-    w.emit("SEGMENT_SUM", [op.inputs[0], w.index(op, 1)], op.outputs)
-
-
 def write_unsorted_segment(op: Op, w: Writing) -> None:
     """UNSORTED_SEGMENT_…; the number of segments is a scalar or one element."""
     w.emit(f"UNSORTED_SEGMENT_{op['reduction'].upper()}", [op.inputs[0], w.index(op, 1), w.index(op, 2)], op.outputs)
-
-
-def write_dynamic_update_slice(op: Op, w: Writing) -> None:
-    """DYNAMIC_UPDATE_SLICE."""
-    w.emit("DYNAMIC_UPDATE_SLICE", [*op.inputs[:2], w.index(op, 2, wide=True)], op.outputs)
-
-
-def write_sparse_to_dense(op: Op, w: Writing) -> None:
-    """SPARSE_TO_DENSE, whose indices and shape have one type."""
-    sizes = [w.index(op, position) for position in (0, 1)]
-    w.emit("SPARSE_TO_DENSE", [*sizes, *op.inputs[2:]], op.outputs, validateIndices=False)
 
 
 def write_interior_pad(op: Op, w: Writing) -> None:
@@ -178,10 +141,13 @@ def write_start_gather(op: Op, w: Writing) -> None:
 
 READERS: dict[str, ReadFunction] = {
     "EMBEDDING_LOOKUP": read_embedding_lookup,
-    "SEGMENT_SUM": read_segment_sum,
-    **{f"UNSORTED_SEGMENT_{name.upper()}": partial(_read_unsorted, name) for name in ("sum", "prod", "max", "min")},
-    "DYNAMIC_UPDATE_SLICE": read_dynamic_update_slice,
-    "SPARSE_TO_DENSE": read_sparse_to_dense,
+    "SEGMENT_SUM": make_indexed_reader("SegmentSum", Reading.emit_plain),
+    **{
+        f"UNSORTED_SEGMENT_{name.upper()}": make_indexed_reader("UnsortedSegment", Reading.emit_plain, reduction=name)
+        for name in ("sum", "prod", "max", "min")
+    },
+    "DYNAMIC_UPDATE_SLICE": make_indexed_reader("DynamicUpdateSlice", Reading.emit_stored),
+    "SPARSE_TO_DENSE": make_indexed_reader("SparseToDense", Reading.emit_stored),
     "STABLEHLO_PAD": read_stablehlo_pad,
     "DILATE": read_dilate,
     "REDUCE_WINDOW": read_reduce_window,
@@ -191,10 +157,10 @@ READERS: dict[str, ReadFunction] = {
 }
 
 WRITERS: dict[str, WriteFunction] = {
-    "SegmentSum": write_segment_sum,
+    "SegmentSum": make_indexed_writer("SEGMENT_SUM"),
     "UnsortedSegment": write_unsorted_segment,
-    "DynamicUpdateSlice": write_dynamic_update_slice,
-    "SparseToDense": write_sparse_to_dense,
+    "DynamicUpdateSlice": make_indexed_writer("DYNAMIC_UPDATE_SLICE", wide=True),
+    "SparseToDense": make_indexed_writer("SPARSE_TO_DENSE"),
     "InteriorPad": write_interior_pad,
     "ReduceWindow": write_reduce_window,
     "StartGather": write_start_gather,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.one_to_one import make_indexed_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -49,10 +50,7 @@ def read_expand_dims(r: Reading) -> None:
 
 def read_transpose(r: Reading) -> None:
     """TRANSPOSE."""
-    perm = tuple(r.axis(axis, r.rank()) for axis in r.ints(1))
-    if sorted(perm) != list(range(r.rank())):
-        raise r.invalid(f"{perm} is not a permutation of {r.rank()} axes", rule="not-a-permutation")
-    r.emit("Transpose", [r.input(0)], perm=perm)
+    r.emit("Transpose", [r.input(0)], perm=tuple(r.axis(axis, r.rank()) for axis in r.ints(1)))
 
 
 def read_tile(r: Reading) -> None:
@@ -131,7 +129,7 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     return result
 
 
-def _reshape_to_result(op: Op, w: Writing) -> None:
+def reshape_to_result(op: Op, w: Writing) -> None:
     """RESHAPE to the known shape of the result."""
     shape = w.tensor(op.outputs[0]).shape or ()
     sizes = reshape_sizes(shape)
@@ -146,7 +144,7 @@ def write_squeeze(op: Op, w: Writing) -> None:
     if axes:
         w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=[w.axis(op, axis, op.inputs[0]) for axis in axes])
     else:
-        _reshape_to_result(op, w)
+        reshape_to_result(op, w)
 
 
 def write_unsqueeze(op: Op, w: Writing) -> None:
@@ -154,7 +152,7 @@ def write_unsqueeze(op: Op, w: Writing) -> None:
     result = w.tensor(op.outputs[0])
     axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.integers(op, 1))
     if not axes or (len(axes) > 1 and sum(not isinstance(size, int) for size in result.shape or ()) <= 1):
-        _reshape_to_result(op, w)
+        reshape_to_result(op, w)
         return
     name, shape = op.inputs[0], list(w.tensor(op.inputs[0]).shape or ())
     for axis in axes:
@@ -170,11 +168,6 @@ def write_transpose(op: Op, w: Writing) -> None:
         w.reshape(op.inputs[0], [], op.outputs[0])
     else:
         w.transpose(op.inputs[0], op["perm"], op.outputs[0])
-
-
-def write_tile(op: Op, w: Writing) -> None:
-    """TILE."""
-    w.emit("TILE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs)
 
 
 def write_expand(op: Op, w: Writing) -> None:
@@ -216,7 +209,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Squeeze": write_squeeze,
     "Unsqueeze": write_unsqueeze,
     "Transpose": write_transpose,
-    "Tile": write_tile,
+    "Tile": make_indexed_writer("TILE", wide=True),
     "Expand": write_expand,
     "Shape": write_shape,
 }

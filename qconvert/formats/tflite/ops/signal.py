@@ -6,16 +6,11 @@ from functools import partial
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.one_to_one import make_reader
+from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader, make_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Tensor
 from qconvert.operators.sizes import UNKNOWN, reshape_sizes
-
-
-def read_rfft2d(r: Reading) -> None:
-    """RFFT2D."""
-    r.emit("Rfft2d", [r.input(0), r.int64(1)])
 
 
 def read_reshaped(r: Reading) -> None:
@@ -46,7 +41,7 @@ def read_cast(r: Reading) -> None:
 
 #: The readers of operators on complex numbers.
 COMPLEX: dict[str, ReadFunction] = {
-    "RFFT2D": read_rfft2d,
+    "RFFT2D": make_indexed_reader("Rfft2d"),
     "REAL": make_reader("Real"),
     "IMAG": make_reader("Imag"),
     "COMPLEX_ABS": make_reader("ComplexAbs"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 from qconvert.formats.tflite.ops.window import require_channels_last, spatial_sizes
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
-from qconvert.graph import Array, Op
+from qconvert.graph import Op
+from qconvert.operators.resize import nearest, positions
 
 _LAYOUT: dict[str, Any] = {"data_format": "channels_last"}
 
@@ -42,11 +42,8 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
 
 def _read_blocks(kind: str, r: Reading) -> None:
     """SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
-    size = r.option("blockSize")
-    if size < 1:
-        raise r.invalid(f"block size {size}", rule="not-positive")
     spatial_sizes(r)
-    r.emit(kind, blocksize=size, **_LAYOUT)
+    r.emit(kind, blocksize=r.option("blockSize"), **_LAYOUT)
 
 
 def _read_batches(kind: str, hint: str, r: Reading) -> None:
@@ -100,7 +97,7 @@ def write_resize(op: Op, w: Writing) -> None:
     wanted = (coordinates, str(op["nearest_mode"]))
     if wanted not in _NEAREST:
         spans = list(zip(w.shape(name, op, slice(1, 3)), w.shape(result, op, slice(1, 3)), strict=True))
-        same = (form for form in _NEAREST if all(np.array_equal(_positions(*span, *form), _positions(*span, *wanted)) for span in spans))
+        same = (form for form in _NEAREST if all(np.array_equal(_chosen(*span, *form), _chosen(*span, *wanted)) for span in spans))
         wanted = next(same, wanted)
     if wanted not in _NEAREST:
         _resize_by_gather(op, w, wanted)
@@ -115,35 +112,16 @@ def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
     axes = range(first, first + rank - 2)
     spatial = slice(axes.start, axes.stop)
     for axis, size, count in zip(axes, w.shape(name, op, spatial), w.shape(result, op, spatial), strict=True):
-        positions = _positions(size, count, *form)
-        if (positions < 0).any():
-            raise w.unsupported_error(op, f"coordinates {form[0]!r} rounded by {form[1]!r}", rule="attribute-not-covered")
         shape = w.tensor(name).shape or ()
         found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
-        indices = w.ints([int(value) for value in positions], f"{found}/positions")
+        indices = w.ints(_chosen(size, count, *form), f"{found}/positions")
         w.emit("GATHER", [name, indices], [found], axis=axis)
         name = found
 
 
-def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array:
-    """Which of `size` elements each of `wanted` ones copies (ONNX Resize); -1 everywhere for coordinates without a formula here."""
-    x, scale = np.arange(wanted), size / wanted
-    formulas = {
-        "asymmetric": x * scale,
-        **dict.fromkeys(("half_pixel", "half_pixel_symmetric"), (x + 0.5) * scale - 0.5),
-        "pytorch_half_pixel": (x + 0.5) * scale - 0.5 if wanted > 1 else np.zeros(1),
-        "align_corners": x * (size - 1) / max(wanted - 1, 1),
-    }
-    roundings: dict[str, Callable[[Array], Array]] = {
-        "floor": np.floor,
-        "ceil": np.ceil,
-        "round_prefer_floor": lambda value: np.ceil(value - 0.5),
-        "round_prefer_ceil": lambda value: np.floor(value + 0.5),
-    }
-    if coordinates not in formulas or rounding not in roundings:
-        return np.full(wanted, -1)
-    found: Array = np.clip(roundings[rounding](formulas[coordinates]), 0, size - 1)
-    return found
+def _chosen(size: int, count: int, coordinates: str, rounding: str) -> list[int]:
+    """Which of `size` elements each of `count` ones copies."""
+    return np.clip(nearest(rounding, *positions(coordinates, size, count)), 0, size - 1).tolist()
 
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
