@@ -48,12 +48,12 @@ that write it as others, by a formula for all formats (operators/formulas/). Wha
 than their format."""
 #: What the files of operators are called on the page.
 FAMILIES = {
-    "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing",
+    "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools",
     "normalize": "Normalization and Softmax", "binary": "Arithmetic of two", "logic": "Logic, comparisons and bits",
     "elementwise": "Functions of one",
-    "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
+    "convert": "Quantization and types", "reduce": "Reductions, search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering",
-    "segments": "Segments and diagonals", "windows": "Windows", "space": "Space and depth", "create": "Made from nothing",
+    "segments": "Segments and diagonals", "windows": "Windows", "space": "Resizing, space and depth", "create": "Made from nothing",
     "detection": "Detection",
     "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control and states",
     "integer_recurrent": "Recurrent layers of TFLite", "opaque": "Carried as they are",

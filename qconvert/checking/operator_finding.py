@@ -180,7 +180,7 @@ class Judge:
         """Compare a source product that may round its data with a result product that does not."""
         if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
             return None
-        from qconvert.formats.onnx.definitions.blocks import coarse_product  # needs onnx
+        from qconvert.formats.onnx.definitions.embedding import coarse_product  # needs onnx
 
         found = coarse_product(self.graph, op, values[op.inputs[0]])
         if found is None or found[0].shape != pair[0].shape or pair[0].dtype != np.float32:

@@ -18,7 +18,7 @@ from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
 from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.call import spatial_axes
-from qconvert.operators.resize import positions
+from qconvert.operators.space import positions
 
 #: How many forms are tried at once, and how often; a form that is found at all is found after 320 on average.
 _TRIED, _TIMES = 128, 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,45 +32,36 @@ from qconvert.operators.values import (
 )
 
 
-def _total(x: Value, axes: Value, keepdims: int, before: Callable[[Value], Value], after: Callable[[Value], Value]) -> Value:
-    """A sum of a function of each element, and a function of the sum."""
-    return after(apply("ReduceSum", before(x), axes, keepdims=keepdims))
-
-
-def _itself(x: Value) -> Value:
-    return x
-
-
 @lowers("ReduceL1")
 def reduce_l1(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The sum of magnitudes."""
-    return _total(x, axes, keepdims, absolute, _itself)
+    return apply("ReduceSum", absolute(x), axes, keepdims=keepdims)
 
 
 @lowers("ReduceL2")
 def reduce_l2(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The root of the sum of squares."""
-    return _total(x, axes, keepdims, square, sqrt)
+    return sqrt(apply("ReduceSum", square(x), axes, keepdims=keepdims))
 
 
 @lowers("ReduceSumSquare")
 def reduce_sum_square(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The sum of squares."""
-    return _total(x, axes, keepdims, square, _itself)
+    return apply("ReduceSum", square(x), axes, keepdims=keepdims)
 
 
 @lowers("ReduceLogSum")
 def reduce_log_sum(x: Value, axes: Value, *, keepdims: int) -> Value:
     """The logarithm of the sum."""
-    return _total(x, axes, keepdims, _itself, log)
+    return log(apply("ReduceSum", x, axes, keepdims=keepdims))
 
 
 @lowers("ReduceLogSumExp")
 def reduce_log_sum_exp(x: Value, axes: Value, *, keepdims: int) -> Value:
     """max + log(sum(exp(x - max))), which does not overflow."""
     largest = apply("ReduceMax", x, axes, keepdims=1)
-    centred = x - largest
-    return _total(centred, axes, keepdims, exp, log) + (largest if keepdims else apply("ReduceMax", x, axes, keepdims=0))
+    total = apply("ReduceSum", exp(x - largest), axes, keepdims=keepdims)
+    return log(total) + (largest if keepdims else apply("ReduceMax", x, axes, keepdims=0))
 
 
 @lowers("CumProd", in_float=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
-from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, resize, sampling, shaping
+from qconvert.formats.onnx.definitions import arithmetic, attention, embedding, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.formats.onnx.model import carried_node, value_info
 from qconvert.formats.onnx.signatures import CONTRIB
@@ -22,11 +22,9 @@ from qconvert.rules.validation import validate
 DEFINITIONS: Mapping[str, Definition] = {
     **arithmetic.DEFINITIONS,
     **shaping.DEFINITIONS,
-    **resize.DEFINITIONS,
     **sampling.DEFINITIONS,
     **attention.DEFINITIONS,
     **embedding.DEFINITIONS,
-    **blocks.DEFINITIONS,
 }
 #: The opset of the definitions here.
 _OPSET = 24

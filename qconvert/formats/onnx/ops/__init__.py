@@ -25,7 +25,6 @@ from qconvert.formats.onnx.ops import (
     recurrent,
     reduce,
     shape,
-    signal,
     space,
     svdf,
 )
@@ -45,7 +44,6 @@ _FAMILIES = (
     shape,
     gather,
     space,
-    signal,
     quantize,
     recurrent,
     control,

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, dequantize
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
-from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
+from qconvert.formats.onnx.ops.integer_arithmetic import write_sixteen_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic import INTEGER_FACTORS, has_addition, is_accumulator_scale
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
-from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
+from qconvert.formats.onnx.ops.integer_arithmetic import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
@@ -215,6 +215,13 @@ def read_is_inf(r: Reading) -> None:
     r.emit("IsInf")
 
 
+@conditions(lambda op, scope: "" if "float" in scope.tensors[op.outputs[0]].dtype or scope.tensors[op.outputs[0]].is_quantized
+            else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
+def write_sum(op: Op, b: Builder) -> None:
+    """Sum of floats."""
+    b.compute(op)
+
+
 def read_variadic(r: Reading) -> None:
     """Max, Min and Sum of any number of inputs: a chain of pairs from the left, which is the order in which onnxruntime works."""
     _chain(r, "Add" if r.op_type == "Sum" else r.op_type, r.outputs[0])
@@ -331,6 +338,7 @@ READERS: dict[str, ReadFunction] = {
 }
 
 WRITERS: dict[str, WriteFunction] = {
+    "Sum": write_sum,
     **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,
     "Sub": write_arithmetic,

@@ -94,6 +94,7 @@ def read_layer_normalization(r: Reading) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
+    "LRN": write_named,
     "BatchNormalization": write_named,
     "InstanceNormalization": write_named,
     "GroupNormalization": write_group_normalization,
@@ -102,6 +103,7 @@ WRITERS: dict[str, WriteFunction] = {
 }
 
 READERS: dict[str, ReadFunction] = {
+    "LRN": read_same_named,
     "BatchNormalization": read_batch_normalization,
     "InstanceNormalization": read_same_named,
     "GroupNormalization": read_group_normalization,

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.sixteen_bits import AWAY
+from qconvert.formats.onnx.ops.integer_arithmetic import AWAY_40
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Value, axes_opset, place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
@@ -38,7 +38,7 @@ def write_as_tflite(op: Op, b: Builder) -> None:
     total = total * 2.0**shift if shift > 0 else total
     high, low = divmod(multiplier, 2**_HALF_BITS)
     steps = ((total * high + (total * (low * 2.0**-_HALF_BITS)).floor()) * 2.0 ** (_HALF_BITS - 31)).round_up()
-    store_steps(op, (steps * (2.0**shift * AWAY)).round() if shift < 0 else steps)
+    store_steps(op, (steps * (2.0**shift * AWAY_40)).round() if shift < 0 else steps)
 
 
 def _sum(op: Op, b: Builder, dtype: str) -> Value:

@@ -9,7 +9,6 @@ from qconvert.formats.tflite.ops import (
     activation,
     control,
     conv,
-    conv_transpose,
     custom,
     detection,
     elementwise,
@@ -21,7 +20,6 @@ from qconvert.formats.tflite.ops import (
     lstm,
     matrix,
     mediapipe,
-    mediapipe_landmarks,
     one_to_one,
     pool,
     quantize,
@@ -40,7 +38,6 @@ __all__ = ["READERS", "WRITERS"]
 _FAMILIES = (
     one_to_one,
     conv,
-    conv_transpose,
     matrix,
     pool,
     elementwise,
@@ -60,7 +57,6 @@ _FAMILIES = (
     detection,
     custom,
     mediapipe,
-    mediapipe_landmarks,
     gather_scatter,
     control,
 )

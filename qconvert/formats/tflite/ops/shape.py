@@ -50,7 +50,10 @@ def read_expand_dims(r: Reading) -> None:
 
 def read_transpose(r: Reading) -> None:
     """TRANSPOSE."""
-    r.emit("Transpose", [r.input(0)], perm=tuple(r.axis(axis, r.rank()) for axis in r.ints(1)))
+    perm = tuple(r.axis(axis, r.rank()) for axis in r.ints(1))
+    if sorted(perm) != list(range(r.rank())):
+        raise r.invalid(f"{perm} is not a permutation of {r.rank()} axes", rule="not-a-permutation")
+    r.emit("Transpose", [r.input(0)], perm=perm)
 
 
 def read_tile(r: Reading) -> None:

@@ -11,7 +11,7 @@ from qconvert.formats.tflite.ops.window import require_channels_last, spatial_si
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.operators.resize import nearest, positions
+from qconvert.operators.space import nearest, positions
 
 _LAYOUT: dict[str, Any] = {"data_format": "channels_last"}
 
@@ -42,8 +42,11 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
 
 def _read_blocks(kind: str, r: Reading) -> None:
     """SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
+    size = r.option("blockSize")
+    if size < 1:
+        raise r.invalid(f"block size {size}", rule="not-positive")
     spatial_sizes(r)
-    r.emit(kind, blocksize=r.option("blockSize"), **_LAYOUT)
+    r.emit(kind, blocksize=size, **_LAYOUT)
 
 
 def _read_batches(kind: str, hint: str, r: Reading) -> None:

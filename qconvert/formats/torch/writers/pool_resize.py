@@ -15,7 +15,7 @@ from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, p
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis
 from qconvert.graph import Array, Op
-from qconvert.operators.resize import nearest, positions
+from qconvert.operators.space import nearest, positions
 
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
