@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar
 
 from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name
 
@@ -44,10 +44,14 @@ class OperatorWriting:
 
     def integers(self, op: Op, index: int) -> list[int]:
         """The integers of constant input `index`, flat; raises UnsupportedError if they are computed at run time."""
+        return [int(value) for value in self.constant(op, index).reshape(-1)]
+
+    def constant(self, op: Op, index: int) -> Array:
+        """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
             raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
-        return [int(value) for value in data.reshape(-1)]
+        return data
 
     def unsupported_error(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
         """Return the error for something that has no form in the format."""

@@ -32,7 +32,6 @@ from qconvert.operators.call import (
     Call,
     ExactResult,
     Fold,
-    Function,
     Result,
     apply_activation,
     clip_stored,
@@ -55,11 +54,6 @@ from qconvert.operators.properties import (
     any_value,
     fixed_bounds,
 )
-
-
-def _with_activation(function: Callable[[Array, Array], Any]) -> Function:
-    """A numpy function of two inputs, with a fused activation."""
-    return lambda call: apply_activation(np.asarray(function(call.values(0), call.values(1))), call["activation"])
 
 
 def divide(a: Array, b: Array) -> Array:
@@ -273,7 +267,7 @@ KINDS = (
         "Div",
         "data data",
         shape=broadcast_shape,
-        evaluate=_with_activation(divide),
+        evaluate=lambda call: apply_activation(divide(call.values(0), call.values(1)), call["activation"]),
         affine=lambda place, values: (1 / values, 0.0) if place else None,
         product_sign=-1,
         bounds=any_value,

@@ -227,8 +227,8 @@ class Kind:
         implied = {"weights": (1,) if multiplies else (), "keeps_range": rule == "move", "by_place": rule == "move"}
         fields |= {item: value for item, value in implied.items() if getattr(self, item) is _IMPLIED}
         if self.fold is _IMPLIED:
-            moves = fields.get("by_place", self.by_place) and self.evaluate is not None
-            fields["fold"] = movement_fold(self.evaluate) if moves else None
+            by_place = fields.get("by_place", self.by_place)
+            fields["fold"] = movement_fold(self.evaluate) if by_place and self.evaluate is not None else None
         for item, value in fields.items():
             object.__setattr__(self, item, value)
 

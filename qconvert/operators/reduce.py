@@ -237,11 +237,6 @@ def _non_zero_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None if data is None else (len(data), UNKNOWN)]
 
 
-def _search(function: Callable[..., Any]) -> Function:
-    """ArgMax and ArgMin: the first index of the extreme value."""
-    return lambda call: np.asarray(function(call.values(), axis=call["axis"], keepdims=bool(call["keepdims"])))
-
-
 def top_k(call: Call) -> list[Array]:
     """TopK of ONNX: of equal values the one with the lower index comes first."""
     data, axis = call.raw(), int(call["axis"])
@@ -274,7 +269,9 @@ def _count(operands: Operands, number: Number) -> Iterator[Demand]:
 
 
 def _place_of(name: str, function: Callable[..., Any]) -> Kind:
-    return Kind(name, samples=UNLESS_ALONG, ranks=True, compares=True, shape=_arg_shape, rule="index", evaluate=_search(function),
+    """The first index of an extreme value."""
+    return Kind(name, samples=UNLESS_ALONG, ranks=True, compares=True, shape=_arg_shape, rule="index",
+                evaluate=lambda call: np.asarray(function(call.values(), axis=call["axis"], keepdims=bool(call["keepdims"]))),
                 layout=Layout(Suits.REDUCES), types="any -> index", attributes=has(KEEPDIMS, axis=integer(0)))  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def make_region_functions(model: Any, owners: Sequence[str], targets: Mapping[st
     for region in dict.fromkeys(filter(None, owned)):
         own = [node for node, owner in zip(nodes, owned, strict=True) if owner == region]
         outside = graph_outputs.union(*(node_reads(node) for node, owner in zip(nodes, owned, strict=True) if owner != region))
-        call = _function(model, names.fresh(_identifier(region)), own, outside, targets[region])
+        call = _function(model, names.fresh(re.sub(r"\W", "_", region, flags=re.ASCII) or "region"), own, outside, targets[region])
         call.name = region
         calls.append(call)
     del model.graph.node[:]
@@ -247,10 +247,6 @@ def _is_spliced(node: Any, function: Any, taken: set[str], versions: Mapping[str
         and all(versions.get(item.domain) == item.version for item in function.opset_import)
         and not any(item.domain == REGIONS or any(attribute.ref_attr_name for attribute in item.attribute) for item in function.node)
     )
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name, flags=re.ASCII) or "region"
 
 
 def _with_own_dequantizes(graph: Any, owned: list[str]) -> tuple[list[Any], list[str]]:

@@ -74,7 +74,10 @@ def lift_opset(proto: Any, files: Files) -> None:
     version = min((item.version for item in found), default=OLDEST_READ)
     if version >= OLDEST_READ:
         return
-    needs_ranks = any(_needs_rank(node) for node in all_nodes(proto.graph.node))
+    needs_ranks = any(
+        node.op_type in ("PRelu", "Tile") or (_is_broadcast(node) and _attribute(node, "axis") is not None)
+        for node in all_nodes(proto.graph.node)
+    )
     model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
     ranks = {
         value.name: len(value.shape)
@@ -209,10 +212,6 @@ _LIFTS: dict[str, tuple[int, Callable[[Any, _Lift], None]]] = {
     "Tile": (6, _lift_tile),
     "Upsample": (7, _lift_upsample),
 }
-
-
-def _needs_rank(node: Any) -> bool:
-    return node.op_type in ("PRelu", "Tile") or (_is_broadcast(node) and _attribute(node, "axis") is not None)
 
 
 def _model_for_ranks(proto: Any, files: Files) -> Model:

@@ -26,7 +26,7 @@ from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_de
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
 from qconvert.formats.reading.quantizations import fuse_quantized_ops
-from qconvert.graph import Array, Graph, Op, Shape, Tensor, drop_keys
+from qconvert.graph import Array, Graph, Shape, Tensor, drop_keys
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import (
     DECOMPOSED,
@@ -202,12 +202,10 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
     if not decomposed:
         return graph
     part = _read(_cut_decomposed(proto, graph, decomposed), graph, files)
-    ops = [_call(op) if decomposed.intersection(op.outputs) else op for op in graph.ops]
+    ops = [
+        op.derive("Call", op.inputs, op.outputs, function=_DECOMPOSED) if decomposed.intersection(op.outputs) else op for op in graph.ops
+    ]
     return graph.evolve(ops=ops, functions={**part.functions, _DECOMPOSED: replace(part, functions={})})
-
-
-def _call(op: Op) -> Op:
-    return op.derive("Call", op.inputs, op.outputs, function=_DECOMPOSED)
 
 
 def _read(proto: Any, graph: Graph, files: Files) -> Graph:

@@ -41,9 +41,8 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> bool:
     producers = {name: node for node in model.graph.node for name in node.output}
     if any(name.startswith(_PREFIX) for name in defined_names(model.graph)):
         return True
-    weights = {
-        node.input[1] for node in model.graph.node if _is_product(node) and all(_is_dequantized(name, producers) for name in node.input[:2])
-    }
+    dequantized = {name for name, node in producers.items() if node.op_type == "DequantizeLinear"}
+    weights = {node.input[1] for node in model.graph.node if _is_product(node) and dequantized.issuperset(node.input[:2])}
     chosen = [node for node in model.graph.node if weights.intersection(node.output) and _is_unsigned(node, constants)]
     if chosen:
         first = [*_tell_cpu(model.graph), _choice(model.graph, chosen, constants)]
@@ -55,10 +54,6 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> bool:
 def _is_product(node: Any) -> bool:
     """Whether onnxruntime multiplies by integer kernels here, the second input being the weights: it has none for ConvTranspose."""
     return node.op_type in KINDS and KINDS[node.op_type].sums_all_weights
-
-
-def _is_dequantized(name: str, producers: Mapping[str, Any]) -> bool:
-    return name in producers and producers[name].op_type == "DequantizeLinear"
 
 
 def _is_unsigned(node: Any, constants: Mapping[str, Array]) -> bool:

@@ -43,7 +43,7 @@ def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Array:
     if len(set(blocks)) != len(blocks) or not all(0 <= axis < rank for axis in blocks):
         raise _invalid(f"the blocks {blocks[:8]} of {rank} dimensions")
     sizes = _level_sizes(order, blocks, levels, shape)
-    strides = _strides(shape)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(rank)]
     steps = [strides[axis] * math.prod(sizes[rank + k] for k, other in enumerate(blocks) if other == axis) for axis in range(rank)]
     steps += [strides[axis] for axis in blocks]
     places, nodes = np.zeros(1, np.int64), np.zeros(1, np.int64)
@@ -98,10 +98,6 @@ def _vector(table: Any) -> Array:
     """The numbers of a SparseIndexVector."""
     values = None if table is None else table.values
     return np.zeros(0, np.int64) if values is None else np.asarray(values).astype(np.int64)
-
-
-def _strides(shape: tuple[int, ...]) -> list[int]:
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def _invalid(what: str) -> InvalidModelError:

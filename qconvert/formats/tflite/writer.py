@@ -255,10 +255,7 @@ class _File:
                 number = self._writing.subgraphs[signature.function]
                 writing = self._functions[number - first]
             places = {name: place for place, name in enumerate(writing.tensors)}
-            inputs, outputs = (_arguments(names, places) for names in (signature.inputs, signature.outputs))
+            inputs, outputs = ([schema.TensorMapT(name=argument, tensorIndex=places[name]) for argument, name in names.items()]
+                               for names in (signature.inputs, signature.outputs))  # fmt: skip
             found.append(schema.SignatureDefT(signatureKey=signature.key, subgraphIndex=number, inputs=inputs, outputs=outputs))
         return found
-
-
-def _arguments(names: Mapping[str, str], places: Mapping[str, int]) -> list[Any]:
-    return [schema.TensorMapT(name=argument, tensorIndex=places[name]) for argument, name in names.items()]

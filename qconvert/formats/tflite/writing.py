@@ -340,13 +340,6 @@ class Writing(OperatorWriting):
                 self._variants[name, key] = self.add(f"{name}/{key}", changed.dtype, changed.shape, data, quantization)
         return self._variants[name, key]
 
-    def constant(self, op: Op, index: int) -> Array:
-        """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
-        data = self.graph.constant(op.inputs[index]) if index < len(op.inputs) else None
-        if data is None:
-            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
-        return data
-
     def require_one_quantization(self, op: Op) -> None:
         """Raises UnsupportedError if operands, but for conditions, and the result of a kernel of stored integers differ in quantization."""
         result = self.graph[op.outputs[0]].quantization

@@ -101,17 +101,13 @@ def _taps(s: Decomposition, line: _Line, value: str, mode: str) -> list[tuple[st
     x = x if mode == "cubic" else line.pad_position(s, x)  # of a cubic one each element is brought back by itself
     low = s("Floor", x)
     rest = s("Sub", x, low)
-    weights = _linear(s, rest) if mode == "linear" else _cubic(s, rest)
+    weights = [s("Sub", s.number(1, 1), rest), rest] if mode == "linear" else _cubic(s, rest)
     first = 0 if mode == "linear" else -1
     found = []
     for step, weight in enumerate(weights, first):
         place, mask = line.place(s, s("Add", low, float(step)) if step else low)
         found.append((place, s("Mul", weight, mask) if mask else weight))
     return found
-
-
-def _linear(s: Decomposition, rest: str) -> list[str]:
-    return [s("Sub", s.number(1, 1), rest), rest]
 
 
 def _cubic(s: Decomposition, rest: str) -> list[str]:

@@ -152,7 +152,7 @@ def _inverse_root(variance: Value) -> tuple[Value, Value]:
     place = (variance < _THRESHOLDS).cast("int64").reduce("ReduceSum", 2)
     half = (variance * at.constant(4**index).then("Gather", place) / 4 / 2 + 1) / 2
     # The iteration goes up from 1 to its end, 2 at most: cubes stay below 8, no number leaves its 31 bits, and none is negative.
-    x = (_times(THREE_HALVES, ONE) - _high_product(half, ONE)) * 8
+    x = ((THREE_HALVES * ONE + 2**30 >> 31) - _high_product(half, ONE)) * 8
     for _ in range(ITERATIONS - 1):
         cube = _high_product(_high_product(x, x), x) * 64
         x = (_high_product(x, THREE_HALVES) - _high_product(half, cube)) * 8
@@ -191,10 +191,6 @@ def _own_rescale(at: Place, op: Op, gates: Iterable[IntegerGate], cells: int) ->
 def _norm(gate: IntegerGate) -> tuple[Array, float]:
     assert gate.norm is not None
     return gate.norm
-
-
-def _times(a: int, b: int) -> int:
-    return (a * b + 2**30) >> 31
 
 
 def _largest(cells: int) -> float:

@@ -72,7 +72,7 @@ def read_gemm(r: Reading) -> None:
     bias = [_scale_bias(r, alpha, beta)] if r.has(2) else []
     within = [_broadcast_bias(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
     product = r.outputs[0] if takes_alpha and len(within) == len(bias) else r.intermediate("product", dtype)
-    if not within and r.constant(0) is not None and _is_computed(r, 1):
+    if not within and r.constant(0) is not None and r.constant(1) is None and r.after_dequantize(1) is None:
         r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=r.attribute("transA", 0), trans_b=r.attribute("transB", 0))
     else:
         r.emit("Gemm", [_data(r), _rows_of_outputs(r, alpha if takes_alpha else 1.0), *within], [product], dtype=dtype)
@@ -88,11 +88,6 @@ def _data(r: Reading) -> str:
     if not r.attribute("transA", 0):
         return r.input(0)
     return r.emit_inner("Transpose", [r.input(0)], "rows", perm=(1, 0))
-
-
-def _is_computed(r: Reading, index: int) -> bool:
-    """Whether an input is neither a constant nor one after a DequantizeLinear."""
-    return r.constant(index) is None and r.after_dequantize(index) is None
 
 
 def _is_vector(r: Reading) -> bool:

@@ -356,8 +356,8 @@ def _sizes_to_write(op: Op, w: Writing, spans: Sequence[int]) -> tuple[tuple[int
 
 
 READERS: dict[str, ReadFunction] = {
-    "CONV_2D": _make_transposed_reader("OIHW", (0, 3, 1, 2)),
-    "CONV_3D": _make_transposed_reader("OIDHW", (4, 3, 0, 1, 2)),
+    "CONV_2D": _make_reader("OIHW", (0, 3, 1, 2)),
+    "CONV_3D": _make_reader("OIDHW", (4, 3, 0, 1, 2)),
     "DEPTHWISE_CONV_2D": read_depthwise_conv_2d,
     "TRANSPOSE_CONV": _make_transposed_reader("OIHW", (0, 3, 1, 2)),
     "CONV_3D_TRANSPOSE": _make_transposed_reader("OIDHW", (3, 4, 0, 1, 2)),

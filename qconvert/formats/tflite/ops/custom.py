@@ -28,11 +28,7 @@ def read_custom(r: Reading) -> None:
     found = _node_in(r.custom_options, r.name)
     domain, op_type, version, content = (TFLITE_DOMAIN, r.name, r.version, r.custom_options) if found is None else found
     form = "tflite" if found is None else "onnx"
-    r.emit("Opaque", format=form, domain=domain, op_type=op_type, version=version, payload=_text(content))
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+    r.emit("Opaque", format=form, domain=domain, op_type=op_type, version=version, payload=base64.b64encode(content).decode("ascii"))
 
 
 def _node_in(options: bytes, code: str) -> tuple[str, str, int, bytes] | None:
