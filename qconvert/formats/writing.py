@@ -38,6 +38,14 @@ class OperatorWriting:
         """The canonical tensor called `name`."""
         return self.graph.tensors[name]
 
+    def operand(self, op: Op, index: int = 0) -> Tensor:
+        """Input `index` of an operator."""
+        return self.tensor(op.inputs[index])
+
+    def result(self, op: Op) -> Tensor:
+        """The first output of an operator."""
+        return self.tensor(op.outputs[0])
+
     def producer(self, name: str, *kinds: str) -> Op | None:
         """The canonical operator that computes the tensor `name`, of one of `kinds` if these are given; None if there is none."""
         return self._producers.find(name, *kinds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,11 +28,15 @@ FAR = 2**62
 Value = Any
 
 
-def _method(kind: str, *, is_reversed: bool = False) -> Callable[[Value, Value], Value]:
+_Own = TypeVar("_Own", bound="Values")
+
+
+def _method(kind: str, *, is_reversed: bool = False) -> Callable[[_Own, Value], _Own]:
     """A method for one of Python's operators with two operands."""
 
-    def method(self: Value, other: Value) -> Value:
-        return apply(kind, *((other, self) if is_reversed else (self, other)))
+    def method(self: _Own, other: Value) -> _Own:
+        found: _Own = apply(kind, *((other, self) if is_reversed else (self, other)))
+        return found
 
     return method
 

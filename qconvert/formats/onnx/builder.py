@@ -6,7 +6,7 @@ after a DequantizeLinear that is made when first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -471,3 +471,4 @@ class Builder(OperatorWriting):
 
 
 WriteFunction = Callable[[Op, Builder], None]
+Writers = Mapping[str, WriteFunction]

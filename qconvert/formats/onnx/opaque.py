@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.model import carried_node, defined_names, node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
@@ -254,4 +254,4 @@ def _value(given: Any) -> Any:
     return given if isinstance(given, (int, float, str, bytes)) else None
 
 
-WRITERS: dict[str, WriteFunction] = {"Opaque": write_opaque}
+WRITERS: Writers = {"Opaque": write_opaque}

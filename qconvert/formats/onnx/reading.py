@@ -403,3 +403,4 @@ class Reading(OperatorReading):
 
 
 ReadFunction = Callable[[Reading], None]
+Readers = Mapping[str, ReadFunction]

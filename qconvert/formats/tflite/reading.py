@@ -458,3 +458,4 @@ class Reading(OperatorReading):
 
 
 ReadFunction = Callable[[Reading], None]
+Readers = Mapping[str, ReadFunction]

@@ -224,7 +224,8 @@ class _Recurrence:
         bias = parts(_BIAS, [cells] * 2 * self._cell.gates if norms else [rows, *own])
         more: dict[str, Any] = {}
         if norms:
-            added = [one + other for one, other in zip(bias[: len(norms)], bias[len(norms) :], strict=True)] or [None] * len(norms)
+            added: list[Value] = [one + other for one, other in zip(bias[: len(norms)], bias[len(norms) :], strict=True)]
+            added = added or [None] * len(norms)
             more["norms"], bias = list(zip(norms, added, strict=True)), []
         if matrix := parts(PROJECTION, [self._width]):
             more["projected"] = partial(_product, [*matrix, *parts(PROJECTION_BIAS, [self._width])])

@@ -202,7 +202,7 @@ class Writing(OperatorWriting):
 
     def rows(self, op: Op, position: int) -> str:
         """Input `position` of `op`, all that is before and then all that is after, as TFLite has it: rows of (before, after)."""
-        data, hint = self.tensor(op.inputs[position]).data, f"{op.outputs[0]}/rows"
+        data, hint = self.operand(op, position).data, f"{op.outputs[0]}/rows"
         if data is not None:
             return self.ints(data.reshape(2, -1).T.tolist(), hint)
         flat = self.index(op, position)
@@ -348,8 +348,9 @@ class Writing(OperatorWriting):
                 what = f"{tensor.name!r} and {op.outputs[0]!r} of different quantization"
                 raise self.unsupported_error(op, what, rule="quantization-mismatch")
 
-    def axis(self, op: Op, value: Any, name: str) -> int:
-        """A possibly negative axis of the tensor `name` as one from 0."""
+    def axis(self, op: Op, value: Any, name: str = "") -> int:
+        """A possibly negative axis of the tensor `name`, by default the first input, as one from 0."""
+        name = name or op.inputs[0]
         rank = self.tensor(name).rank
         if rank is None:
             raise self.unsupported_error(op, f"{name!r} of unknown rank", rule="unknown-rank")
@@ -429,3 +430,4 @@ def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -
 
 
 WriteFunction = Callable[[Op, Writing], None]
+Writers = Mapping[str, WriteFunction]

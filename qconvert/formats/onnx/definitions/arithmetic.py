@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, Definitions, NoDefinitionError
 from qconvert.formats.onnx.signatures import CONTRIB
 
 
@@ -218,7 +218,7 @@ def _channels_last(kind: str, *names: str, domain: str = CONTRIB) -> Definition:
 
 _WINDOW = ("auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS: Definitions = {
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,

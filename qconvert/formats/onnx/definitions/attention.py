@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
 from qconvert.graph import Array
 
 _HEADS = [0, 2, 1, 3]
@@ -142,7 +142,7 @@ def _mask(s: Decomposition, index: int, key: str, real: type[np.floating[Any]], 
     return [s("Where", s("Unsqueeze", seen, s.ints(*((1, 2) if rank == 2 else (1,)))), none, low)]
 
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS: Definitions = {
     "com.microsoft.Attention": _attention,
     "com.microsoft.QAttention": _quantized_attention,
     "com.microsoft.MultiHeadAttention": _multi_head,

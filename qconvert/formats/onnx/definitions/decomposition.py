@@ -162,3 +162,4 @@ def _value(attribute: Any) -> Any:
 
 
 Definition = Callable[[Decomposition], None]
+Definitions = Mapping[str, Definition]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
 from qconvert.formats.onnx.model import carried_node
 from qconvert.formats.onnx.qoperator.matrix import count_blocks
 from qconvert.graph import Array, Graph, Op
@@ -220,7 +220,7 @@ def _require_size(data: Array, *sizes: int) -> Array:
     return data.reshape(-1)
 
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS: Definitions = {
     "com.microsoft.EmbedLayerNormalization": _embed_layer_norm,
     "com.microsoft.QEmbedLayerNormalization": _quantized_embed_layer_norm,
     "com.microsoft.GatherBlockQuantized": _gather_blocks,

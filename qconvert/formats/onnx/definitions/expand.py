@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.definitions import arithmetic, attention, embedding, sampling, shaping
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
 from qconvert.formats.onnx.model import carried_node, value_info
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
@@ -19,7 +19,7 @@ from qconvert.plugins import Target, pass_named
 from qconvert.rules.validation import validate
 
 #: Operator, with the domain if it is not ONNX's own -> its definition.
-DEFINITIONS: Mapping[str, Definition] = {
+DEFINITIONS: Definitions = {
     **arithmetic.DEFINITIONS,
     **shaping.DEFINITIONS,
     **sampling.DEFINITIONS,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.graph import Array, numpy_dtype
 
@@ -294,7 +294,7 @@ def _curve(distance: Array, mode: str, a: float) -> Array:
     return np.asarray(np.where(d <= 1, near, np.where(d < 2, far, 0.0)))
 
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS: Definitions = {
     **dict.fromkeys(("GridSample", "com.microsoft.GridSample"), _grid_sample),
     "Col2Im": _col2im,
     **dict.fromkeys(("Resize", "Upsample"), _resize),

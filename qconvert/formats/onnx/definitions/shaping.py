@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, Definitions, NoDefinitionError
 from qconvert.graph import numpy_dtype
 
 
@@ -146,7 +146,7 @@ def _early(kind: str, *names: str) -> Definition:
     return define
 
 
-DEFINITIONS: dict[str, Definition] = {
+DEFINITIONS: Definitions = {
     "com.microsoft.Trilu": _early("Trilu", "upper"),
     "com.microsoft.GatherND": _early("GatherND"),
     "com.microsoft.Pad": _early("Pad", "mode"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from qconvert.formats.onnx import opaque
-from qconvert.formats.onnx.builder import WriteFunction
+from qconvert.formats.onnx.builder import Writers
 from qconvert.formats.onnx.ops import (
     activation,
     control,
@@ -28,7 +28,7 @@ from qconvert.formats.onnx.ops import (
     space,
     svdf,
 )
-from qconvert.formats.onnx.reading import ReadFunction
+from qconvert.formats.onnx.reading import Readers
 from qconvert.graph import Graph, Op
 
 __all__ = ["OPSETS", "READERS", "WRITERS"]
@@ -51,12 +51,12 @@ _FAMILIES = (
     svdf,
 )
 
-WRITERS: Mapping[str, WriteFunction] = {
+WRITERS: Writers = {
     **{kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()},
     **opaque.WRITERS,
 }
 
-READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in getattr(family, "READERS", {}).items()}
+READERS: Readers = {name: read for family in _FAMILIES for name, read in getattr(family, "READERS", {}).items()}
 
 OPSETS: Mapping[str, Callable[[Graph, Op], int]] = {
     kind: opset for family in _FAMILIES for kind, opset in getattr(family, "OPSETS", {}).items()

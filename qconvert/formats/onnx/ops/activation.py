@@ -9,11 +9,11 @@ import numpy as np
 
 from qconvert.arithmetic import exponential_table
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.ops.reduce import store_steps
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
@@ -32,7 +32,7 @@ def write_leaky_relu(op: Op, b: Builder) -> None:
 
 def write_clip(op: Op, b: Builder) -> None:
     """Relu and Clip: a Clip of stored integers where input and output share one quantization, else of float values."""
-    bounds, data, result = kind_of(op).limits(op, b.graph.constant), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    bounds, data, result = kind_of(op).limits(op, b.graph.constant), b.operand(op), b.result(op)
     is_moved = data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8")
     if is_moved and bounds is not None and is_exact(bounds, result):
         b.clip_stored(b.stored_value(data.name), result, *clip_range(result, bounds))
@@ -44,7 +44,7 @@ def write_clip(op: Op, b: Builder) -> None:
 @conditions(lambda op, scope: "" if op["arithmetic"] else since(14)(op, scope))
 def write_hard_swish(op: Op, b: Builder) -> None:
     """HardSwish, with the integers of a kernel as its two parts on another scale and slope; see quantize.write_line()."""
-    found, data = hard_swish_form(b.graph, op) if op["arithmetic"] else None, b.tensor(op.inputs[0])
+    found, data = hard_swish_form(b.graph, op) if op["arithmetic"] else None, b.operand(op)
     if found is None:
         b.compute(op)
         return
@@ -94,7 +94,7 @@ def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> N
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; with the integers of a kernel, or in float64 where onnxruntime's integer kernel would be wrong."""
     if op["arithmetic"] and distribution(b.graph, op):
-        _write_tflite_softmax(op, b, b.tensor(op.inputs[0]), b.tensor(op.outputs[0]))
+        _write_tflite_softmax(op, b, b.operand(op), b.result(op))
         return
     b.compute(op, in_float64=bool(b.kernel_fault(op)))
 
@@ -185,7 +185,7 @@ def read_softmax(r: Reading) -> None:
 
 _SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     **dict.fromkeys(f"{_SAME} LogSoftmax".split(), write_named),
     "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
@@ -198,7 +198,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Hardmax": write_stored,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys(f"{_SAME} LeakyRelu Relu HardSwish Mish Swish".split(), read_same_named),
     "Clip": read_clip,
     "Gelu": read_gelu,

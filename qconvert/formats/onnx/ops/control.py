@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.graph_reading import Inner, outer_shape, read_function, unify_quantizations
 from qconvert.formats.onnx.graph_writing import subgraph
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.operators.shapes_and_functions import agreed_shape
 from qconvert.operators.sizes import UNKNOWN
@@ -168,6 +168,6 @@ def write_scan(op: Op, b: Builder) -> None:
 
 _LISTS = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
 
-WRITERS: dict[str, WriteFunction] = {"If": write_if, "Loop": write_loop, "Scan": write_scan}
+WRITERS: Writers = {"If": write_if, "Loop": write_loop, "Scan": write_scan}
 
-READERS: dict[str, ReadFunction] = {"If": read_if, "Loop": read_loop, "Scan": read_scan}
+READERS: Readers = {"If": read_if, "Loop": read_loop, "Scan": read_scan}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, dequantize
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
 from qconvert.formats.onnx.ops.integer_arithmetic import write_sixteen_bits
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.sizes import SAME, swapped_weights
@@ -19,7 +19,7 @@ from qconvert.operators.sizes import SAME, swapped_weights
 
 def write_conv(op: Op, b: Builder) -> None:
     """Conv: DequantizeLinear of data, weights and bias, Conv, QuantizeLinear: the pattern of QLinearConv."""
-    weights = b.tensor(op.inputs[1])
+    weights = b.operand(op, 1)
     if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
         write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **conv_window(op))
         return
@@ -47,7 +47,7 @@ def write_product(op: Op, b: Builder, operands: Sequence[str], **attributes: Any
 
 def _has_large_bias(op: Op, b: Builder) -> bool:
     """Whether int32 at data scale * weight scale does not hold a real bias."""
-    bias = b.tensor(op.inputs[2]) if b.forms.guards and op.has(2) else None
+    bias = b.operand(op, 2) if b.forms.guards and op.has(2) else None
     data, weights = (b.tensor(name).quantization for name in op.inputs[:2])
     if bias is None or bias.data is None or data is None or weights is None or weights.block_size or data.axis is not None:
         return False
@@ -62,7 +62,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
     """Real weights I,O,spatial: a constant, or after a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
     maker = b.producer(name, "Dequantize")
-    if maker is not None and b.tensor(maker.inputs[0]).is_constant:
+    if maker is not None and b.operand(maker).is_constant:
         name = maker.inputs[0]  # its integers are turned, not the float values
     weights = b.tensor(name)
     if weights.data is None:
@@ -83,7 +83,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
     """The bias after its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
     if not op.has(2):
         return []
-    bias = b.tensor(op.inputs[2])
+    bias = b.operand(op, 2)
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
         return [b.float_value(bias.name)]
     if abs(bias.data).max(initial=0) < 2**31:
@@ -213,6 +213,6 @@ def read_conv_window(r: Reading, weights: int = 1) -> dict[str, Any]:
     return {**read_window(r, rank - 2), "dilations": dilations, "group": r.attribute("group", 1)}
 
 
-WRITERS: dict[str, WriteFunction] = {"Conv": write_conv, "ConvInteger": write_conv_integer, "ConvTranspose": write_conv_transpose}
+WRITERS: Writers = {"Conv": write_conv, "ConvInteger": write_conv_integer, "ConvTranspose": write_conv_transpose}
 
-READERS: dict[str, ReadFunction] = {"Conv": read_conv, "ConvInteger": read_conv, "ConvTranspose": read_conv_transpose}
+READERS: Readers = {"Conv": read_conv, "ConvInteger": read_conv, "ConvTranspose": read_conv_transpose}

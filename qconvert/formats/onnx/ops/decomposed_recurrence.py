@@ -52,7 +52,7 @@ class _Recurrence:
 
     def _rounded_product(self, rows: Value, index: int) -> Value:
         """Rows, rounded as the operator says, times the integer weights that an input is, which have a row for each column."""
-        weights = self._b.tensor(self._op.inputs[index])
+        weights = self._b.operand(self._op, index)
         if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
             reason = "weights that are not an int8 constant with zero point 0"
             raise self._b.unsupported_error(self._op, reason, rule="weight-quantization")
@@ -62,7 +62,7 @@ class _Recurrence:
 
     def _scales(self, index: int) -> Array:
         """The scales of integer weights: one for each row, or one for all."""
-        quantization = self._b.tensor(self._op.inputs[index]).quantization
+        quantization = self._b.operand(self._op, index).quantization
         assert quantization is not None
         return quantization.scale.reshape(()) if quantization.is_per_tensor else quantization.scale
 
@@ -106,7 +106,7 @@ def write_decomposed_lstm(op: Op, b: Builder) -> None:
 
 class _Lstm(_Recurrence):
     def write(self) -> None:
-        shape = self._b.tensor(self._op.inputs[0]).shape
+        shape = self._b.operand(self._op).shape
         hidden, cell = self._first(_HIDDEN, shape), self._first(_CELL, shape)
         parts = self._data_parts()
         if shape is not None and shape[0] == 1:
@@ -120,7 +120,7 @@ class _Lstm(_Recurrence):
         """A state at first, of shape (rows, cells)."""
         if self._op.has(index):
             return self._flat(self._at, index)
-        recurrent = self._b.tensor(self._op.inputs[2]).static_shape
+        recurrent = self._b.operand(self._op, 2).static_shape
         size = self._cells if index == _CELL or recurrent is None else recurrent[2]
         if shape is None or not isinstance(shape[1], int):
             return zero_states(self._at.floats(self._op.inputs[0]), size)
@@ -138,7 +138,7 @@ class _Lstm(_Recurrence):
 
     def _flat(self, at: Place, index: int) -> Value:
         """Integers become real here: what is made real outside a reader takes for a constant."""
-        if index == _PEEPHOLES and is_dynamic(self._op) and self._b.tensor(self._op.inputs[index]).is_quantized:
+        if index == _PEEPHOLES and is_dynamic(self._op) and self._b.operand(self._op, index).is_quantized:
             return at.stored(self._op.inputs[index]).then("Squeeze", axes(0)).cast("float32") * self._scales(index)
         return super()._flat(at, index)
 

@@ -57,7 +57,7 @@ def dynamic_data(op: Op, b: Builder) -> str:
     if not is_dynamic(op):
         return b.float_value(op.inputs[0])
     b.note_decomposed(op)
-    weights = b.tensor(op.inputs[1]).shape or ()
+    weights = b.operand(op, 1).shape or ()
     steps, scale, point = round_dynamic_data(op, b, [size for size in weights[2:] if isinstance(size, int)])
     return ((steps - point) * scale).name
 
@@ -75,7 +75,7 @@ def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[Value
 
     PyTorch's reduced range is 0 to 127.
     """
-    at, rank = place_of(op, b), b.tensor(op.inputs[0]).rank
+    at, rank = place_of(op, b), b.operand(op).rank
     if rank is None:
         raise b.unsupported_error(op, "data of unknown rank", rule="unknown-rank")
     along = [int(axis) for axis in range_axes(op, rank, kernel)]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from qconvert.arithmetic import INTEGER_FACTORS, has_addition, is_accumulator_scale
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.integer_arithmetic import write_pair_of_16_bits
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
@@ -67,7 +67,7 @@ def write_add(op: Op, b: Builder) -> None:
     if not found or not has_addition(kernel, (found[0], found[1]), found[2]) or is_onnxruntime_add(b.graph, op):
         b.compute(op, _unfused_bias(op, b))
         return
-    dtype, quantizations = b.tensor(op.outputs[0]).dtype, nudge_input_scales(b.graph, op)
+    dtype, quantizations = b.result(op).dtype, nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
         plain = [b.cast(b.stored_value(name), dtype, hint=f"{name}/plain") for name in op.inputs]
@@ -85,7 +85,7 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     XNNPACK takes ties up: after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is the
     shift. qnnpack takes them away from zero.
     """
-    at, result = place_of(op, b), b.tensor(op.outputs[0])
+    at, result = place_of(op, b), b.result(op)
     low, _ = integer_range(result.dtype)
     multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](quantizations, output)
     point, away = output.point - low, op["arithmetic"] == "qnnpack"
@@ -112,7 +112,7 @@ def write_arithmetic(op: Op, b: Builder) -> None:
 def write_extreme(op: Op, b: Builder) -> None:
     """Max and Min: of stored integers of 8 bits where all sides share one quantization; plain integers of 16 bits as int32, which has a
     kernel."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.result(op)
     if all(b.tensor(name).is_quantized for name in (*op.inputs, tensor.name)):
         b.note_decomposed(op)  # a node of stored integers says nothing of their scales
     if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_quantization(tensor) for name in op.inputs):
@@ -131,7 +131,7 @@ _NARROW = ("int8", "int16")
 
 def write_neg(op: Op, b: Builder) -> None:
     """Neg; of plain integers of few bits as int32."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.result(op)
     if tensor.is_quantized or tensor.dtype not in _NARROW:
         b.compute(op)
         return
@@ -152,7 +152,7 @@ def write_mod(op: Op, b: Builder) -> None:
 
 def write_sqrt(op: Op, b: Builder) -> None:
     """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's quantization, as TFLite's kernel does in float32."""
-    quantization = b.tensor(op.outputs[0]).quantization
+    quantization = b.result(op).quantization
     if op["arithmetic"] != "tflite" or quantization is None:
         b.compute(op)
         return
@@ -162,7 +162,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
 
 def write_atan(op: Op, b: Builder) -> None:
     """Atan; onnxruntime has none of float64."""
-    if b.tensor(op.outputs[0]).dtype != "float64":
+    if b.result(op).dtype != "float64":
         b.compute(op)
         return
     place_of(op, b).stored(op.inputs[0], "float32").then("Atan").finish(op.outputs[0])
@@ -184,7 +184,7 @@ _CHOSEN = ("float16", "float32", "float64", "int32", "int64", "uint8", "string")
 
 def write_where(op: Op, b: Builder) -> None:
     """Where: on stored integers if all three share one quantization, else in float; of int8 between pairs, as quantizers write it."""
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     condition = b.stored_value(op.inputs[0])
     moved = all(b.tensor(name).shares_quantization(result) for name in op.inputs[1:])
     if moved and (result.dtype != "int8" or not result.is_quantized):
@@ -283,7 +283,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift, which ONNX has of unsigned integers. To the left, signed ones have the same bits; to the right, -1 - x, which is not
     negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
     """
-    name, dtype = op.outputs[0], b.tensor(op.outputs[0]).dtype
+    name, dtype = op.outputs[0], b.result(op).dtype
     at = place_of(op, b)
     wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
     if wide == dtype and b.graph.is_from("onnx"):
@@ -310,7 +310,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
 
 def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast between integers of one size as a Cast, which keeps the bits; onnxruntime has no operator for others."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.operand(op), b.result(op)
     if data.dtype != result.dtype and ("int" not in data.dtype or "int" not in result.dtype or op["ratio"] != 1):
         raise b.unsupported_error(
             op, f"the bits of {data.dtype} as {result.dtype}, for which onnxruntime has no operator,", rule="operand-types"
@@ -324,7 +324,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
 _BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow Where Einsum".split(), read_same_named),
     **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN".split(), read_same_named),
     "IsInf": read_is_inf,
@@ -337,7 +337,7 @@ READERS: dict[str, ReadFunction] = {
     **dict.fromkeys((*_BITWISE, "BitShift"), read_same_named),
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Sum": write_sum,
     **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,

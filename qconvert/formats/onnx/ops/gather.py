@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op
 from qconvert.rewriting.lowering import conditions, since
@@ -18,7 +18,7 @@ def write_gather(op: Op, b: Builder) -> None:
     if batch == 0:
         b.compute_stored(op)
         return
-    rank, index_rank = b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
+    rank, index_rank = b.operand(op).rank, b.operand(op, 1).rank
     if rank is None or index_rank is None:
         raise b.unsupported_error(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
     axis %= rank
@@ -46,7 +46,7 @@ def read_gather_nd(r: Reading) -> None:
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence, which knows the axes 0 and 1 alone: others stand after a Transpose that brings them to the front, and one back."""
-    rank = b.tensor(op.inputs[0]).rank
+    rank = b.operand(op).rank
     time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
     if {time, batch} == {0, 1}:
         b.compute_stored(op, time_axis=time, batch_axis=batch)
@@ -65,7 +65,7 @@ def read_scatter_elements(r: Reading) -> None:
 
 def _computes_with_values(op: Op, b: Builder) -> bool:
     """Whether updates are added to quantized values, or multiplied by them: their stored integers have zero points of their own."""
-    return op["reduction"] in ("add", "mul") and b.tensor(op.outputs[0]).is_quantized
+    return op["reduction"] in ("add", "mul") and b.result(op).is_quantized
 
 
 def write_scatter_elements(op: Op, b: Builder) -> None:
@@ -78,7 +78,7 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     if op["reduction"] == "none":
         b.compute_stored(op, reduction=None)
         return
@@ -96,7 +96,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 
 def write_topk(op: Op, b: Builder) -> None:
     """TopK of stored values, or, for small integers, which onnxruntime's kernel lacks, of real ones, or of int32."""
-    tensor = b.tensor(op.inputs[0])
+    tensor = b.operand(op)
     attributes = b.own_attributes(op)
     k, name = b.stored_value(op.inputs[1]), op.outputs[0]
     if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
@@ -132,8 +132,8 @@ def write_one_hot(op: Op, b: Builder) -> None:
     at = place_of(op, b)
     indices, depth, values = at.value(b.int64(op.inputs[0]), "int64"), at.stored(op.inputs[1]), at.stored(op.inputs[2])
     shifted = (indices < 0).where(2**62, indices)
-    depth = depth if b.tensor(op.inputs[1]).rank == 0 else depth.then("Reshape", axes())
-    if b.tensor(op.inputs[0]).rank == 0:  # onnxruntime takes lists of indices alone
+    depth = depth if b.operand(op, 1).rank == 0 else depth.then("Reshape", axes())
+    if b.operand(op).rank == 0:  # onnxruntime takes lists of indices alone
         row = at.node("OneHot", shifted.then("Reshape", axes(1)), depth, values, dtype=values.dtype, axis=-1)
         row.then("Reshape", axes(-1)).finish(name)
         return
@@ -143,7 +143,7 @@ def write_one_hot(op: Op, b: Builder) -> None:
 def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
     """The OneHot itself, of values in a type that onnxruntime has for it."""
     *others, values = operands
-    name, result = op.outputs[0], b.tensor(op.outputs[0])
+    name, result = op.outputs[0], b.result(op)
     if result.dtype in _ONE_HOT:
         b.node("OneHot", operands, op.outputs, axis=int(op["axis"]))
         return
@@ -155,7 +155,7 @@ def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero."""
-    tensor = b.tensor(op.inputs[0])
+    tensor = b.operand(op)
     value = b.float_value(tensor.name)
     if tensor.quantization is None and tensor.dtype not in ("bool", "float32", "int32", "int64", "uint8"):
         value = b.cast(value, "float32" if "float" in tensor.dtype else "int32")
@@ -168,7 +168,7 @@ _UNIQUE = ("float32", "float64", "int64", "int8", "string")
 
 def write_unique(op: Op, b: Builder) -> None:
     """Unique, in the order in which values come first."""
-    tensor, index = b.tensor(op.inputs[0]), b.tensor(op.outputs[1])
+    tensor, index = b.operand(op), b.tensor(op.outputs[1])
     value = b.stored_value(tensor.name)
     wide = tensor.dtype if tensor.dtype in _UNIQUE else "float32" if "float" in tensor.dtype else "int64"
     value = value if wide == tensor.dtype else b.cast(value, wide)
@@ -193,7 +193,7 @@ def _scatter_opset(graph: Graph, op: Op) -> int:
     return {"none": 0, "max": 18, "min": 18}.get(str(op["reduction"]), 16)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Unique": write_unique,
     "Gather": write_gather,
     "GatherND": write_stored,
@@ -207,7 +207,7 @@ WRITERS: dict[str, WriteFunction] = {
     "TensorScatter": conditions(since(24))(write_stored),
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys("Gather ReverseSequence GatherElements ScatterND TensorScatter NonZero".split(), read_same_named),
     "Unique": read_unique,
     "GatherND": read_gather_nd,

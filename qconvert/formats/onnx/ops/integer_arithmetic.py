@@ -261,7 +261,7 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
 
     kernel, names = at.stored(op.inputs[1], "float32"), b.make_once("parts", op.inputs[0], parts)
     high, low = (at.value(name, "float32").then("Conv", kernel, **window).cast("float64") for name in names)
-    along = (-1, *[1] * ((b.tensor(op.inputs[1]).rank or 3) - 2))
+    along = (-1, *[1] * ((b.operand(op, 1).rank or 3) - 2))
     bias = at.stored(op.inputs[2], "float64").then("Unsqueeze", np.arange(1, len(along)))
     multiplier, bits = short_multipliers(effective_scale(data.scale, weights.scale, output.scale))
     factor = (multiplier * 2.0**-bits).reshape(along if multiplier.size > 1 else ())
@@ -270,5 +270,5 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
 
 
 def _limits(op: Op, b: Builder) -> tuple[int, int]:
-    tensor, bounds = b.tensor(op.outputs[0]), activation_bounds(op)
+    tensor, bounds = b.result(op), activation_bounds(op)
     return integer_range(tensor.dtype) if bounds == (None, None) else clip_range(tensor, bounds)

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale, normalize_gates
 from qconvert.formats.onnx.values import Place, ScanBody, Value, axes, place_of
 from qconvert.graph import Array, Op
@@ -257,7 +257,7 @@ def _product(first: Value, second: Value) -> Value:
     return (first * second * 2.0**-15).round_up()
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "IntegerLSTM": write_integer_lstm,
     "BasicLSTM": write_basic_lstm,
 }

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.conv import real_bias, write_product
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.ops.elementwise import write_stored
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.operators import is_dynamic
 from qconvert.rewriting.lowering import conditions, since
@@ -20,7 +20,7 @@ from qconvert.rewriting.lowering import conditions, since
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm with transB: weights stay O,I."""
-    weights = b.tensor(op.inputs[1])
+    weights = b.operand(op, 1)
     if is_dynamic(op) and weights.data is not None and weights.quantization is not None and not weights.quantization.block_size:
         write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transpose((1, 0)), real_bias(op, b))
         return
@@ -30,7 +30,7 @@ def write_gemm(op: Op, b: Builder) -> None:
 
 def write_matmul(op: Op, b: Builder) -> None:
     """MatMul of float values. In float64 where onnxruntime's integer kernel would be wrong."""
-    weights = b.tensor(op.inputs[1])
+    weights = b.operand(op, 1)
     if is_dynamic(op) and not op["trans_a"] and weights.data is not None and weights.quantization is not None:
         perm = [*range(weights.data.ndim - 2), *((-1, -2) if op["trans_b"] else (-2, -1))]
         perm = [axis % weights.data.ndim for axis in perm]
@@ -48,7 +48,7 @@ def write_matmul(op: Op, b: Builder) -> None:
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
     """The stored value of operand `index` as ONNX's MatMul wants it, and its quantization: transposed if the operator says so."""
-    tensor, rank = b.tensor(op.inputs[index]), b.tensor(op.inputs[index]).rank
+    tensor, rank = b.operand(op, index), b.operand(op, index).rank
     if not op[("trans_a", "trans_b")[index]]:
         return b.stored_value(tensor.name), tensor.quantization
     if rank is None:
@@ -193,7 +193,7 @@ def read_dft(r: Reading) -> None:
 
 @conditions(since(17))
 def write_dft(op: Op, b: Builder) -> None:
-    name, axis = op.outputs[0], int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
+    name, axis = op.outputs[0], int(op["axis"]) % (b.operand(op).rank or 1)
     length = b.const(np.int64(op["length"]), f"{name}/length") if op["length"] else ""
     inputs = [b.float_value(op.inputs[0]), length]
     stated = b.own_attributes(op)
@@ -222,7 +222,7 @@ def write_stft(op: Op, b: Builder) -> None:
     b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op))[0])
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "Gemm": read_gemm,
     "MatMul": read_matmul,
     "MatMulInteger": read_matmul,
@@ -230,7 +230,7 @@ READERS: dict[str, ReadFunction] = {
     "STFT": read_stft,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Gemm": write_gemm,
     "MatMul": write_matmul,
     "MatMulInteger": write_stored,

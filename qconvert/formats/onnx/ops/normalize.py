@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Op
 
@@ -20,7 +20,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     if b.opset >= 21:
         b.compute(op)
         return
-    data = b.tensor(op.inputs[0])
+    data = b.operand(op)
     if data.rank is None:
         raise b.unsupported_error(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
     at, dtype = place_of(op, b), _real_dtype(op, b)
@@ -38,7 +38,7 @@ def _real_dtype(op: Op, b: Builder) -> str:
     Raises:
         UnsupportedError: they are plain integers, of which constants next to them would lose their fractions.
     """
-    tensor = b.tensor(op.inputs[0])
+    tensor = b.operand(op)
     if not tensor.is_quantized and "float" not in tensor.dtype:
         raise b.unsupported_error(op, f"data of {tensor.dtype}", rule="operand-types")
     return "float32" if tensor.is_quantized else tensor.dtype
@@ -50,7 +50,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
     if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
         b.compute(op)
         return
-    data = b.tensor(op.inputs[0])
+    data = b.operand(op)
     if data.rank is None and not -_MOST_AXES <= axis < 0:
         raise b.unsupported_error(op, f"data of unknown rank in opset {b.opset}", rule="unknown-rank")
     at, dtype = place_of(op, b), _real_dtype(op, b)
@@ -93,7 +93,7 @@ def read_layer_normalization(r: Reading) -> None:
     r.emit(r.op_type, outputs=r.outputs[:1], **r.own_attributes())
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "LRN": write_named,
     "BatchNormalization": write_named,
     "InstanceNormalization": write_named,
@@ -102,7 +102,7 @@ WRITERS: dict[str, WriteFunction] = {
     "RMSNormalization": write_layer_normalization,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "LRN": read_same_named,
     "BatchNormalization": read_batch_normalization,
     "InstanceNormalization": read_same_named,

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import bit_width
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.conv import read_window, window
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Op, Quantization, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
@@ -52,7 +52,7 @@ def _largest_window(dtype: str) -> int:
 
 def may_tie(op: Op, b: Builder) -> bool:
     """An average of n integers is a tie only if n is even. Padding makes n vary; such a pool stays an AveragePool."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.operand(op), b.result(op)
     same = data.is_quantized and data.shares_quantization(result) and not op["activation"]
     unpadded = op["auto_pad"] == "NOTSET" and not any(op["pads"]) and not op["ceil_mode"]
     known = data.shape is not None and isinstance(data.shape[1], int)
@@ -75,7 +75,7 @@ def _tied_average(op: Op, b: Builder) -> None:
 
     Ties up are those away from the lowest integer. All values are whole, so that the division alone rounds.
     """
-    data, name = b.tensor(op.inputs[0]), op.outputs[0]
+    data, name = b.operand(op), op.outputs[0]
     lowest, highest = integer_range(data.dtype)
     point = lowest if op["arithmetic"] == "ties_up" else (lowest + highest + 1) // 2
     assert data.shape is not None
@@ -99,7 +99,7 @@ def read_max_pool(r: Reading) -> None:
 
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.result(op)
     if tensor.dtype not in ("int8", "uint8"):
         b.compute(op, **pool_window(op))
         return
@@ -121,7 +121,7 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
 def _write_mean(op: Op, b: Builder) -> None:
     """An average of all positions as a ReduceMean, for which onnxruntime has no integer kernel that would fail."""
     value = place_of(op, b).floats(op.inputs[0])
-    b.finish(op, value.reduce("ReduceMean", *range(2, b.tensor(op.inputs[0]).rank or 2)).name)
+    b.finish(op, value.reduce("ReduceMean", *range(2, b.operand(op).rank or 2)).name)
 
 
 def read_pool_window(r: Reading) -> dict[str, Any]:
@@ -141,14 +141,14 @@ def pool_window(op: Op) -> dict[str, Any]:
     return {"kernel_shape": op["kernel_shape"], **window(op), **{name: op.attributes.get(name) or None for name in others}}
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "GlobalAveragePool": write_global_average_pool,
     "GlobalMaxPool": write_named,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "AveragePool": read_average_pool,
     "MaxPool": read_max_pool,
     "GlobalAveragePool": read_same_named,

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
@@ -21,7 +21,7 @@ from qconvert.operators import kind_of
 
 def write_conversion(op: Op, b: Builder) -> None:
     """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the float values."""
-    source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    source, result = b.operand(op), b.result(op)
     if result.dtype == "int32" and result.quantization is not None:
         _write_int32(op, b, source, result)
     elif source.quantization is not None and result.quantization is not None:
@@ -62,7 +62,7 @@ def write_line(op: Op, b: Builder) -> bool:
     data; False if it names none."""
     found = line(b.graph, op) if op["arithmetic"] else None
     if found is not None:
-        value = dequantize_with_scale(b, b.tensor(op.inputs[0]), found[0])
+        value = dequantize_with_scale(b, b.operand(op), found[0])
         b.compute(op, [value], "LeakyRelu", alpha=found[1])
     return found is not None
 
@@ -91,7 +91,7 @@ def _would_be_fused(op: Op, b: Builder) -> bool:
     if maker.kind == "Softmax":
         source = b.producer(maker.inputs[0])
         return source is not None and kind_of(source).dequantizes
-    return kind_of(maker).has_weights and not b.tensor(maker.inputs[1]).is_quantized
+    return kind_of(maker).has_weights and not b.operand(maker, 1).is_quantized
 
 
 def write_identity(op: Op, b: Builder) -> None:
@@ -162,7 +162,7 @@ def read_identity(r: Reading) -> None:
     r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=quantization)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
@@ -171,7 +171,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Reinterpret": write_identity,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "QuantizeLinear": read_quantize_linear,
     "DequantizeLinear": read_dequantize_linear,
     "com.microsoft.QuantizeLinear": read_quantize_linear,

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.decomposed_recurrence import runs_in_float, unknown_activation, write_decomposed_gates, write_decomposed_lstm
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators import KINDS, is_dynamic
@@ -184,7 +184,7 @@ def quantized_lstm_reason(op: Op, b: Builder) -> str:
     if op["direction"] == "bidirectional":
         return "weights of two directions in one tensor"
     for index in (_WEIGHTS, _RECURRENT):
-        tensor = b.tensor(op.inputs[index])
+        tensor = b.operand(op, index)
         if reason := _weights_reason(tensor):
             return reason
     return ""
@@ -213,7 +213,7 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
     names = [b.float_value(op.inputs[_DATA])]
     quantizations = []
     for index in (_WEIGHTS, _RECURRENT):
-        tensor = b.tensor(op.inputs[index])
+        tensor = b.operand(op, index)
         assert tensor.data is not None and tensor.quantization is not None
         quantization, along = tensor.quantization, (1, -1) if tensor.quantization.axis is not None else (1,)
         names.append(b.replace_constant(tensor.name, np.ascontiguousarray(tensor.data.swapaxes(1, 2))))
@@ -253,6 +253,6 @@ def write_recurrent_node(op: Op, b: Builder, op_type: str, inputs: Sequence[str]
             b.nodes[position].output[index] = name
 
 
-READERS: dict[str, ReadFunction] = {**dict.fromkeys(CELLS, read_recurrence), f"{CONTRIB}.DynamicQuantizeLSTM": read_quantized_lstm}
+READERS: Readers = {**dict.fromkeys(CELLS, read_recurrence), f"{CONTRIB}.DynamicQuantizeLSTM": read_quantized_lstm}
 
-WRITERS: dict[str, WriteFunction] = {**dict.fromkeys(CELLS, write_recurrence), "LSTM": write_lstm}
+WRITERS: Writers = {**dict.fromkeys(CELLS, write_recurrence), "LSTM": write_lstm}

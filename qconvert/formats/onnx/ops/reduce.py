@@ -8,9 +8,9 @@ import numpy as np
 
 from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction, Writers
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY_40
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import Value, axes_opset, place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
@@ -22,7 +22,7 @@ _HALF_BITS = 16
 
 def write_as_xnnpack(op: Op, b: Builder) -> None:
     """XNNPACK's arithmetic in float32, in which the sums are exact, of a reduction of 8-bit data that forms.reduction() takes."""
-    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
+    result, (given, output, count) = b.result(op), _quantizations(op, b)
     low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
@@ -56,7 +56,7 @@ def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]
 
 def store_steps(op: Op, steps: Value) -> None:
     """Store whole numbers, with the zero point, as the result of an operator does."""
-    steps.clip(*integer_range(steps.at.b.tensor(op.outputs[0]).dtype)).finish(op.outputs[0])
+    steps.clip(*integer_range(steps.at.b.result(op).dtype)).finish(op.outputs[0])
 
 
 #: Plain integers that go through int32.
@@ -85,7 +85,7 @@ def write_reduce(op: Op, b: Builder) -> None:
 def write_mean(op: Op, b: Builder) -> None:
     """ReduceMean; that of no real elements is no number, of which onnxruntime makes 0."""
     if _is_empty(op, b):
-        zero, nothing = _reduce(op, b, "ReduceSum", b.float_value(op.inputs[0])), numpy_dtype(b.tensor(op.inputs[0]).dtype).type(np.nan)
+        zero, nothing = _reduce(op, b, "ReduceSum", b.float_value(op.inputs[0])), numpy_dtype(b.operand(op).dtype).type(np.nan)
         b.finish(op, b.node("Mul", [zero, b.const(nothing, f"{op.outputs[0]}/nothing")])[0])
     else:
         write_reduce(op, b)
@@ -94,7 +94,7 @@ def write_mean(op: Op, b: Builder) -> None:
 def write_reduce_wide(op: Op, b: Builder) -> None:
     """A reduction that plain integers of few bits have too: ONNX reduces none of them, so that they go through int32, which wraps around in
     the end."""
-    tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    tensor, result = b.operand(op), b.result(op)
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW:
         write_reduce(op, b)
         return
@@ -104,7 +104,7 @@ def write_reduce_wide(op: Op, b: Builder) -> None:
 
 def _is_empty(op: Op, b: Builder) -> bool:
     """Whether a reduction to real values has axes without elements."""
-    tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    tensor, result = b.operand(op), b.result(op)
     if tensor.dtype not in REALS or result.is_quantized:
         return False
     axes = b.graph.constant(op.inputs[1]) if op.has(1) else None
@@ -130,7 +130,7 @@ def write_cumulative(op: Op, b: Builder) -> None:
 
 def write_arg(op: Op, b: Builder) -> None:
     """ArgMax and ArgMin of stored integers: a positive scale keeps their order."""
-    tensor = b.tensor(op.inputs[0])
+    tensor = b.operand(op)
     value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.float_value(tensor.name)
     if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
         value = b.cast(value, "int32", hint=f"{tensor.name}/int32")
@@ -183,7 +183,7 @@ def _opset(graph: Graph, op: Op) -> int:
 
 _REDUCTIONS = "Mean Sum Prod Max Min L1 L2 SumSquare LogSum LogSumExp"
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], write_reduce),
     **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"), write_reduce_wide),
     "ReduceMean": write_mean,
@@ -195,7 +195,7 @@ WRITERS: dict[str, WriteFunction] = {
     "ArgMin": write_arg,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], read_reduce),
     "ArgMax": read_arg,
     "ArgMin": read_arg,

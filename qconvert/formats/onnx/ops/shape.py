@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.model import carried_node
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op, Quantization
 
@@ -22,7 +22,7 @@ _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": 
 
 def write_data_movement(op: Op, b: Builder, parameters: list[str], **attributes: Any) -> None:
     """Data movement of the stored values of input 0; of float or int32 values where onnxruntime has no kernel for the type."""
-    tensor = b.tensor(op.inputs[0])
+    tensor = b.operand(op)
     if tensor.dtype not in _NO_KERNEL.get(op.kind, ()):
         b.node(op.kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
     elif tensor.quantization is not None:
@@ -107,7 +107,7 @@ def write_reshape(op: Op, b: Builder) -> None:
 
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers where all share one quantization, else of float values."""
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
     (b.compute_stored if equal and not op["activation"] else b.compute)(op)
 
@@ -174,7 +174,7 @@ def write_split(op: Op, b: Builder) -> None:
 
 def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
     """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see write_data_movement())."""
-    tensor, axis = b.tensor(op.inputs[0]), op["axis"]
+    tensor, axis = b.operand(op), op["axis"]
     if tensor.dtype not in ("int16", "uint16"):
         b.node("Split", [b.stored_value(tensor.name), sizes], outputs, axis=axis)
         return
@@ -245,7 +245,7 @@ def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantizati
 
 def write_pad(op: Op, b: Builder) -> None:
     """Pad of the stored integers: 0.0 is the zero point. ONNX has no symmetric mode: its edges are put on by Concat."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.result(op)
     if op["mode"] == "symmetric":
         _pad_symmetric(op, b)
         return
@@ -329,7 +329,7 @@ def write_range(op: Op, b: Builder) -> None:
     b.node("Range", bounds, op.outputs)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Reshape": write_reshape,
     "Transpose": write_stored,
@@ -343,7 +343,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Trilu": write_stored,
 }
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys(["Tile", "Expand"], read_same_form),
     "Reshape": read_reshape,
     "Flatten": read_flatten,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
@@ -102,7 +102,7 @@ def read_depth_to_space(r: Reading) -> None:
 def write_resize(op: Op, b: Builder) -> None:
     """Resize in either layout (kernels/onnxruntime.py says when the channels stand last): of float values if it interpolates, of stored
     integers if it takes the nearest."""
-    name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    name, data, result = op.outputs[0], b.operand(op), b.result(op)
     sizes = _resize_sizes(op, b)
     coordinates, nearest = op["coordinate_transformation_mode"], op["nearest_mode"]
     if _is_doubling(op, b.graph):
@@ -128,7 +128,7 @@ def write_resize(op: Op, b: Builder) -> None:
 def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: str) -> None:
     """A linear Resize of bytes whose ties go up: no value is below zero where the zero point is the lowest integer, and all are larger by a
     share that takes ties up and crosses no other value (kernels/litert/forms.py)."""
-    data, name = b.tensor(op.inputs[0]), op.outputs[0]
+    data, name = b.operand(op), op.outputs[0]
     low = integer_range(data.dtype)[0]
     value = dequantize_with_scale(b, data, quantization.step * (1 + TIES_UP), low)
     attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
@@ -155,7 +155,7 @@ def _is_doubling(op: Op, graph: Graph) -> bool:
 
 def _resize_sizes(op: Op, b: Builder) -> str:
     """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data around input 1."""
-    at, shape, spatial = place_of(op, b), b.tensor(op.inputs[0]).shape or (), b.graph.constant(op.inputs[1])
+    at, shape, spatial = place_of(op, b), b.operand(op).shape or (), b.graph.constant(op.inputs[1])
     before, after = (slice(0, 2), None) if op["data_format"] == "channels_first" else (slice(0, 1), slice(3, 4))
     sides = [side for side in (before, after) if side is not None]
     known = all(isinstance(size, int) for side in sides for size in shape[side])
@@ -209,7 +209,7 @@ def write_suppression(op: Op, b: Builder) -> None:
     b.node("NonMaxSuppression", operands, op.outputs, center_point_box=op["center_point_box"] or None)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "Resize": read_resize,
     "Upsample": read_upsample,
     "DepthToSpace": read_depth_to_space,
@@ -218,7 +218,7 @@ READERS: dict[str, ReadFunction] = {
     "NonMaxSuppression": read_suppression,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Resize": write_resize,
     **dict.fromkeys(("SpaceToDepth", "DepthToSpace"), conditions(_takes_floats)(write_stored)),
     "RoiAlign": write_roi_align,

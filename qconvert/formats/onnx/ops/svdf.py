@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import IntegerSvdf
-from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_rows
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.values import Value, axes, place_of
@@ -25,11 +25,11 @@ _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 def write_svdf(op: Op, b: Builder) -> None:
     """The memory is shifted by one place; each unit is the sum over the places of its filters."""
     at, rank = place_of(op, b), int(op["rank"])
-    shape = b.tensor(op.inputs[_TIME]).static_shape
+    shape = b.operand(op, _TIME).static_shape
     if shape is None:
         raise b.unsupported_error(op, "weights with dynamic dimensions", rule="dynamic-dimension")
     filters, places = shape
-    weights = b.tensor(op.inputs[_FEATURE])
+    weights = b.operand(op, _FEATURE)
     if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
         raise b.unsupported_error(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
     steps, scale = rounded_rows(at.floats(op.inputs[_DATA]), str(op["arithmetic"]))
@@ -120,7 +120,7 @@ def _wrap_to_int32(total: Value, layer: IntegerSvdf) -> Value:
     return total - turns * 2.0**32
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "SVDF": write_svdf,
     "IntegerSVDF": write_integer_svdf,
 }

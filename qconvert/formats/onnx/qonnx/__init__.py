@@ -5,19 +5,17 @@ The meaning is that of the qonnx package, version 1.0 (docs/qonnx-custom-ops).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qconvert.formats.onnx.qonnx.nodes import read_bipolar_quant, read_quant, read_trunc
-from qconvert.formats.onnx.reading import ReadFunction
+from qconvert.formats.onnx.reading import Readers
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 
 __all__ = ["READERS"]
 
-_READERS: Mapping[str, ReadFunction] = {
+_READERS: Readers = {
     "Quant": read_quant,
     "IntQuant": read_quant,
     "BipolarQuant": read_bipolar_quant,
     "Trunc": read_trunc,
 }
 
-READERS: Mapping[str, ReadFunction] = {f"{domain}.{name}": read for domain in QONNX_DOMAINS for name, read in _READERS.items()}
+READERS: Readers = {f"{domain}.{name}": read for domain in QONNX_DOMAINS for name, read in _READERS.items()}

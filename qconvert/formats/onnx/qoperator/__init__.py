@@ -6,16 +6,14 @@ WRITERS: canonical kind -> function that adds the form and returns "", or adds n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qconvert.formats.onnx.qoperator import elementwise, matrix
-from qconvert.formats.onnx.qoperator.forms import WriteForm
-from qconvert.formats.onnx.reading import ReadFunction
+from qconvert.formats.onnx.qoperator.forms import WriteForms
+from qconvert.formats.onnx.reading import Readers
 
 __all__ = ["READERS", "WRITERS"]
 
 _FAMILIES = (matrix, elementwise)
 
-WRITERS: Mapping[str, WriteForm] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
+WRITERS: WriteForms = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
 
-READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}
+READERS: Readers = {name: read for family in _FAMILIES for name, read in family.READERS.items()}

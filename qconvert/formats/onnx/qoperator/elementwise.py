@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
 from qconvert.formats.onnx.ops.pool import may_tie, pool_window, read_pool_window
 from qconvert.formats.onnx.ops.shape import write_concat as write_stored_concat
-from qconvert.formats.onnx.qoperator.forms import WriteForm, one_type_reason, operand, read_form, write_form, write_one_type
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.qoperator.forms import WriteForms, one_type_reason, operand, read_form, write_form, write_one_type
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Op
 from qconvert.operators import is_onnxruntime_add
@@ -71,7 +70,7 @@ def write_softmax(op: Op, b: Builder) -> str:
 
 def write_clip(op: Op, b: Builder) -> str:
     """Relu and Clip between tensors of one quantization: a Clip of the stored integers."""
-    data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    data, result = b.operand(op), b.result(op)
     if data.quantization is None or not data.shares_quantization(result):
         return f"QOperator has no {op.kind} from one quantization to another"
     if result.dtype not in ("int8", "uint8"):
@@ -89,7 +88,7 @@ def read_concat(r: Reading) -> None:
 
 def write_concat(op: Op, b: Builder) -> str:
     """Concat: of the stored integers where all have one quantization, else QLinearConcat."""
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     if not op["activation"] and all(b.tensor(name).shares_quantization(result) for name in op.inputs):
         write_stored_concat(op, b)
         return ""
@@ -130,7 +129,7 @@ def write_reduce_mean(op: Op, b: Builder) -> str:
     return "onnxruntime has no kernel of QLinearReduceMean"
 
 
-WRITERS: Mapping[str, WriteForm] = {
+WRITERS: WriteForms = {
     **dict.fromkeys(("Add", "Mul"), write_pair),
     **dict.fromkeys(("LeakyRelu", "Sigmoid"), write_unary),
     "Where": write_where,
@@ -143,7 +142,7 @@ WRITERS: Mapping[str, WriteForm] = {
     "ReduceMean": write_reduce_mean,
 }
 
-READERS: Mapping[str, ReadFunction] = {
+READERS: Readers = {
     **dict.fromkeys([f"{CONTRIB}.QLinear{kind}" for kind in ("Sigmoid", "LeakyRelu", "GlobalAveragePool")], read_unary),
     f"{CONTRIB}.QLinearAdd": read_pair,
     f"{CONTRIB}.QLinearMul": read_pair,

@@ -6,7 +6,7 @@ The types are those of onnxruntime 1.31's kernels on CPUs, which are narrower th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from qconvert.arithmetic import accumulator_quantization
@@ -20,6 +20,7 @@ _BYTES = ("int8", "uint8")
 
 #: Writes an operator in QOperator form and returns "", or adds nothing and says why it has none.
 WriteForm = Callable[[Op, Builder], str]
+WriteForms = Mapping[str, WriteForm]
 
 
 def one_quantization(r: Reading, scale: int) -> Quantization:
@@ -70,7 +71,7 @@ def operand(b: Builder, name: str) -> list[str]:
 
 def write_form(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> str:
     """Adds the node with a quantized result; a fused activation is a Clip of the integers, where the range does not imply it."""
-    tensor = b.tensor(op.outputs[0])
+    tensor = b.result(op)
     bounds = activation_bounds(op)
     lowest, highest = clip_range(tensor, bounds)
     is_clipped = (lowest, highest) != integer_range(tensor.dtype)
@@ -97,7 +98,7 @@ def one_type_reason(op: Op, b: Builder, op_type: str, data: Sequence[str]) -> st
 
 def linear_reason(op: Op, b: Builder, op_type: str) -> str:
     """Why the product of `op`'s first two inputs cannot be `op_type`: data and result of one 8-bit type, int8 weights with int8 data."""
-    data, weights, result = b.tensor(op.inputs[0]), b.tensor(op.inputs[1]), b.tensor(op.outputs[0])
+    data, weights, result = b.operand(op), b.operand(op, 1), b.result(op)
     if data.quantization is None or weights.quantization is None:
         return f"{op_type} takes quantized operands alone"
     if not data.quantization.is_per_tensor:
@@ -135,7 +136,7 @@ def bias_reason(op: Op, b: Builder, op_type: str) -> str:
     """Why the bias of a Conv or Gemm does not fit `op_type`, whose bias is int32 at input scale * weight scale; "" if it does."""
     if not op.has(2):
         return ""
-    bias = b.tensor(op.inputs[2])
+    bias = b.operand(op, 2)
     if bias.dtype == "int32" and bias.quantization is not None:
         return ""
     return f"{op_type} takes an int32 bias, not {bias.dtype}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.conv import conv_window, read_conv_window
 from qconvert.formats.onnx.ops.matrix import matmul_operand
 from qconvert.formats.onnx.qoperator.forms import (
-    WriteForm,
+    WriteForms,
     bias_reason,
     emit_result,
     linear_reason,
@@ -23,7 +22,7 @@ from qconvert.formats.onnx.qoperator.forms import (
     stored_bias,
     write_form,
 )
-from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
@@ -112,7 +111,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     blocks = quantization.scale.shape[1]
     rows = np.pad(data, ((0, 0), (0, blocks * quantization.block_size - depth)))
     packed = pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8)
-    tables = _packed_tables(b, weights.name, packed, quantization, bits, b.tensor(op.outputs[0]).dtype)
+    tables = _packed_tables(b, weights.name, packed, quantization, bits, b.result(op).dtype)
     inputs = [b.stored_value(op.inputs[0]), *(tables if (quantization.zero_point != 2 ** (bits - 1)).any() else tables[:2])]
     if op.has(2):
         inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
@@ -146,11 +145,11 @@ def write_gather(op: Op, b: Builder) -> str:
     quantization = None if weights is None else weights.quantization
     if weights is None or weights.data is None or quantization is None or not quantization.block_size:
         return "GatherBlockQuantized takes a constant table in blocks"
-    real_type, block = b.tensor(op.outputs[0]).dtype, quantization.block_size
+    real_type, block = b.result(op).dtype, quantization.block_size
     is_matrix = weights.rank == 2 and quantization.axis == 1 and weights.data.shape[1] % block == 0
     if not is_matrix or int(op["axis"]) % 2 or int(op["batch_dims"]) or weights.dtype not in _BITS:
         return "GatherBlockQuantized takes rows of a matrix of 4 or 8 bits with whole blocks along them"
-    is_read_alone = b.producer(op.inputs[0]) is not None and b.tensor(op.outputs[0]).quantization is None
+    is_read_alone = b.producer(op.inputs[0]) is not None and b.result(op).quantization is None
     if not is_read_alone or block < _SMALLEST_BLOCK or block & (block - 1) or real_type not in ("float32", "float16"):
         return "GatherBlockQuantized gives float32 or float16, of blocks of 16, 32, 64 and so on"
     quantization, data, bits = _without_signs(quantization, weights.data, weights.dtype)
@@ -321,9 +320,9 @@ def _outputs_first(r: Reading, quantization: Quantization, transposed: bool) -> 
 
 def write_matmul(op: Op, b: Builder) -> str:
     """MatMul as QLinearMatMul; with a real result as MatMulIntegerToFloat, with a real left operand as MatMulNBits."""
-    if b.tensor(op.inputs[0]).quantization is None:
+    if b.operand(op).quantization is None:
         return write_matmul_nbits(op, b)
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     op_type = "MatMulIntegerToFloat" if result.quantization is None else "QLinearMatMul"
     reason = linear_reason(op, b, op_type) or _columns_reason(op, b, op_type)
     if reason or (result.quantization is None and result.dtype != "float32"):
@@ -342,7 +341,7 @@ def write_matmul(op: Op, b: Builder) -> str:
 
 def _columns_reason(op: Op, b: Builder, op_type: str) -> str:
     """Why the scales of the right operand do not fit: onnxruntime takes a list along the columns of a matrix."""
-    tensor = b.tensor(op.inputs[1])
+    tensor = b.operand(op, 1)
     quantization, rank = tensor.quantization, tensor.rank
     if quantization is None or quantization.is_per_tensor:
         return ""
@@ -353,9 +352,9 @@ def _columns_reason(op: Op, b: Builder, op_type: str) -> str:
 
 def write_gemm(op: Op, b: Builder) -> str:
     """Gemm as QGemm, with a quantized or a real result, or with real data as MatMulNBits."""
-    if b.tensor(op.inputs[0]).quantization is None:
+    if b.operand(op).quantization is None:
         return write_matmul_nbits(op, b)
-    result = b.tensor(op.outputs[0])
+    result = b.result(op)
     reason = linear_reason(op, b, "QGemm") or bias_reason(op, b, "QGemm")
     if reason or (result.quantization is None and result.dtype != "float32"):
         return reason or f"QGemm gives float32, not {result.dtype}"
@@ -390,13 +389,13 @@ def weights_quantization(r: Reading, scale: int, axis: int) -> Quantization:
 def write_conv(op: Op, b: Builder) -> str:
     """Conv as QLinearConv."""
     reason = linear_reason(op, b, "QLinearConv") or bias_reason(op, b, "QLinearConv")
-    if reason or b.tensor(op.outputs[0]).quantization is None:
+    if reason or b.result(op).quantization is None:
         return reason or "QLinearConv has no real result"
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **conv_window(op))
 
 
-READERS: Mapping[str, ReadFunction] = {
+READERS: Readers = {
     "QLinearMatMul": read_qlinear_matmul,
     f"{CONTRIB}.DynamicQuantizeMatMul": read_dynamic_quantize_matmul,
     f"{CONTRIB}.GatherBlockQuantized": read_gather_blocks,
@@ -407,7 +406,7 @@ READERS: Mapping[str, ReadFunction] = {
     f"{CONTRIB}.QLinearConv": read_qlinear_conv,
 }
 
-WRITERS: Mapping[str, WriteForm] = {
+WRITERS: WriteForms = {
     "Gather": write_gather,
     "Gemm": write_gemm,
     "MatMul": write_matmul,

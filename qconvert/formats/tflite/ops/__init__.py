@@ -3,8 +3,6 @@ function that writes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from qconvert.formats.tflite.ops import (
     activation,
     control,
@@ -30,8 +28,8 @@ from qconvert.formats.tflite.ops import (
     slice,
     space,
 )
-from qconvert.formats.tflite.reading import ReadFunction
-from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.formats.tflite.reading import Readers
+from qconvert.formats.tflite.writing import Writers
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -61,6 +59,6 @@ _FAMILIES = (
     control,
 )
 
-READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in family.READERS.items()}
+READERS: Readers = {name: read for family in _FAMILIES for name, read in family.READERS.items()}
 
-WRITERS: Mapping[str, WriteFunction] = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
+WRITERS: Writers = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}

@@ -8,8 +8,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.rewriting.lowering import Scope, conditions
 
@@ -64,7 +64,7 @@ def read_l2_normalization(r: Reading) -> None:
     r.emit("LpNormalization", axis=-1, p=2)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "RELU6": partial(_read_clip, 0.0, 6.0),
     "RELU_N1_TO_1": partial(_read_clip, -1.0, 1.0),
     "RELU_0_TO_1": partial(_read_clip, 0.0, 1.0),
@@ -107,7 +107,7 @@ def write_clip(op: Op, w: Writing) -> None:
 
     Rounding to a quantization is monotone, so data with another quantization are requantized first: the integers stay the same.
     """
-    data, result = w.tensor(op.inputs[0]), w.graph[op.outputs[0]]
+    data, result = w.operand(op), w.graph[op.outputs[0]]
     low, high = (_bound(op, w, position) for position in (1, 2))
     plain = data.quantization is None and data.dtype != "float32"
     named = "" if plain else _CLIPS.get((low, high)) or _clip_of_bytes(low, high, data, result)
@@ -147,7 +147,7 @@ def _bound(op: Op, w: Writing, position: int) -> float:
     """A real bound; infinite where there is none."""
     if not op.has(position):
         return -np.inf if position == 1 else np.inf
-    value, q = w.constant(op, position).reshape(-1)[0], w.tensor(op.inputs[position]).quantization
+    value, q = w.constant(op, position).reshape(-1)[0], w.operand(op, position).quantization
     return float(value) if q is None else q.step * (int(value) - q.point)
 
 
@@ -162,7 +162,7 @@ def _stored_bound(value: float, result: Tensor) -> Array:
     return np.array(np.clip(stored, low, high), numpy_dtype(result.dtype))
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Clip": write_clip,
     "LeakyRelu": make_writer("LEAKY_RELU", alpha="alpha"),
     "PRelu": make_writer("PRELU"),

@@ -128,8 +128,8 @@ class Entries:
 
 def write_computed_slice(op: Op, w: Writing) -> None:
     """Slice with computed bounds: SLICE if each end is a begin plus a size, else STRIDED_SLICE."""
-    rank = w.tensor(op.inputs[0]).rank
-    axes = [w.axis(op, axis, op.inputs[0]) for axis in w.integers(op, 3)]
+    rank = w.operand(op).rank
+    axes = [w.axis(op, axis) for axis in w.integers(op, 3)]
     steps = w.integers(op, 4) if op.has(4) else [1] * len(axes)
     total = w.producer(op.inputs[2], "Add")
     is_sum = total is not None and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
@@ -161,7 +161,7 @@ def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
 
 def _write_bounds(op: Op, w: Writing, position: int, axes: Sequence[int], steps: Sequence[int]) -> tuple[str, int]:
     """Begins or ends of every axis up to the last of `axes`, and the mask of those that do not count."""
-    data, every = w.tensor(op.inputs[position]).data, range(max(axes, default=-1) + 1)
+    data, every = w.operand(op, position).data, range(max(axes, default=-1) + 1)
     hint = f"{op.outputs[0]}/{'begin' if position == 1 else 'end'}"
     if data is not None:
         entries, values = Entries(), data.reshape(-1).tolist()

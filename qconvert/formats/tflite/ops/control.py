@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 
 from qconvert.formats.reading.flexbuffer import encode_flexbuffer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.operators.shapes_and_functions import agreed_shape
 from qconvert.operators.sizes import is_compatible
@@ -127,7 +127,7 @@ def _write_access(builtin: str, op: Op, w: Writing) -> None:
         w.emit(builtin, [w.handle(str(op["state"])), *op.inputs], op.outputs)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "IF": read_if,
     "WHILE": read_while,
     "CALL": read_call,
@@ -137,7 +137,7 @@ READERS: dict[str, ReadFunction] = {
     "ASSIGN_VARIABLE": read_assign_variable,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "If": write_if,
     "While": write_while,
     "Call": write_call,

@@ -22,9 +22,9 @@ from qconvert.formats.tflite.ops.window import (
     write_weights,
     write_window,
 )
-from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.reading import Readers, ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators.sizes import same_pads
 
@@ -96,7 +96,7 @@ def write_conv(op: Op, w: Writing) -> None:
 def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None:
     """A CONV_3D for each group, whose kernel knows none, between a SPLIT and a CONCATENATION of the channels."""
     weights = w.constant(op, 1)
-    count, result, last = int(op["group"]), w.tensor(op.outputs[0]), w.ints(4, f"{op.outputs[0]}/axis")
+    count, result, last = int(op["group"]), w.result(op), w.ints(4, f"{op.outputs[0]}/axis")
     biases = np.split(w.constant(op, 2), count) if op.has(2) else []
     inner, outer = (w.tensor(data).shape or ())[:-1], (result.shape or ())[:-1]
     pieces = [w.like(f"{op.outputs[0]}/group", data, (*inner, weights.shape[1])) for _ in range(count)]
@@ -113,9 +113,9 @@ def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None
 
 def write_bias(op: Op, w: Writing) -> list[str]:
     """The bias: int64 with int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
-    data, weights = w.tensor(op.inputs[0]), w.graph[op.inputs[1]]
+    data, weights = w.operand(op), w.graph[op.inputs[1]]
     if op.has(2):
-        bias = w.tensor(op.inputs[2])
+        bias = w.operand(op, 2)
         if bias.data is None or (bias.dtype, data.dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
             return [bias.name]
         return [w.variant(bias.name, "int64", bias.data.astype(np.int64), bias.quantization)]
@@ -130,7 +130,7 @@ def write_bias(op: Op, w: Writing) -> list[str]:
 
 def bias_type(op: Op, w: Writing) -> dict[str, Any]:
     """The option that states an int32 bias with int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
-    types = [w.tensor(op.inputs[at]).dtype for at in (0, 2)] if op.has(2) else []
+    types = [w.operand(op, at).dtype for at in (0, 2)] if op.has(2) else []
     stays = types == ["int16", "int32"] and w.graph.is_from("tflite")  # write_bias() makes others int64
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
 
@@ -355,7 +355,7 @@ def _sizes_to_write(op: Op, w: Writing, spans: Sequence[int]) -> tuple[tuple[int
     return (*data, int(channels[0])), (*result, int(channels[1]))
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "CONV_2D": _make_reader("OIHW", (0, 3, 1, 2)),
     "CONV_3D": _make_reader("OIDHW", (4, 3, 0, 1, 2)),
     "DEPTHWISE_CONV_2D": read_depthwise_conv_2d,
@@ -363,7 +363,7 @@ READERS: dict[str, ReadFunction] = {
     "CONV_3D_TRANSPOSE": _make_transposed_reader("OIDHW", (3, 4, 0, 1, 2)),
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Conv": write_conv,
     "ConvTranspose": write_conv_transpose,
 }

@@ -11,8 +11,8 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators.opaque import TFLITE_DOMAIN, custom_name, is_custom, payload_of
 
@@ -96,6 +96,6 @@ def write_custom(op: Op, w: Writing) -> None:
     w.emit(custom_name(op), op.inputs, op.outputs, custom=options)
 
 
-READERS: dict[str, ReadFunction] = {}
+READERS: Readers = {}
 
-WRITERS: dict[str, WriteFunction] = {"Opaque": write_custom}
+WRITERS: Writers = {"Opaque": write_custom}

@@ -9,8 +9,8 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators import KINDS
 from qconvert.rewriting.lowering import conditions
@@ -149,13 +149,13 @@ def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> No
     w.emit("CONCATENATION", [pairs, boxes], [result], axis=1)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "TFLite_Detection_PostProcess": read_detection_postprocess,
     "NON_MAX_SUPPRESSION_V4": read_suppression,
     "NON_MAX_SUPPRESSION_V5": read_suppression,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "DetectionPostProcess": write_detection_postprocess,
     "SelectBoxes": write_select_boxes,
     "NonMaxSuppression": write_suppression,

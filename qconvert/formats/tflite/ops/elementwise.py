@@ -11,9 +11,9 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize_float32, tflite_comparison_tables
 from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.reading import Readers, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.writing import WriteFunction, Writers, Writing
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 
@@ -76,7 +76,7 @@ def write_arithmetic(op: Op, w: Writing) -> None:
 
 def write_div(op: Op, w: Writing) -> None:
     """Div; LiteRT divides no int64."""
-    if w.tensor(op.outputs[0]).dtype == "int64" and all(_is_of_sizes(w, name) for name in op.inputs):
+    if w.result(op).dtype == "int64" and all(_is_of_sizes(w, name) for name in op.inputs):
         _write_quotient_of_sizes(op, w)
     elif divisor := _small_divisor(op, w):
         _write_quotient_by(op, w, divisor)
@@ -111,7 +111,7 @@ def _is_of_sizes(w: Writing, name: str) -> bool:
 
 def _write_quotient_of_sizes(op: Op, w: Writing) -> None:
     """DIV of int32, as LiteRT has none of int64, in which ONNX computes sizes."""
-    narrow = w.add(f"{op.outputs[0]}/int32", "int32", w.tensor(op.outputs[0]).shape)
+    narrow = w.add(f"{op.outputs[0]}/int32", "int32", w.result(op).shape)
     w.emit("DIV", [w.index(op, position) for position in (0, 1)], [narrow])
     w.emit("CAST", [narrow], op.outputs)
 
@@ -122,7 +122,7 @@ _MOST_PARTS = 1024
 
 def _small_divisor(op: Op, w: Writing) -> int:
     """The constant that int64 is divided by, if it is one number from 2 to _MOST_PARTS; else 0."""
-    data, divisor, result = w.tensor(op.inputs[0]), w.tensor(op.inputs[1]), w.tensor(op.outputs[0])
+    data, divisor, result = w.operand(op), w.operand(op, 1), w.result(op)
     if result.dtype != "int64" or divisor.data is None or divisor.data.size != 1 or data.rank is None or data.shape != result.shape:
         return 0
     value = int(divisor.data.reshape(-1)[0])
@@ -131,7 +131,7 @@ def _small_divisor(op: Op, w: Writing) -> int:
 
 def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
     """The MEAN of x and of divisor - 1 zeros: LiteRT divides no int64, but the sum of a mean, whose quotient it cuts off as ONNX does."""
-    data, result = w.tensor(op.inputs[0]), op.outputs[0]
+    data, result = w.operand(op), op.outputs[0]
     sizes = tuple(data.shape or ())
     (one, many) = (w.add(f"{result}/{hint}", "int64", (count, *sizes)) for hint, count in (("one", 1), ("parts", divisor)))
     paddings = np.zeros((1 + len(sizes), 2), np.int32)
@@ -154,7 +154,7 @@ def write_where(op: Op, w: Writing) -> None:
 
 def write_cast(op: Op, w: Writing) -> None:
     """Cast as CAST; constants of float16 go through DEQUANTIZE, as converters write them."""
-    data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    data, result = w.operand(op), w.result(op)
     if data.is_constant and (data.dtype, result.dtype) == ("float16", "float32"):
         w.emit("DEQUANTIZE", op.inputs, op.outputs)
         return
@@ -173,7 +173,7 @@ def write_atan2(op: Op, w: Writing) -> None:
 
 def write_pow(op: Op, w: Writing) -> None:
     """POW, whose operands have one type; ONNX's exponent may have another."""
-    base, power = w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
+    base, power = w.operand(op), w.operand(op, 1)
     name = power.name
     if power.dtype != base.dtype and base.dtype == "float32" and not power.is_quantized:
         hint = f"{op.outputs[0]}/power"
@@ -276,7 +276,7 @@ def write_xor(op: Op, w: Writing) -> None:
 
 def _broadcast_operands(op: Op, w: Writing) -> list[str]:
     """The operands, broadcast to the result's shape: StableHLO's operators do not broadcast."""
-    result, found = w.tensor(op.outputs[0]), []
+    result, found = w.result(op), []
     for name in op.inputs:
         if w.tensor(name).shape == result.shape:
             found.append(name)
@@ -290,7 +290,7 @@ def _broadcast_operands(op: Op, w: Writing) -> list[str]:
 
 def _require_narrow(op: Op, w: Writing) -> None:
     """BITWISE_XOR and RIGHT_SHIFT fail at integers of 64 bits when they run (bitwise_xor.cc, right_shift.cc)."""
-    if w.tensor(op.outputs[0]).dtype in ("int64", "uint64"):
+    if w.result(op).dtype in ("int64", "uint64"):
         raise w.unsupported_error(op, "integers of 64 bits", rule="operand-types")
 
 
@@ -315,7 +315,7 @@ def write_shift(op: Op, w: Writing) -> None:
     if op["direction"] == "RIGHT":
         w.emit("RIGHT_SHIFT", op.inputs, op.outputs)
         return
-    operands, result = _broadcast_operands(op, w), w.tensor(op.outputs[0])
+    operands, result = _broadcast_operands(op, w), w.result(op)
     if not result.dtype.startswith("uint"):
         w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs)
         return
@@ -326,7 +326,7 @@ def write_shift(op: Op, w: Writing) -> None:
     w.emit("BITCAST", signed[2:], op.outputs)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "ADD": partial(_read_fused, "Add", ("int8", "uint8")),
     "SUB": partial(_read_fused, "Sub", ("int8", "uint8", "int16")),
     "MUL": partial(_read_fused, "Mul", ("int8", "uint8")),
@@ -350,7 +350,7 @@ READERS: dict[str, ReadFunction] = {
     "STABLEHLO_SHIFT_LEFT": read_shift_left,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Add": partial(_write_plain_as, "STABLEHLO_ADD", (*_SCALED, *_NO_KERNEL), write_arithmetic),
     "Mul": partial(_write_plain_as, "STABLEHLO_MULTIPLY", (*_SCALED, *_NO_KERNEL), write_arithmetic),
     "Sub": write_arithmetic,

@@ -34,8 +34,8 @@ from qconvert.formats.tflite.ops.sequences import (
     state_of,
     sum_biases,
 )
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Quantization
 from qconvert.operators import integer_weights, is_dynamic
 from qconvert.operators.recurrent import ACTIVATIONS, NORM, PROJECTION, PROJECTION_BIAS
@@ -265,7 +265,7 @@ def _join_scales(gates: Sequence[Quantization | None], rows: int) -> Quantizatio
 
 
 #: The other operators, which may be of integers, are read by lstm.py.
-READERS: dict[str, ReadFunction] = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm}
+READERS: Readers = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm}
 
 
 def write_lstm(op: Op, w: Writing) -> None:
@@ -358,7 +358,7 @@ def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
     """
     if not is_dynamic(op) or index not in integer_weights(op):
         return [(part, None) for part in np.split(w.constant(op, index)[0], count)]
-    tensor = w.tensor(op.inputs[index])
+    tensor = w.operand(op, index)
     q = tensor.quantization
     if tensor.data is None or tensor.dtype != "int8" or q is None or not q.is_symmetric or q.block_size or q.axis not in (None, 1):
         raise w.unsupported_error(
@@ -383,4 +383,4 @@ def _write_gate_constants(w: Writing, op: Op, parts: dict[str, Constant], what: 
     return {gate: w.const(part, f"{_hint(op)}/{gate}_{what}", quantization) for gate, (part, quantization) in parts.items()}
 
 
-WRITERS: dict[str, WriteFunction] = {"LSTM": write_lstm}
+WRITERS: Writers = {"LSTM": write_lstm}

@@ -25,8 +25,8 @@ from qconvert.formats.tflite.ops.sequences import (
     state_of,
     sum_biases,
 )
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 
 _HIDDEN, _AUX = 5, 9
@@ -149,10 +149,10 @@ def _write_parameters(w: Writing, op: Op) -> list[str]:
     return [*names, bias, state_of(w, op, _HIDDEN)]
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "UNIDIRECTIONAL_SEQUENCE_RNN": partial(_read_one_way, order_of),
     "RNN": partial(_read_one_way, single_step),
     "BIDIRECTIONAL_SEQUENCE_RNN": read_both_ways_rnn,
 }
 
-WRITERS: dict[str, WriteFunction] = {"RNN": write_rnn}
+WRITERS: Writers = {"RNN": write_rnn}

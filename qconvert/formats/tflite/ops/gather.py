@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
 
@@ -57,7 +57,7 @@ def read_topk(r: Reading) -> None:
     r.emit_int64("TopK", [r.input(0), k], "indices_int64", 1, axis=-1)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "GATHER": read_gather,
     "REVERSE_SEQUENCE": read_reverse_sequence,
     "WHERE": read_where,
@@ -68,7 +68,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_gather(op: Op, w: Writing) -> None:
     """GATHER."""
-    axis = w.axis(op, op["axis"], op.inputs[0])
+    axis = w.axis(op, op["axis"])
     data, indices = (w.tensor(name) for name in op.inputs)
     if data.dtype in ("float64", "uint32") and axis == 0 and indices.rank == 1 and not op["batch_dims"]:  # which GATHER does not have
         w.emit("EMBEDDING_LOOKUP", [_indices(op, w, axis, wide=False), data.name], op.outputs)
@@ -78,7 +78,7 @@ def write_gather(op: Op, w: Writing) -> None:
 
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
     """The indices of a Gather; those that count from the end count from the start in TFLite."""
-    data, size = w.tensor(op.inputs[1]).data, (w.tensor(op.inputs[0]).shape or ("",) * (axis + 1))[axis]
+    data, size = w.operand(op, 1).data, (w.operand(op).shape or ("",) * (axis + 1))[axis]
     if is_never_negative(w, op.inputs[1]) if data is None else (data >= 0).all():
         return w.index(op, 1, wide=wide)
     if data is None or not isinstance(size, int):
@@ -88,13 +88,13 @@ def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
 
 def write_reverse_sequence(op: Op, w: Writing) -> None:
     """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
-    time, batch = (w.axis(op, op[name], op.inputs[0]) for name in ("time_axis", "batch_axis"))
+    time, batch = (w.axis(op, op[name]) for name in ("time_axis", "batch_axis"))
     w.emit("REVERSE_SEQUENCE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, seqDim=time, batchDim=batch)
 
 
 def write_non_zero(op: Op, w: Writing) -> None:
     """NonZero as WHERE, which gives a row for each: columns are a TRANSPOSE after it."""
-    columns = w.tensor(op.outputs[0])
+    columns = w.result(op)
     reader = w.successor(columns.name, "Transpose")
     if reader is not None and tuple(reader["perm"]) == (1, 0):
         w.absorb(reader)
@@ -111,7 +111,7 @@ _ONE_HOT = ("float32", "int32", "int64", "int8", "uint8", "bool")
 
 def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT; values of types that it does not have are chosen where one of truth values is true."""
-    result, axis = w.tensor(op.outputs[0]), int(op["axis"])
+    result, axis = w.result(op), int(op["axis"])
     if result.dtype == "string":
         raise w.unsupported_error(op, "string values, which neither ONE_HOT nor SELECT_V2 takes,", rule="operand-types")
     if axis < -1:  # -1 alone counts from the end
@@ -131,7 +131,7 @@ def write_one_hot(op: Op, w: Writing) -> None:
 def _depth(op: Op, w: Writing) -> str:
     """The depth of a OneHot as one int32 without axes."""
     hint = f"{op.outputs[0]}/depth"
-    if w.tensor(op.inputs[1]).data is not None:
+    if w.operand(op, 1).data is not None:
         return w.ints(w.integers(op, 1)[0], hint)
     name = w.index(op, 1)
     if w.tensor(name).rank == 0:
@@ -141,7 +141,7 @@ def _depth(op: Op, w: Writing) -> str:
 
 def _element(op: Op, w: Writing, index: int, hint: str) -> str:
     """One of the two values of a OneHot, which may be computed at run time."""
-    values = w.tensor(op.inputs[2])
+    values = w.operand(op, 2)
     if values.data is not None:
         return w.const(values.data.reshape(-1)[index], hint, values.quantization)
     name = w.add(hint, values.dtype, (1,), None, values.quantization)
@@ -154,7 +154,7 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
 
     Those outside of the depth are legal. LiteRT's kernel looks at the lower 32 bits alone: int64 is clipped to what is just outside.
     """
-    given = w.tensor(op.inputs[0])
+    given = w.operand(op)
     is_known = given.data is not None
     counts = (given.data >= 0).all() if given.data is not None else is_never_negative(w, given.name)
     name = w.index(op, 0, wide=given.dtype == "int64" and not is_known)
@@ -228,11 +228,11 @@ def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[i
 
 def write_topk(op: Op, w: Writing) -> None:
     """TOPK_V2, whose indices are int32, along the last axis: others go there and back; the smallest are the largest of the negative."""
-    data, rank = w.tensor(op.inputs[0]), w.tensor(op.inputs[0]).rank
+    data, rank = w.operand(op), w.operand(op).rank
     axis = w.axis(op, op["axis"], data.name)
     if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
         raise w.unsupported_error(op, f"the smallest of {data.dtype}", rule="operand-types")
-    k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.integers(op, 1)[0], f"{op.outputs[0]}/k")
+    k = w.index(op, 1) if w.operand(op, 1).data is None else w.ints(w.integers(op, 1)[0], f"{op.outputs[0]}/k")
     perm = [*(other for other in range(rank or 0) if other != axis), axis]
     turns, value = rank is not None and axis != rank - 1, data.name
     if turns:
@@ -263,7 +263,7 @@ def _write_transpose(w: Writing, name: str, perm: list[int], result: str, *, exa
     return w.transpose(name, perm, wanted)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Gather": write_gather,
     "ReverseSequence": write_reverse_sequence,
     "NonZero": write_non_zero,

@@ -9,8 +9,8 @@ import numpy as np
 
 from qconvert.formats.tflite.ops.gather import is_never_negative, sizes_of, wrap_negative_indices
 from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Array, Op
 
 #: The most elements of a constant that is made of a shape alone.
@@ -36,7 +36,7 @@ def read_scatter_nd(r: Reading) -> None:
     r.emit("ScatterND", [zeros, r.int64(0), r.input(1)], reduction="none" if distinct else "add")
 
 
-READERS: dict[str, ReadFunction] = {"GATHER_ND": make_indexed_reader("GatherND"), "SCATTER_ND": read_scatter_nd}
+READERS: Readers = {"GATHER_ND": make_indexed_reader("GatherND"), "SCATTER_ND": read_scatter_nd}
 
 
 def write_gather_nd(op: Op, w: Writing) -> None:
@@ -45,7 +45,7 @@ def write_gather_nd(op: Op, w: Writing) -> None:
 
 
 def _write_nd_indices(op: Op, w: Writing) -> str:
-    batch, data, indices = int(op["batch_dims"]), w.tensor(op.inputs[0]), w.tensor(op.inputs[1])
+    batch, data, indices = int(op["batch_dims"]), w.operand(op), w.operand(op, 1)
     if not batch and (indices.data is None or (data.static_shape is None and (indices.data < 0).any())):
         return _wrap_computed_indices(op, w, w.index(op, 1, wide=True))
     shape = w.shape(indices.name, op)
@@ -89,7 +89,7 @@ def _write_concat(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) 
 
 def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
     """The whole places of elements of which input `position` says the index along one axis; the others are their own."""
-    indices, axis = w.tensor(op.inputs[position]), w.axis(op, op["axis"], op.inputs[0])
+    indices, axis = w.operand(op, position), w.axis(op, op["axis"])
     shape = w.shape(indices.name, op)
     _require_small(op, w, shape)
     places: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
@@ -107,7 +107,7 @@ def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
 
 def write_gather_elements(op: Op, w: Writing) -> None:
     """GatherElements as GATHER_ND at whole places."""
-    indices = w.tensor(op.inputs[1])
+    indices = w.operand(op, 1)
     if indices.static_shape is not None:
         w.emit("GATHER_ND", [op.inputs[0], _element_indices(op, w)], op.outputs)
         return
@@ -122,7 +122,7 @@ def _dynamic_element_indices(op: Op, w: Writing) -> tuple[str, str]:
 
     The rows are those of a tensor that is true everywhere, in which the column of the axis is the index.
     """
-    result, axis = op.outputs[0], w.axis(op, op["axis"], op.inputs[0])
+    result, axis = op.outputs[0], w.axis(op, op["axis"])
     indices = _wrap_computed_indices(op, w, w.index(op, 1), axis)
     shape = w.tensor(indices).shape or ()
     rank = len(shape)
@@ -141,7 +141,7 @@ def _dynamic_element_indices(op: Op, w: Writing) -> tuple[str, str]:
 
 def write_scatter_nd(op: Op, w: Writing) -> None:
     """ScatterND; into zeros it is SCATTER_ND itself."""
-    indices = w.tensor(op.inputs[1])
+    indices = w.operand(op, 1)
     rows = None
     if indices.data is not None:
         rows = _wrap_constant_indices(op, w, indices.data, list(range(indices.data.shape[-1])))
@@ -167,7 +167,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
         places = _element_indices(op, w)
         _scatter(op, w, places, w.tensor(places).data)
         return
-    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    data, result, updates = w.operand(op), op.outputs[0], w.operand(op, 2)
     if op["reduction"] in _SEGMENTS:
         raise w.unsupported_error(op, f"reduction {op['reduction']!r} of dynamic dimensions", rule="dynamic-dimension")
     places, true = _dynamic_element_indices(op, w)
@@ -187,7 +187,7 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
 
 def _write_sum(op: Op, w: Writing, alone: str) -> None:
     """The data and updates among zeros, whose stored zeros are no real ones."""
-    if w.tensor(op.outputs[0]).is_quantized:
+    if w.result(op).is_quantized:
         raise w.unsupported_error(op, f"quantized {op.inputs[0]!r}, to which updates are added,", rule="quantized-data")
     w.emit("ADD", [op.inputs[0], alone], op.outputs)
 
@@ -202,7 +202,7 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
 
     ONNX wants places to be distinct where nothing is reduced; SCATTER_ND adds what meets at one place.
     """
-    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    data, result, updates = w.operand(op), op.outputs[0], w.operand(op, 2)
     if op["reduction"] in _SEGMENTS:
         _reduce_at(op, w, places)
         return
@@ -225,7 +225,7 @@ _SEGMENTS = {"mul": ("PROD", "MUL"), "max": ("MAX", "MAXIMUM"), "min": ("MIN", "
 def _reduce_at(op: Op, w: Writing, places: str) -> None:
     """Updates that are joined at their places: an UNSORTED_SEGMENT operator over the numbers of the places in the flat data, whose value
     for a place without updates changes nothing."""
-    data, result, updates = w.tensor(op.inputs[0]), op.outputs[0], w.tensor(op.inputs[2])
+    data, result, updates = w.operand(op), op.outputs[0], w.operand(op, 2)
     shape, wanted = w.shape(data.name, op), w.shape(places, op)
     if data.dtype not in ("float32", "int32") or (data.is_quantized and op["reduction"] == "mul"):
         raise w.unsupported_error(op, f"reduction {op['reduction']!r} of {data.dtype}", rule="operand-types")
@@ -269,7 +269,7 @@ def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> st
     return mask
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "GatherND": write_gather_nd,
     "GatherElements": write_gather_elements,
     "ScatterND": write_scatter_nd,

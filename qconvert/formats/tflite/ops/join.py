@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Array, Op
 from qconvert.operators.sizes import UNKNOWN
 
@@ -81,7 +81,7 @@ def read_mirror_pad(r: Reading) -> None:
     r.emit("Pad", [r.input(0), _pads(r)], mode="symmetric" if r.option("mode") == 1 else "reflect")
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "CONCATENATION": read_concatenation,
     "PACK": read_pack,
     "UNPACK": read_unpack,
@@ -95,7 +95,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_concat(op: Op, w: Writing) -> None:
     """CONCATENATION. Its uint8 kernel alone brings other scales to the result's."""
-    if w.tensor(op.outputs[0]).dtype != "uint8":
+    if w.result(op).dtype != "uint8":
         w.require_one_quantization(op)
     axis = w.axis(op, op["axis"], op.outputs[0])
     w.emit("CONCATENATION", op.inputs, op.outputs, axis=axis, fusedActivationFunction=w.activation(op))
@@ -108,14 +108,14 @@ def write_pack(op: Op, w: Writing) -> None:
 
 def write_unpack(op: Op, w: Writing) -> None:
     """UNPACK."""
-    w.emit("UNPACK", op.inputs, op.outputs, axis=w.axis(op, op["axis"], op.inputs[0]), num=len(op.outputs))
+    w.emit("UNPACK", op.inputs, op.outputs, axis=w.axis(op, op["axis"]), num=len(op.outputs))
 
 
 def write_split(op: Op, w: Writing) -> None:
     """Split as SPLIT into equal parts of an axis whose size is known, else as SPLIT_V."""
-    along = w.axis(op, op["axis"], op.inputs[0])
+    along = w.axis(op, op["axis"])
     axis = w.ints(along, f"{op.outputs[0]}/axis")
-    if len(set(w.integers(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
+    if len(set(w.integers(op, 1))) == 1 and isinstance((w.operand(op).shape or ("",))[along], int):
         w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, numSplits=len(op.outputs))
     else:
         w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, numSplits=len(op.outputs))
@@ -123,7 +123,7 @@ def write_split(op: Op, w: Writing) -> None:
 
 def write_pad(op: Op, w: Writing) -> None:
     """Pad as PAD with real zero, PADV2 with a value, MIRROR_PAD, or GATHER; negative paddings as a STRIDED_SLICE before it."""
-    data, pads = op.inputs[0], w.tensor(op.inputs[1]).data
+    data, pads = op.inputs[0], w.operand(op, 1).data
     crops = pads is not None and bool((pads < 0).any())
     if pads is not None and (op["mode"] in ("edge", "wrap") or (crops and op["mode"] != "constant")):
         _write_places(op, w, pads)
@@ -144,7 +144,7 @@ def write_pad(op: Op, w: Writing) -> None:
 
 def _write_places(op: Op, w: Writing, pads: Array) -> None:
     """Pad as a GATHER for each axis: of the places along it that are repeated, or left out where paddings are negative."""
-    rank, shape = pads.size // 2, w.tensor(op.inputs[0]).shape or ()
+    rank, shape = pads.size // 2, w.operand(op).shape or ()
     rows = pads.reshape(2, -1).T.tolist()
     padded = [axis for axis, row in enumerate(rows) if any(row)]
     if len(shape) != rank or not padded:
@@ -170,7 +170,7 @@ def _write_places(op: Op, w: Writing, pads: Array) -> None:
 def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     """Return the data without what negative paddings cut off, and the rows of the others."""
     before, after = pads.reshape(2, -1).tolist()
-    shape = w.tensor(op.inputs[0]).shape or ()
+    shape = w.operand(op).shape or ()
     if len(shape) != len(before):
         raise w.unsupported_error(op, f"negative padding {pads.tolist()} of data of shape {shape}", rule="padding-not-covered")
     hint, rank = f"{op.outputs[0]}/crop", len(before)
@@ -186,7 +186,7 @@ def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     return cropped, w.ints(kept, f"{op.outputs[0]}/pads")
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Concat": write_concat,
     "Pack": write_pack,
     "Unpack": write_unpack,

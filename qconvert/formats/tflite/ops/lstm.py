@@ -7,8 +7,8 @@ from typing import Any
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_lstm import REAL_LSTM, SEQUENCE, read_float_basic, read_float_lstm, read_float_step
 from qconvert.formats.tflite.ops.sequences import arithmetic_of, constant_int8, is_asymmetric, require_int8, single_step
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators import is_dynamic
 from qconvert.operators.integer_recurrent import LSTM_INPUTS
@@ -169,13 +169,13 @@ def _write(op: Op, w: Writing, **options: Any) -> None:
     w.emit("SVDF", [data, feature, time, *(bias or [""]), memory], op.outputs[:1], rank=op["rank"], **options)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "LSTM": read_lstm,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": read_sequence_lstm,
     "SVDF": read_svdf,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "IntegerLSTM": write_integer_lstm,
     "BasicLSTM": write_basic_lstm,
     "SVDF": write_svdf,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.conv import accumulator_bias, bias_type, dynamic_range, float_weights, write_bias
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.operators import is_dynamic
 from qconvert.operators.shapes_and_functions import merge_shapes
@@ -94,7 +94,7 @@ def read_batch_matmul(r: Reading) -> None:
     r.emit("MatMul", arithmetic=arithmetic, trans_a=trans_a, trans_b=trans_b)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "FULLY_CONNECTED": read_fully_connected,
     "BATCH_MATMUL": read_batch_matmul,
 }
@@ -110,7 +110,7 @@ def write_gemm(op: Op, w: Writing) -> None:
         data = flatten.inputs[0]
     keep = False
     if restore is not None and w.is_inner(op.outputs[0], "rows"):
-        shapes = w.tensor(data).shape, w.tensor(restore.outputs[0]).shape
+        shapes = w.tensor(data).shape, w.result(restore).shape
         keep = shapes[0] is not None and shapes[1] is not None and shapes[0][:-1] == shapes[1][:-1]
     if keep and restore is not None:
         w.absorb(restore)
@@ -139,7 +139,7 @@ def _require_blocks(op: Op, w: Writing, name: str) -> None:
         and quantization.axis == 1
         and (weights.shape or (0, ""))[1] == quantization.scale.shape[1] * quantization.block_size
     )
-    if weights.dtype != "int4" or not quantization.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
+    if weights.dtype != "int4" or not quantization.is_symmetric or not along or not exact or w.operand(op).dtype != "float32":
         raise w.unsupported_error(
             op,
             f"{name!r}, whose blocks of scales are not those of int4 rows with positive float16 scales and float32 data",
@@ -149,7 +149,7 @@ def _require_blocks(op: Op, w: Writing, name: str) -> None:
 
 def _bias_vector(op: Op, w: Writing) -> str:
     """The bias, which FULLY_CONNECTED takes as one number for each output; a constant one of a row or a single number is spread."""
-    name, outputs = op.input(2), (w.tensor(op.inputs[1]).shape or ("",))[:1]
+    name, outputs = op.input(2), (w.operand(op, 1).shape or ("",))[:1]
     if not name or w.tensor(name).shape == outputs:
         return name and write_bias(op, w)[0]
     data, quantization = w.tensor(name).data, w.tensor(name).quantization
@@ -167,4 +167,4 @@ def write_matmul(op: Op, w: Writing) -> None:
     w.emit("BATCH_MATMUL", op.inputs[:2], op.outputs, adjX=op["trans_a"], adjY=op["trans_b"], **_rounding(op))
 
 
-WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}
+WRITERS: Writers = {"Gemm": write_gemm, "MatMul": write_matmul}

@@ -18,9 +18,9 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.tflite.ops.conv import float_weights, transpose_weights
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.detection import read_option_map
-from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.reading import Readers, Reading
 from qconvert.formats.tflite.schema import FUSED_ACTIVATIONS
-from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.formats.tflite.writing import Writers
 from qconvert.graph import Shape
 from qconvert.operators.values import Value, apply, cast, maximum, minimum, reduce, reshape, sqrt, transpose, where
 
@@ -290,7 +290,7 @@ def _integer(options: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value < 2**15 else -1
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "Convolution2DTransposeBias": read_convolution_transpose_bias,
     "MaxPoolingWithArgmax2D": read_max_pooling_with_argmax,
     "MaxUnpooling2D": read_max_unpooling,
@@ -299,4 +299,4 @@ READERS: dict[str, ReadFunction] = {
     "Landmarks2TransformMatrix": read_landmarks_to_transform_matrix,
 }
 
-WRITERS: dict[str, WriteFunction] = {}
+WRITERS: Writers = {}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, ReadFunction, Reading
+from qconvert.formats.tflite.writing import WriteFunction, Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators import KINDS
 
@@ -80,5 +80,5 @@ def _write(builtin: str, fields: Mapping[str, str], op: Op, w: Writing) -> None:
 
 
 _PAIRS = [(integers, *pair.split(":")) for integers, pairs in _OPERATORS.items() for pair in pairs.split()]
-READERS: dict[str, ReadFunction] = {builtin: make_reader(kind, integers) for integers, builtin, kind in _PAIRS}
-WRITERS: dict[str, WriteFunction] = {kind: make_writer(builtin) for _, builtin, kind in _PAIRS}
+READERS: Readers = {builtin: make_reader(kind, integers) for integers, builtin, kind in _PAIRS}
+WRITERS: Writers = {kind: make_writer(builtin) for _, builtin, kind in _PAIRS}

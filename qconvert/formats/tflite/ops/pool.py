@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.window import VALID, Window, own_window, window, window_fields, write_padding, write_window
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Shape, integer_range
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import stated_pads
@@ -84,7 +84,7 @@ def _read_pool(kind: str, r: Reading, **more: Any) -> None:
     r.emit_stored(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "AVERAGE_POOL_2D": read_average_pool_2d,
     "MAX_POOL_2D": partial(_read_pool, "MaxPool"),
     "L2_POOL_2D": partial(_read_pool, "L2Pool"),
@@ -112,7 +112,7 @@ def write_average_pool(op: Op, w: Writing) -> None:
     if (share == 1).all():
         pool(op.outputs[0])
         return
-    result = w.tensor(op.outputs[0])
+    result = w.result(op)
     if result.is_quantized or result.dtype != "float32" or op["activation"]:
         raise w.unsupported_error(
             op, f"padding {op['pads']} that is neither counted nor SAME, of {result.dtype},", rule="padding-not-covered"
@@ -126,14 +126,14 @@ def write_average_pool(op: Op, w: Writing) -> None:
 def _is_flat(op: Op, w: Writing) -> bool:
     """Whether a pool has two spatial dimensions; raises UnsupportedError if it has neither two nor three."""
     count = len(op["kernel_shape"])
-    if count not in (2, 3) or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != count + 2:
+    if count not in (2, 3) or op["data_format"] != "channels_last" or w.operand(op).rank != count + 2:
         raise w.unsupported_error(op, f"a window of {count} dimensions, or data that are not channels last", rule="form-not-covered")
     return count == 2
 
 
 def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
-    dtype = w.tensor(op.inputs[0]).dtype
+    dtype = w.operand(op).dtype
     if dtype in ("bool", "string"):
         raise w.unsupported_error(op, f"{dtype} data", rule="operand-types")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
@@ -183,12 +183,12 @@ def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> 
 
 def _write_global_pool(builtin: str, op: Op, w: Writing) -> None:
     """A pool of everything as a reduction over height and width."""
-    rank = w.axis(op, -1, op.inputs[0]) + 1
+    rank = w.axis(op, -1) + 1
     axes = range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)
     w.emit(builtin, [op.inputs[0], w.ints(axes, f"{op.outputs[0]}/axes")], op.outputs, keepDims=True)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "L2Pool": write_l2_pool,

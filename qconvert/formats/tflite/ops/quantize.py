@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from qconvert.arithmetic import dequantize, tflite_requantize
 from qconvert.formats.tflite.ops.shape import reshape_to_result
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators.sizes import reshape_sizes
@@ -49,7 +49,7 @@ def read_densify(r: Reading) -> None:
     r.declare(r.tensor())
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "DENSIFY": read_densify,
     "QUANTIZE": read_quantize,
     "DEQUANTIZE": read_dequantize,
@@ -70,7 +70,7 @@ def write_quantize(op: Op, w: Writing) -> None:
     """
     if op.attributes.get("arithmetic") and _write_fused(op, w):
         return
-    data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    data, result = w.operand(op), w.result(op)
     first, second = data.quantization, result.quantization
     by_reals = w.graph.metadata.get(SOURCE_KERNELS, "").startswith("torch:")
     fits = first is None or second is None or float(first.scale.max()) / float(second.scale.min()) < _MOST[data.dtype == "int16"]
@@ -98,7 +98,7 @@ def _write_fused(op: Op, w: Writing) -> bool:
 
 def write_dequantize(op: Op, w: Writing) -> None:
     """DEQUANTIZE; of constants with scales in blocks, which its kernel does not look at, the float values."""
-    stored, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
+    stored, result = w.operand(op), w.result(op)
     if stored.quantization is not None and stored.quantization.block_size and stored.data is not None:
         real = dequantize(stored.data, stored.quantization).astype(numpy_dtype(result.dtype))
         w.tensors[result.name] = replace(result, data=real)
@@ -108,7 +108,7 @@ def write_dequantize(op: Op, w: Writing) -> None:
 
 def write_relabel(op: Op, w: Writing) -> None:
     """Reinterpret and Identity as a RESHAPE to the same shape, which copies the stored values whatever their scales."""
-    shape = w.tensor(op.inputs[0]).shape or ()
+    shape = w.operand(op).shape or ()
     if reshape_sizes(shape).count(-1) > 1:
         whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(shape),))
         w.emit("SHAPE", op.inputs, [whole])
@@ -117,7 +117,7 @@ def write_relabel(op: Op, w: Writing) -> None:
     reshape_to_result(op, w)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Quantize": write_quantize,
     "Requantize": write_quantize,
     "Dequantize": write_dequantize,

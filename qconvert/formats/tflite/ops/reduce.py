@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 
 #: Types whose scales a kernel divides by (reduce.cc, PrepareMeanOrSum and PrepareProd).
@@ -53,7 +53,7 @@ _REDUCTIONS = {"MEAN": "ReduceMean", "SUM": "ReduceSum", "REDUCE_MAX": "ReduceMa
                "REDUCE_PROD": "ReduceProd", "REDUCE_ANY": "ReduceAny", "REDUCE_ALL": "ReduceAll"}  # fmt: skip
 _SEARCHES = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **{builtin: partial(_read_reduction, kind) for builtin, kind in _REDUCTIONS.items()},
     **{builtin: partial(_read_search, kind) for builtin, kind in _SEARCHES.items()},
     "CUMSUM": read_cumsum,
@@ -62,9 +62,9 @@ READERS: dict[str, ReadFunction] = {
 
 def reduced_axes(op: Op, w: Writing) -> str:
     """The axes of a reduction as an int32 tensor; without any, all axes."""
-    if op.has(1) and w.tensor(op.inputs[1]).shape != (0,):
+    if op.has(1) and w.operand(op, 1).shape != (0,):
         return w.index(op, 1)
-    rank = w.tensor(op.inputs[0]).rank
+    rank = w.operand(op).rank
     if rank is None:
         raise w.unsupported_error(op, f"{op.inputs[0]!r} of unknown rank", rule="unknown-rank")
     return w.ints(range(rank), f"{op.outputs[0]}/axes")
@@ -76,13 +76,13 @@ def _write_reduction(builtin: str, op: Op, w: Writing) -> None:
 
 def write_cumsum(op: Op, w: Writing) -> None:
     """CUMSUM."""
-    axis = w.ints(w.axis(op, op["axis"], op.inputs[0]), f"{op.outputs[0]}/axis")
+    axis = w.ints(w.axis(op, op["axis"]), f"{op.outputs[0]}/axis")
     w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=op["exclusive"], reverse=op["reverse"])
 
 
 def _write_search(builtin: str, op: Op, w: Writing) -> None:
     """ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
-    axis = w.axis(op, op["axis"], op.inputs[0])
+    axis = w.axis(op, op["axis"])
     result = w.tensor(w.absorb_int32_cast(op))
     target = result.name
     if op["keepdims"]:
@@ -94,7 +94,7 @@ def _write_search(builtin: str, op: Op, w: Writing) -> None:
         w.emit("EXPAND_DIMS", [target, number], [result.name])
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     **{kind: partial(_write_reduction, builtin) for builtin, kind in _REDUCTIONS.items()},
     **{kind: partial(_write_search, builtin) for builtin, kind in _SEARCHES.items()},
     "CumSum": write_cumsum,

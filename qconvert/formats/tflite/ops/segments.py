@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader, make_indexed_writer, make_writer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators.windows import FUNCTIONS
 
@@ -139,7 +139,7 @@ def write_start_gather(op: Op, w: Writing) -> None:
     w.emit("STABLEHLO_GATHER", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, indexVectorDim=op["index_vector_dim"], **fields)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "EMBEDDING_LOOKUP": read_embedding_lookup,
     "SEGMENT_SUM": make_indexed_reader("SegmentSum", Reading.emit_plain),
     **{
@@ -156,7 +156,7 @@ READERS: dict[str, ReadFunction] = {
     "UNIQUE": read_unique,
 }
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "SegmentSum": make_indexed_writer("SEGMENT_SUM"),
     "UnsortedSegment": write_unsorted_segment,
     "DynamicUpdateSlice": make_indexed_writer("DYNAMIC_UPDATE_SLICE", wide=True),

@@ -244,7 +244,7 @@ class Frame:
         if joined is not None:
             w.absorb(joined)
         own = w.producer(self.data, "Reshape", "Transpose") if w.is_read_by(self.data, ways) else None
-        given = None if own is None else w.tensor(own.inputs[0]).shape
+        given = None if own is None else w.operand(own).shape
         self.form = "steps"
         if self._is_single() and own is not None and own.kind == "Reshape" and given == (self._rows, values):
             self.form = "single"
@@ -266,7 +266,7 @@ class Frame:
         reshaped = self._w.successor(name, "Reshape") if name else None
         if reshaped is None or reshaped.inputs[0] != name:
             return _Result(name, size, None, None)
-        shape = self._w.tensor(reshaped.outputs[0]).shape
+        shape = self._w.result(reshaped).shape
         if shape != (self._steps, self._rows, size):
             return _Result(name, size, reshaped if shape == (self._rows, size) and self._steps == 1 else None, None)
         turned = self._w.successor(reshaped.outputs[0])
@@ -360,7 +360,7 @@ def constant_int8(r: Reading, index: int, shape: tuple[int, ...] | None = None) 
 
 def require_int8(w: Writing, op: Op, index: int) -> str:
     """The name of weights that a hybrid kernel takes as they are; raises UnsupportedError for others."""
-    tensor = w.tensor(op.inputs[index])
+    tensor = w.operand(op, index)
     if problem := _problem(tensor):
         raise w.unsupported_error(op, f"{tensor.name!r} {problem}", rule="weight-quantization")
     return tensor.name

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.one_to_one import make_indexed_writer
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators.sizes import reshape_sizes
 
@@ -76,7 +76,7 @@ def read_shape(r: Reading) -> None:
     r.emit_int64("Shape", r.inputs)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "RESHAPE": read_reshape,
     "SQUEEZE": read_squeeze,
     "EXPAND_DIMS": read_expand_dims,
@@ -90,7 +90,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_reshape(op: Op, w: Writing) -> None:
     """Reshape. TFLite has no sizes of 0 that copy and takes one -1, so the known result counts where the sizes have these."""
-    sizes, shape = w.tensor(op.inputs[1]).data, w.tensor(op.outputs[0]).shape
+    sizes, shape = w.operand(op, 1).data, w.result(op).shape
     known = reshape_sizes(shape or ())
     data = w.tensors.get(op.inputs[0])
     if data is not None and data.dtype == "complex64" and known[-1:] == [2] and known.count(-1) <= 1:
@@ -113,7 +113,7 @@ def write_reshape(op: Op, w: Writing) -> None:
 
 def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     """The sizes as a tensor: 0 copies the size of the data along the same axis, which is dynamic."""
-    hint, data = f"{op.outputs[0]}/shape", w.tensor(op.inputs[0])
+    hint, data = f"{op.outputs[0]}/shape", w.operand(op)
     rank, shape = data.rank, data.shape or ()
     if rank is None or op["allowzero"]:
         raise w.unsupported_error(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
@@ -134,7 +134,7 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
 
 def reshape_to_result(op: Op, w: Writing) -> None:
     """RESHAPE to the known shape of the result."""
-    shape = w.tensor(op.outputs[0]).shape or ()
+    shape = w.result(op).shape or ()
     sizes = reshape_sizes(shape)
     if sizes.count(-1) > 1:
         raise w.unsupported_error(op, f"a result of shape {shape}", rule="unsupported-shape")
@@ -145,19 +145,19 @@ def write_squeeze(op: Op, w: Writing) -> None:
     """SQUEEZE. Named axes are an option; none would mean all, so that is a RESHAPE."""
     axes = w.integers(op, 1)
     if axes:
-        w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=[w.axis(op, axis, op.inputs[0]) for axis in axes])
+        w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=[w.axis(op, axis) for axis in axes])
     else:
         reshape_to_result(op, w)
 
 
 def write_unsqueeze(op: Op, w: Writing) -> None:
     """EXPAND_DIMS for one axis, else RESHAPE; several EXPAND_DIMS where more than one size is open."""
-    result = w.tensor(op.outputs[0])
+    result = w.result(op)
     axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.integers(op, 1))
     if not axes or (len(axes) > 1 and sum(not isinstance(size, int) for size in result.shape or ()) <= 1):
         reshape_to_result(op, w)
         return
-    name, shape = op.inputs[0], list(w.tensor(op.inputs[0]).shape or ())
+    name, shape = op.inputs[0], list(w.operand(op).shape or ())
     for axis in axes:
         shape.insert(axis, 1)
         grown = result.name if axis == axes[-1] else w.like(f"{result.name}/axis_{axis}", op.inputs[0], tuple(shape))
@@ -175,8 +175,8 @@ def write_transpose(op: Op, w: Writing) -> None:
 
 def write_expand(op: Op, w: Writing) -> None:
     """Expand as FILL of a scalar, else as BROADCAST_TO. Sizes of 1 keep the data's own: those of the known result, or BROADCAST_ARGS."""
-    data, sizes = w.tensor(op.inputs[0]), w.tensor(op.inputs[1]).data
-    shape = w.tensor(op.outputs[0]).static_shape if sizes is not None else None
+    data, sizes = w.operand(op), w.operand(op, 1).data
+    shape = w.result(op).static_shape if sizes is not None else None
     target = w.index(op, 1, wide=True) if shape is None else w.ints(shape, f"{op.outputs[0]}/shape")
     if data.rank == 0:
         w.emit("FILL", [target, op.inputs[0]], op.outputs)
@@ -189,13 +189,13 @@ def write_expand(op: Op, w: Writing) -> None:
 
 def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
     """The sizes of data and `sizes` after broadcasting, which goes both ways in ONNX."""
-    data, dtype = w.tensor(op.inputs[0]), w.tensor(sizes).dtype
+    data, dtype = w.operand(op), w.tensor(sizes).dtype
     if data.static_shape is not None:
         own = w.const(np.array(data.static_shape, dtype), f"{op.outputs[0]}/own_sizes")
     else:
         own = w.add(f"{op.outputs[0]}/own_sizes", dtype, None if data.rank is None else (data.rank,))
         w.emit("SHAPE", [op.inputs[0]], [own])
-    rank = w.tensor(op.outputs[0]).rank
+    rank = w.result(op).rank
     both = w.add(f"{op.outputs[0]}/sizes", dtype, None if rank is None else (rank,))
     w.emit("BROADCAST_ARGS", [own, sizes], [both])
     return both
@@ -207,7 +207,7 @@ def write_shape(op: Op, w: Writing) -> None:
     w.emit("SHAPE", op.inputs, [result])
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Reshape": write_reshape,
     "Squeeze": write_squeeze,
     "Unsqueeze": write_unsqueeze,

@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader, make_reader
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, Tensor
 from qconvert.operators.sizes import UNKNOWN, reshape_sizes
 
@@ -40,7 +40,7 @@ def read_cast(r: Reading) -> None:
 
 
 #: The readers of operators on complex numbers.
-COMPLEX: dict[str, ReadFunction] = {
+COMPLEX: Readers = {
     "RFFT2D": make_indexed_reader("Rfft2d"),
     "REAL": make_reader("Real"),
     "IMAG": make_reader("Imag"),
@@ -77,7 +77,7 @@ def read_fake_quant(r: Reading) -> None:
     r.emit("FakeQuant", min=low, max=high, num_bits=r.option("numBits"), narrow_range=int(r.option("narrowRange")))
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     **{name: COMPLEX[name] for name in ("RFFT2D", "REAL", "IMAG", "COMPLEX_ABS")},
     "BUCKETIZE": read_bucketize,
     "LOCAL_RESPONSE_NORMALIZATION": read_local_response_normalization,
@@ -121,22 +121,22 @@ def write_bucketize(op: Op, w: Writing) -> None:
 def write_lrn(op: Op, w: Writing) -> None:
     """LRN over an odd number of channels as LOCAL_RESPONSE_NORMALIZATION."""
     size = int(op["size"])
-    if size % 2 == 0 or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
+    if size % 2 == 0 or op["data_format"] != "channels_last" or w.operand(op).rank != 4:
         raise w.unsupported_error(op, f"a size of {size}, or data not of rank 4 and channels last,", rule="form-not-covered")
-    if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
+    if w.operand(op).dtype != "float32":
+        raise w.unsupported_error(op, f"data of {w.operand(op).dtype}", rule="operand-types")
     fields = {"alpha": float(op["alpha"]) / size, "beta": op["beta"], "bias": op["bias"]}
     w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, radius=(size - 1) // 2, **fields)
 
 
 def write_fake_quant(op: Op, w: Writing) -> None:
     """FAKE_QUANT, whose kernel is of float32."""
-    if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
+    if w.operand(op).dtype != "float32":
+        raise w.unsupported_error(op, f"data of {w.operand(op).dtype}", rule="operand-types")
     w.emit("FAKE_QUANT", op.inputs, op.outputs, min=op["min"], max=op["max"], numBits=op["num_bits"], narrowRange=op["narrow_range"])
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Rfft2d": write_rfft2d,
     "Real": partial(_write_part, "REAL"),
     "Imag": partial(_write_part, "IMAG"),

@@ -13,8 +13,8 @@ from qconvert.formats.tflite.ops.computed_bounds import (
     single_element_ends,
     write_computed_slice,
 )
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 
 
@@ -107,7 +107,7 @@ def read_reverse(r: Reading) -> None:
     _slice(r, [(r.axis(axis, r.rank()), -1, FAR_BACK, -1) for axis in r.ints(1)])
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "SLICE": read_slice,
     "STRIDED_SLICE": read_strided_slice,
     "REVERSE_V2": read_reverse,
@@ -139,12 +139,12 @@ def _bounds(op: Op, w: Writing) -> dict[int, tuple[int, int, int]] | None:
     starts, ends, axes = (w.integers(op, position) for position in (1, 2, 3))
     steps = w.integers(op, 4) if op.has(4) else [1] * len(starts)
     rows = zip(axes, starts, ends, steps, strict=True)
-    return {w.axis(op, axis, op.inputs[0]): (start, end, step) for axis, start, end, step in rows}
+    return {w.axis(op, axis): (start, end, step) for axis, start, end, step in rows}
 
 
 def _is_plain(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) -> bool:
     """Whether SLICE says the same: every axis in order, from within to within, without steps."""
-    shape = w.tensor(op.inputs[0]).shape or ()
+    shape = w.operand(op).shape or ()
 
     def fits(start: int, end: int, step: int, size: int | str) -> bool:
         known = size if isinstance(size, int) else end if op.source.startswith("SLICE") else -1
@@ -162,7 +162,7 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     for axis in axes:
         if axis > expected:
             gap = axis - expected
-            rest = list(range(axis, w.tensor(op.inputs[0]).rank or 0))
+            rest = list(range(axis, w.operand(op).rank or 0))
             in_place = op.source.startswith("STRIDED_SLICE") and rest == [other for other in axes if other >= axis]
             if in_place and not added & set(range(position, position + gap)):
                 entries.add(0, 0, 1, "ellipsisMask")
@@ -181,7 +181,7 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
             position += 1
         expected = axis + 1
     if not added:  # tflite-micro reads an entry for every axis, whether it is there or not (strided_slice_common.cc)
-        for _ in range((w.tensor(op.inputs[0]).rank or 0) - expected):
+        for _ in range((w.operand(op).rank or 0) - expected):
             entries.add_bounds(0, FAR, 1)
     while position in added:
         entries.add(0, 0, 1, "newAxisMask")
@@ -202,7 +202,7 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     single = {axis for axis, (start, end, step) in bounds.items() if (end, step) == (FAR if start == -1 else start + 1, 1)}
     for kind, hint in (("Squeeze", "sliced"), ("Unsqueeze", "squeezed")):
         reader = w.successor(outputs[0], kind)
-        if reader is None or not w.is_inner(outputs[0], hint) or w.tensor(reader.inputs[1]).data is None:
+        if reader is None or not w.is_inner(outputs[0], hint) or w.operand(reader, 1).data is None:
             continue
         axes = {*w.integers(reader, 1)}
         if min(axes, default=0) < 0 or (kind == "Squeeze" and not axes <= single):
@@ -216,4 +216,4 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     return shrunk, added, outputs
 
 
-WRITERS: dict[str, WriteFunction] = {"Slice": write_slice}
+WRITERS: Writers = {"Slice": write_slice}

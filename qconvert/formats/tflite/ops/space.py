@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.window import require_channels_last, spatial_sizes
-from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import WriteFunction, Writing
+from qconvert.formats.tflite.reading import Readers, Reading
+from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
 from qconvert.operators.space import nearest, positions
 
@@ -58,7 +58,7 @@ def _read_batches(kind: str, hint: str, r: Reading) -> None:
     r.emit(kind, [r.input(0), r.flat64(1), r.columns(2, hint)], **_LAYOUT)
 
 
-READERS: dict[str, ReadFunction] = {
+READERS: Readers = {
     "RESIZE_BILINEAR": read_resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": read_resize_nearest_neighbor,
     "SPACE_TO_DEPTH": partial(_read_blocks, "SpaceToDepth"),
@@ -82,7 +82,7 @@ def write_resize(op: Op, w: Writing) -> None:
 
     The nearest of other than two dimensions are copied along each by itself.
     """
-    if w.tensor(op.inputs[0]).rank not in (None, 4) and op["mode"] == "nearest":
+    if w.operand(op).rank not in (None, 4) and op["mode"] == "nearest":
         _resize_by_gather(op, w, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])))
         return
     require_channels_last(op, w)
@@ -110,7 +110,7 @@ def write_resize(op: Op, w: Writing) -> None:
 
 def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
     """Rows, columns and the like by a GATHER each, where no coordinates of the resizing operators give their positions."""
-    name, result, rank = op.inputs[0], op.outputs[0], w.tensor(op.inputs[0]).rank or 0
+    name, result, rank = op.inputs[0], op.outputs[0], w.operand(op).rank or 0
     first = 1 if op["data_format"] == "channels_last" else 2
     axes = range(first, first + rank - 2)
     spatial = slice(axes.start, axes.stop)
@@ -124,7 +124,7 @@ def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
 
 def _chosen(size: int, count: int, coordinates: str, rounding: str) -> list[int]:
     """Which of `size` elements each of `count` ones copies."""
-    return np.clip(nearest(rounding, *positions(coordinates, size, count)), 0, size - 1).tolist()
+    return [int(place) for place in np.clip(nearest(rounding, *positions(coordinates, size, count)), 0, size - 1)]
 
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
@@ -153,7 +153,7 @@ def _write_batches(builtin: str, op: Op, w: Writing) -> None:
     w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs)
 
 
-WRITERS: dict[str, WriteFunction] = {
+WRITERS: Writers = {
     "Resize": write_resize,
     "SpaceToDepth": write_space_to_depth,
     "DepthToSpace": write_depth_to_space,

@@ -96,7 +96,7 @@ def _ends_first(pads: Sequence[int]) -> tuple[int, ...]:
 
 def require_channels_last(op: Op, w: Writing, rank: int = 4) -> None:
     """Raises UnsupportedError for data of another layout or rank."""
-    if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != rank:
+    if op["data_format"] != "channels_last" or w.operand(op).rank != rank:
         raise w.unsupported_error(
             op, f"data that are not channels last (the layout pass has not run) or not of rank {rank}", rule="not-channels-last"
         )
@@ -162,7 +162,7 @@ def result_shape(op: Op, w: Writing, sizes: Sequence[int]) -> str:
         w: what is written.
         sizes: of the result after the batch; where the data's is dynamic, what it has beyond stride * data.
     """
-    known, result, rank = w.tensor(op.inputs[0]).shape or (), op.outputs[0], len(sizes) + 1
+    known, result, rank = w.operand(op).shape or (), op.outputs[0], len(sizes) + 1
     if all(isinstance(size, int) for size in known[:-1]):
         return w.ints([int(known[0]), *sizes], f"{result}/output_shape")
     factors = [int(step) if isinstance(size, str) else 0 for size, step in zip(known[:-1], (1, *op["strides"]), strict=True)]
