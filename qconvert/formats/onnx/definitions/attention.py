@@ -17,10 +17,13 @@ from qconvert.graph import Array
 
 _HEADS = [0, 2, 1, 3]
 
+#: The input that is added to queries, keys and values.
+_BIAS = 2
+
 
 def _attention(s: Decomposition) -> None:
     """Attention(x, weights, bias, mask, past, scores to add): queries, keys and values are one product by the weights."""
-    _split_and_attend(s, s("MatMul", s.x, s.input(1)), bias=2, mask=3, past=4, added=5, sizes=s.shape(1)[1])
+    _split_and_attend(s, s("MatMul", s.x, s.input(1)), mask=3, past=4, added=5, sizes=s.shape(1)[1])
 
 
 def _quantized_attention(s: Decomposition) -> None:
@@ -28,10 +31,10 @@ def _quantized_attention(s: Decomposition) -> None:
     width = s.shape(1)[1]
     data = s("DequantizeLinear", s.x, s.input(3), s.input(6))
     weights = s("DequantizeLinear", s.input(1), s.input(4), s.input(7), axis=1)
-    _split_and_attend(s, s("MatMul", data, weights), bias=2, mask=5, past=8, added=9, sizes=width)
+    _split_and_attend(s, s("MatMul", data, weights), mask=5, past=8, added=9, sizes=width)
 
 
-def _split_and_attend(s: Decomposition, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
+def _split_and_attend(s: Decomposition, product: str, *, mask: int, past: int, added: int, sizes: int) -> None:
     """Add what follows the product of data and weights, whose columns are those of the queries, keys and values."""
     if s.attribute("do_rotary", 0) or s.attribute("past_present_share_buffer", 0):
         raise NoDefinitionError("turned queries, or a shared buffer")
@@ -39,8 +42,8 @@ def _split_and_attend(s: Decomposition, product: str, *, bias: int, mask: int, p
     widths = [int(size) for size in s.attribute("qkv_hidden_sizes", None) or [sizes // 3] * 3]
     if len(widths) != 3 or sum(widths) != sizes or heads < 1 or any(width < 1 or width % heads for width in widths):
         raise NoDefinitionError("sizes that do not fit")
-    if s.input(bias):
-        product = s("Add", product, s.input(bias))
+    if s.input(_BIAS):
+        product = s("Add", product, s.input(_BIAS))
     ends = np.cumsum([0, *widths])
     parts = [s("Slice", product, s.ints(int(ends[i])), s.ints(int(ends[i + 1])), s.ints(2)) for i in range(3)]
     query, key, value = (_heads(s, part, heads) for part in parts)
@@ -50,7 +53,7 @@ def _split_and_attend(s: Decomposition, product: str, *, bias: int, mask: int, p
         )
     if len(s.op.outputs) > 1 and s.op.outputs[1]:
         s.end(s("Concat", s("Unsqueeze", key, s.ints(0)), s("Unsqueeze", value, s.ints(0)), axis=0), 1)
-    real = s.real_type(bias if s.input(bias) else 0)
+    real = s.real_type(_BIAS if s.input(_BIAS) else 0)
     before = s.shape(past)[3] if s.input(past) else 0
     _attend(s, (query, key, value), real, before, [*_mask(s, mask, key, real, before), *([s.input(added)] if s.input(added) else [])],
             widths[0] // heads, widths[2])  # fmt: skip
