@@ -78,6 +78,22 @@ def test_they_mean_what_onnxruntime_computes(name: str) -> None:
     assert diff(graph, read_bytes(written, "g")) == []
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.cross_section
+@pytest.mark.parametrize("name", ["lstm, clipped", "lstm, other activations"])
+def test_a_limited_cell_has_the_other_limits_and_activations_too(name: str) -> None:
+    """ONNX's LSTM does not limit its cell, so that its steps are nodes."""
+    data, feed = made(name)
+    graph = read_bytes(data, "g")
+    limited = graph.evolve(ops=[op.with_attributes(cell_clip=0.3) for op in graph.ops])
+    written = build(limited, 0, {})
+    assert "Scan" in [node.op_type for node in written.graph.node]
+    found, meant = session(written.SerializeToString()).run(None, feed), evaluate(limited, feed)
+    for output, value in zip(graph.outputs, found, strict=True):
+        assert np.allclose(meant[output], value, atol=2e-6), np.abs(meant[output] - value).max()
+    assert np.abs(meant[graph.outputs[2]] - evaluate(graph, feed)[graph.outputs[2]]).max() > 0.01
+
+
 @pytest.mark.formats
 @pytest.mark.parametrize(
     ("changes", "rule"),
