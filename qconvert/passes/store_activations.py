@@ -17,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
+
+from qconvert.arithmetic.storage import fits_dtype
 from qconvert.errors import format_some
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
@@ -53,11 +56,24 @@ def run(graph: Graph, target: Target) -> PassResult:
 def _widths_of_16(graph: Graph, target: Target) -> PassResult:
     """Store uint16 or int16 activations in the other type if the target has that alone, or wants all unsigned."""
     if target.storage.activations == "unsigned":
-        return _store_type(graph, "int16", "uint16")
+        return _store_type(_narrow_biases(graph), "int16", "uint16")
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
         if new in target.storage.activation_dtypes and old not in target.storage.activation_dtypes:
             return _store_type(graph, old, new, keep_io=target.storage.free_edges)
     return graph, ()
+
+
+def _narrow_biases(graph: Graph) -> Graph:
+    """Store biases of int64 as int32 where they fit: next to int64 the data would have to stay int16. Exact."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        bias = graph[op.inputs[2]] if kind_of(op).has_weights and op.has(2) else None
+        if bias is not None and bias.dtype == "int64" and bias.data is not None and fits_dtype(bias.data, "int32"):
+            narrow = rewriter.replace_constant(
+                bias.name, replace(bias, dtype="int32", data=bias.data.astype(np.int32)), f"{bias.name}/int32"
+            )
+            rewriter.replace(op, op.with_input(2, narrow))
+    return rewriter.finish()
 
 
 def _widths_of_8(graph: Graph, target: Target) -> PassResult:

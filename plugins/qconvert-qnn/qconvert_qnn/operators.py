@@ -6,11 +6,11 @@ Reshape, and has few operators of int16. So the target has data of uint8 and uin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, Op, Tensor, Violation
+from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation
 
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
@@ -24,13 +24,20 @@ _TAKEN = frozenset(
     " Where".split()
 )
 _RANK = 5
-#: Curves of 16 bits -> scale and zero point of their results; with others HTP's results are wrong by up to their whole range.
-FIXED_16 = {
+#: Functions of 16 bits -> scale and zero point of their results; with others HTP's results are wrong by up to their whole range.
+_FIXED_16 = {
     "HardSigmoid": (2.0**-16, 0),
+    "LpNormalization": (2.0**-15, 2**15),
     "Sigmoid": (2.0**-16, 0),
     "Softmax": (2.0**-16, 0),
     "Tanh": (2.0**-15, 2**15),
 }
+#: Operators that HTP computes in the scale of their data, with 8 bits; results of scales that are smaller by this factor or more are wrong.
+_IN_SCALE_OF_DATA, _LARGEST_RATIO = ("Add", "Max", "Min", "Neg", "Sub"), 48.0
+#: The largest zero point of uint8 to which HTP clips uint16 rightly; reciprocals of scales are kept as integers of 8 bits.
+_MIDDLE, _BYTE = 128, 255
+#: Operators of uint16 for which HTP fails, or refuses the whole graph.
+_REFUSED_16 = ("GroupNormalization", "LRN")
 #: Tolerances in steps: of 8 bits, of 16 bits, and of products of 16 bits, which HTP computes with fewer bits.
 _OFF, _OFF_16, _OFF_PRODUCTS_16 = 1.5, 64.0, 512.0
 
@@ -69,12 +76,50 @@ def refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
     wide = data.dtype in ("uint16", "int16")
     wrong = (
         (op.kind == "PRelu" and wide and not tensors[op.inputs[1]].is_constant)
-        or (op.kind == "CumSum" and data.dtype == "uint8")
+        or (op.kind == "CumSum" and data.is_quantized)
+        or (op.kind == "Reciprocal" and data.quantization is not None and not _has_whole_reciprocal(data.quantization))
+        or (op.kind in _REFUSED_16 and wide)
         or op.kind == "IntegerSVDF"
     )
     if wrong or any(tensors[name].dtype == "int32" and tensors[name].is_quantized for name in op.outputs if name):
         return f"{op.kind} of {data.dtype} data"
     return ""
+
+
+def _has_whole_reciprocal(quantization: Quantization) -> bool:
+    """Return whether 1 / scale is an integer of 8 bits: HTP divides 1 by the data with this number rounded."""
+    inverse = 1 / float(quantization.scale.reshape(-1)[0])
+    return inverse < _BYTE + 0.5 and abs(inverse - round(inverse)) < inverse / (4 * _BYTE)
+
+
+def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[str, Quantization] | None:
+    """Return the storage type and quantization in which HTP computes a result rightly; None if that is the result's own.
+
+    Args:
+        op: the operator, on integers or between Dequantize and Quantize.
+        data: its data, as they are stored; those with a scale.
+        result: as it is stored.
+    """
+    q, first = result.per_tensor, next((item.per_tensor for item in data), None)
+    if q is None or first is None:
+        return None
+    is_wide = result.dtype == "uint16"
+    if op.kind in _FIXED_16 and (is_wide or (op.kind == "Softmax" and q.point != 0)):
+        fixed = Quantization.per_tensor(*_FIXED_16[op.kind])
+        return None if is_wide and q == fixed else ("uint16", fixed)
+    if op.kind == "LeakyRelu" and is_wide and q != first and q.scale[0] == first.scale[0]:  # larger values wrap around
+        return data[0].dtype, first
+    clips_wrongly = op.kind == "Requantize" and data[0].dtype == "uint16" and q.point > _MIDDLE
+    if result.dtype == "uint8" and (clips_wrongly or needs_wide_data(op, data, result)):
+        return "uint16", Quantization.per_tensor(float(q.scale[0]) / 256, q.point * 256)
+    return None
+
+
+def needs_wide_data(op: Op, data: Sequence[Tensor], result: Tensor) -> bool:
+    """Return whether HTP computes an operator rightly with data of 16 bits alone."""
+    scales = [float(item.per_tensor.scale[0]) for item in data if item.per_tensor is not None]
+    q = result.per_tensor if op.kind in _IN_SCALE_OF_DATA and result.dtype == "uint8" else None
+    return q is not None and max(scales, default=0.0) > _LARGEST_RATIO * float(q.scale[0])
 
 
 def violations(graph: Graph, op: Op) -> Iterator[Violation]:

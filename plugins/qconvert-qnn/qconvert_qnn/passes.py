@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+import numpy as np
+
 from qconvert.plugin import Attribute, Change, Graph, Op, Quantization, Rewriter, Target, Tensor, format_count, integer_range, lower
-from qconvert_qnn.operators import FIXED_16, refusal_reason
+from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization
 
 
 def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
@@ -32,22 +34,65 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
 
 
 def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Give results the quantization of HTP's kernels, followed by a Requantize to their own.
+    """Give results and data the quantization in which HTP computes rightly, with a Requantize to their own; see right_quantization().
 
-    Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale of FIXED_16.
+    An addition of a constant of zeros is a Requantize: HTP leaves it out, and keeps the integers of the data in another scale.
     """
-    rewriter = Rewriter(graph)
-    for op in rewriter:
-        result = graph[op.outputs[0]] if op.kind in FIXED_16 else None
-        if result is None or result.quantization is None:
-            continue
-        q, fixed = result.quantization, FIXED_16[op.kind]
-        stated = (float(q.scale.reshape(-1)[0]), int(q.zero_point.reshape(-1)[0]))
-        if stated == fixed if result.dtype == "uint16" else op.kind != "Softmax" or stated[1] == 0:
-            continue
-        wide = rewriter.add(f"{result.name}/htp", result, dtype="uint16", quantization=Quantization.per_tensor(*fixed))
-        rewriter.replace(op, replace(op, outputs=(wide,)), op.derive("Requantize", (wide,), (result.name,)))
-    return rewriter.finish_with(lambda count: f"{format_count(count, 'result')} rounded to the scales that HTP computes in first")
+    changed, count = graph, 0
+    for kinds in (None, "Requantize"):  # those that the first walk adds are looked at too
+        rewriter = Rewriter(changed)
+        for op in rewriter:
+            if kinds in (None, op.kind):
+                _restate(rewriter, op)
+        count += rewriter.replaced
+        changed = rewriter.finish()
+    return (changed, (f"{format_count(count, 'result')} rounded to the scales that HTP computes in first",)) if count else (graph, ())
+
+
+def _restate(rewriter: Rewriter, op: Op) -> None:
+    """Replace an operator that HTP computes wrongly, on integers or between conversions, by one with other quantizations."""
+    graph = rewriter.graph
+    begins = [rewriter.producers.get(name) for name in op.inputs]
+    is_real = [begin is not None and begin.kind == "Dequantize" for begin in begins]
+    names = [begin.inputs[0] if begin and real else name for name, begin, real in zip(op.inputs, begins, is_real, strict=True)]
+    data = [graph[name] for name in names if name and graph[name].is_quantized]
+    end = op if graph[op.outputs[0]].is_quantized else rewriter.only_reader(op.outputs[0])
+    if end is None or (end is not op and end.kind != "Quantize") or op.kind in ("Quantize", "Dequantize"):
+        return
+    result = graph[end.outputs[0]]
+    if op.kind == "Add" and len(data) == len(names) and data[1].is_constant and not data[1].float_values().any():
+        if graph[op.outputs[0]].shape == graph[op.inputs[0]].shape and not op.attributes.get("activation"):
+            rewriter.replace(op, op.derive("Requantize", (names[0],), (result.name,)))
+        return
+    right = right_quantization(op, data, result)
+    if right is None:
+        return
+    dtype, quantization = right
+    other = rewriter.add(f"{result.name}/htp", result, dtype=dtype, quantization=quantization)
+    inputs = op.inputs
+    if needs_wide_data(op, data, result):
+        inputs = tuple(_widen(rewriter, name, real, op.source) for name, real in zip(names, is_real, strict=True))
+    changed = replace(op, inputs=inputs, outputs=(other,) if end is op else op.outputs)
+    back = op.derive("Requantize", (other,), (result.name,))
+    if end is op:
+        rewriter.replace(op, changed, back)
+    else:
+        rewriter.replace(op, changed)
+        rewriter.replace(end, replace(end, outputs=(other,)), back)
+
+
+def _widen(rewriter: Rewriter, name: str, in_float: bool, source: str) -> str:
+    """Return data of uint8 as uint16, which stand for the same values."""
+    data = rewriter.graph[name]
+    q = data.per_tensor
+    if q is None or data.dtype != "uint8":
+        return name
+    fine = Quantization.per_tensor(float(q.scale[0]) / 256, q.point * 256)
+    if data.data is not None:
+        wide = rewriter.constant(f"{name}/wide", data.data.astype(np.uint16) * np.uint16(256), "uint16", fine)
+    else:
+        wide = rewriter.compute("Requantize", (name,), f"{name}/wide", replace(data, dtype="uint16", quantization=fine), source)
+    return rewriter.dequantize(wide, f"{wide}/real", source) if in_float else wide
 
 
 def pool_before_concat(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
