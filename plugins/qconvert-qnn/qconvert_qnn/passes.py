@@ -11,7 +11,7 @@ from qconvert.plugin import Attribute, Change, Graph, Op, Quantization, Rewriter
 from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization
 
 #: Fused activations -> the real range that they leave.
-_ACTIVATIONS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
+_ACTIVATIONS: dict[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 
 
 def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
