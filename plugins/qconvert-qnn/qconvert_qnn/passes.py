@@ -10,6 +10,8 @@ import numpy as np
 from qconvert.plugin import Attribute, Change, Graph, Op, Quantization, Rewriter, Target, Tensor, format_count, integer_range, lower
 from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization
 
+#: Output channels from which on HTP takes long to compile a Conv with an activation.
+_CHANNELS = 320
 #: Fused activations -> the real range that they leave.
 _ACTIVATIONS: dict[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 
@@ -24,7 +26,8 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
     rewriter, count = Rewriter(found.graph), len(found.reasons)
     for op in rewriter:
         result = found.graph[op.outputs[0]]
-        bounds = _ACTIVATIONS.get(str(op.attributes.get("activation"))) if op.kind in ("Conv", "Gemm") else None
+        is_slow = op.kind == "Conv" and (found.graph[op.inputs[1]].shape or (0,))[0] in range(_CHANNELS, 2**31)
+        bounds = _ACTIVATIONS.get(str(op.attributes.get("activation"))) if is_slow or op.kind == "Gemm" else None
         if bounds is None or result.per_tensor is None:
             continue
         steps = (np.array(integer_range(result.dtype)) - result.per_tensor.point) * float(result.per_tensor.scale[0])

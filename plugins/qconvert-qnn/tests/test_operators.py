@@ -119,7 +119,7 @@ def test_an_activation_that_the_quantization_does_not_imply_stands_after_the_con
     activation: str, scale: float, after: str, tmp_path: Path
 ) -> None:
     """HTP compiles such a Conv, of 960 channels, in 5 s, and 13 s for 1280; with the Relu by itself in 0.1 s."""
-    weights = Tensor("w", "int8", (16, 4, 1, 1), RNG.integers(-127, 128, (16, 4, 1, 1)).astype(np.int8), P(0.02, 0))
+    weights = Tensor("w", "int8", (320, 4, 1, 1), RNG.integers(-127, 128, (320, 4, 1, 1)).astype(np.int8), P(0.02, 0))
     attributes = {**SPACE, "pads": (0, 0, 0, 0), "activation": activation}
     graph = layer("Conv", attributes, image("uint8", 128), image("uint8", 60, "y", None, scale), weights)
     fitted, _ = normalize(graph, "qnn-htp")
