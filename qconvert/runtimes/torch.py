@@ -22,9 +22,9 @@ from qconvert.evaluate import evaluate
 from qconvert.files import map_file
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.export.reader import program_entry
-from qconvert.formats.torch.program import newer_version, torch_package
+from qconvert.formats.torch.program import newer_version, tensor_of, torch_package
 from qconvert.formats.torch.writer import live
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Graph, numpy_dtype
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.passes import states_to_io
@@ -207,7 +207,7 @@ def run_in_torch(engine: str) -> Iterator[None]:
 
 def as_tensors(values: Iterable[Array]) -> list[Any]:
     """Return arrays as plain tensors of PyTorch."""
-    return [torch_package().from_numpy(np.array(value, order="C")) for value in values]
+    return [tensor_of(value) for value in values]
 
 
 def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
@@ -262,5 +262,9 @@ def _flatten(value: Any) -> list[Any]:
 
 def as_array(value: Any) -> Array:
     """Return a tensor as a numpy array; a quantized one as its stored integers."""
-    tensor = value.int_repr() if value.is_quantized else value
-    return np.asarray(tensor.detach().cpu().numpy())
+    tensor = (value.int_repr() if value.is_quantized else value).detach().cpu()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name == "bfloat16" or name.startswith("float8"):  # numpy has them by ml_dtypes
+        plain = tensor.contiguous().view(getattr(torch_package(), f"int{8 * tensor.element_size()}"))
+        return np.asarray(plain.numpy().view(numpy_dtype(name.replace("_", ""))))
+    return np.asarray(tensor.numpy())

@@ -16,8 +16,10 @@ from refusals import refused
 
 import qconvert
 from qconvert.arithmetic import quantize
+from qconvert.arithmetic.rounding import to_small_float
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.plugins import ModelFile, runtime_of
 from qconvert.runtimes import torch_inside
 from qconvert.runtimes.torch import open_model
@@ -222,3 +224,39 @@ def test_a_file_whose_calls_have_other_names_is_run_as_it_is_read(written: Path)
         TrustedInside(ModelFile(written, "trusted"), qconvert.load(written))
     report = qconvert.check(MODEL, written, samples=1, per_op=True, kernels="torch:trusted")
     assert report.verdict == "passed" and any("does not return the inner tensors of model.pt2" in text for text in report.notes)
+
+
+@needs_torch
+@pytest.mark.parametrize("dtype", ["float8e4m3fn", "float8e5m2"])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_data_are_rounded_to_floats_of_8_bits(dtype: str, axis: int | None, tmp_path: Path) -> None:
+    """A program that is written divides in float32, saturates and rounds once; with one scale it is read as Quantize again."""
+    scales = np.array([0.05] if axis is None else [0.05, 0.1, 3.0], np.float32)
+    quantization = Quantization(scales, np.zeros(len(scales), np.int64), axis)
+    tensors = [Tensor(name, "float32", (3, 4096)) for name in "xy"]
+    tensors.append(Tensor("q", dtype, (3, 4096), quantization=quantization))
+    ops = Op("Quantize", ("x",), ("q",)), Op("Dequantize", ("q",), ("y",))
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("q", "y"))
+    qconvert.save(graph, tmp_path / "m.pt2")
+    if axis is None:
+        assert [op.kind for op in qconvert.load(tmp_path / "m.pt2").ops] == ["Quantize", "Dequantize"]
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(3, 4096)) * 10.0 ** rng.uniform(-4, 6, (3, 4096))).astype(np.float32)
+    x[:, :512] = (np.arange(512) - 256) / 32 * scales[:, None]
+    steps = x / scales[:, None]
+    wanted = to_small_float(steps, dtype)
+    assert (np.abs(steps.astype(np.float64) - wanted.astype(np.float64)) == 2.0**-5).any()  # ties
+    found = open_model(ModelFile(tmp_path / "m.pt2", "rebuilt")).run({"x": x})
+    assert found["q"].dtype == wanted.dtype
+    np.testing.assert_array_equal(found["q"].view(np.uint8), wanted.view(np.uint8))
+    np.testing.assert_array_equal(found["y"], wanted.astype(np.float32) * scales[:, None])
+
+
+@needs_torch
+def test_bfloat16_goes_in_and_comes_out(tmp_path: Path) -> None:
+    tensors = {name: Tensor(name, "bfloat16", (2, 3)) for name in "xy"}
+    graph = Graph("g", tensors, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))
+    qconvert.save(graph, tmp_path / "m.pt2")
+    x = np.array([[1.5, -2, 3], [-0.25, 0, 1e30]], numpy_dtype("bfloat16"))
+    found = open_model(ModelFile(tmp_path / "m.pt2", "rebuilt")).run({"x": x})["y"]
+    np.testing.assert_array_equal(found.astype(np.float32), np.maximum(x.astype(np.float32), 0))

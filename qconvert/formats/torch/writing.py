@@ -192,6 +192,8 @@ class Builder(OperatorWriting):
         """Adds a quantize of float values to the quantization of `tensor`."""
         quantization = tensor.quantization
         assert quantization is not None
+        if "int" not in tensor.dtype:
+            return quantize_floats(self, node, tensor)
         if self.wide:
             return quantize_exactly(self, node, tensor)
         return self._call_decomposed("quantize", node, tensor.dtype, quantization, tensor.name)
@@ -334,6 +336,27 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         point = point if quantization.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else steps + point
     return b.cast(b.aten("clamp", shifted, float(low), float(high)), tensor.dtype)
+
+
+def quantize_floats(b: Builder, node: Node, tensor: Tensor) -> Node:
+    """Adds a rounding of float values to floats of 8 bits, decomposed as dequantize_floats().
+
+    The division is in float32, as in onnxruntime's QuantizeLinear: PyTorch would round float64 twice, to float32 first.
+    """
+    quantization = tensor.quantization
+    assert quantization is not None
+    if quantization.block_size:
+        raise UnsupportedError(
+            f"scales of {tensor.dtype} in blocks cannot be written for PyTorch", where=f"tensor {tensor.name!r}",
+            rule="quantization-not-writable",
+        )  # fmt: skip
+    b.note_operator()
+    scale: Any = quantization.step
+    if quantization.axis is not None:
+        scale = b.buffer(along_axis(quantization.scale.astype(np.float32), quantization.axis, tensor.rank), f"{tensor.name}/scale")
+    low, high = quantization.limits(tensor.dtype)
+    steps = (b.cast(node, "float32") if b.wide else node) / scale
+    return b.cast(b.aten("clamp", steps, float(low), float(high)), tensor.dtype)
 
 
 def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:

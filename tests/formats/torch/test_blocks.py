@@ -193,6 +193,9 @@ def test_data_are_rounded_by_the_scale_of_each_layer(dtype: str, tmp_path: Path)
         np.testing.assert_allclose(y, wanted, atol=1e-6 * np.abs(wanted).max())
     plain = convert(source, tmp_path / "plain.onnx", graph=tmp_path / "float.onnx")
     assert plain.kept["quantized activations"] == 0 and any("round_data" in str(change) for change in plain.changes)
+    for name in ("m.onnx", "plain.onnx"):
+        verdict = check(source, tmp_path / name, graph=tmp_path / "float.onnx", samples=2)
+        assert verdict.verdict == "passed" and "torch:rebuilt" in verdict.kernels
 
 
 def copied(name: str, path: Path) -> Path:
