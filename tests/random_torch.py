@@ -99,7 +99,8 @@ LINES: dict[str, tuple[str, ...]] = {
         "{f}.index_fill({d}, torch.tensor([0]), {x})", "torch.index_put({f}, [torch.tensor([0])], torch.tensor({x}))",
         "torch.slice_scatter({f}, {f}[:1] * 2, 0, 0, 1)", "torch.meshgrid(torch.arange(2), torch.arange(3), indexing='ij')[0]",
         "{f}.scatter_add({d}, {f}.argmax({d}, keepdim=True), {f})", "torch.tensor_split({f}, 2, {d})[0]",
-        "torch.select_scatter({f}, {f}[0], 0, 0)",
+        "torch.select_scatter({f}, {f}[0], 0, 0)", "torch.diff({f}, dim={d})", "torch.diff({f}, 2, 0, prepend={n}[:1])",
+        "torch.diff({b}, append={b}[..., :1])",
     ),
     "spatial": (
         "F.max_pool2d({v}, 2)", "F.max_pool2d({v}, 3, 2, 1)", "F.avg_pool2d({v}, 2, ceil_mode=True)",

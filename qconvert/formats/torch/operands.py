@@ -162,6 +162,39 @@ def emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> 
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape" if hint else "shape")], hint=hint)
 
 
+def emit_broadcast(c: Reading, names: Sequence[str], hint: str = "wide") -> tuple[list[str], list[Any]]:
+    """Tensors repeated to the shape that they have together, and its sizes: numbers, or Refs of those that are known only at run time.
+
+    Raises:
+        InvalidModelError: the shapes cannot be broadcast.
+        UnsupportedError: a shape is unknown.
+    """
+    shapes = []
+    for name in names:
+        if (shape := c.lookup(name).shape) is None:
+            raise c.unknown_shape_of(name)
+        shapes.append(shape)
+    whole: list[int | str | None] = []
+    sizes: list[Any] = []
+    for axis in range(-max(map(len, shapes), default=0), 0):
+        held = {shape[axis]: (name, len(shape) + axis) for name, shape in zip(names, shapes, strict=True) if len(shape) >= -axis}
+        wide = [size for size in held if size != 1] or [1]
+        known = [size for size in wide if isinstance(size, int)]
+        if len(known) > 1:
+            raise c.invalid(f"the shapes {shapes} cannot be broadcast", rule="shape-mismatch")
+        chosen = known or wide
+        found = [size_of(c, *held[size]) for size in chosen]
+        whole.append(chosen[0] if len(chosen) == 1 else None)
+        sizes.append(
+            found[0] if len(found) == 1 else Ref(c.emit("Max", [size.name for size in found], dtype="int64", hint="size"), number=True)
+        )
+    repeated = [
+        name if shape == tuple(whole) else emit_expand(c, name, sizes, f"{hint}{index}")
+        for index, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    ]
+    return repeated, sizes
+
+
 def read_batched(c: Reading, spatial: int, read: Callable[[str], str]) -> str:
     """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
     name, rank = c.name(), c.operand().rank

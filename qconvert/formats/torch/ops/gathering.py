@@ -6,11 +6,12 @@ Each row of a table has a scale and a real zero point; results are real.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
-from qconvert.formats.torch.operands import cast_operand, common_type, emit_transpose
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_broadcast, emit_transpose
 from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments, with_unused
 from qconvert.formats.torch.stored_values import StoredTensor
@@ -173,25 +174,15 @@ def read_index(c: Reading) -> str:
     return _gather_axes(c, chosen, names, c.rank())
 
 
-def combine_indices(c: Reading, names: list[str]) -> tuple[str, tuple[int, ...]]:
-    """Indices of several axes as one tensor of places, and their common shape."""
-    shapes = [c.lookup(name).static_shape for name in names]
-    if any(shape is None for shape in shapes):
-        raise c.unsupported_error("several indices of shapes that are known only at run time", rule="not-constant")
-    try:
-        whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
-    except ValueError as error:
-        raise c.invalid(f"indices of shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
-    wide = [
-        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}")
-        for i, name in enumerate(cast_operand(c, name, "int64", f"index{i}") for i, name in enumerate(names))
-    ]
-    return c.emit("Pack", wide, dtype="int64", hint="indices", axis=len(whole)), whole
+def combine_indices(c: Reading, names: list[str]) -> tuple[str, list[Any]]:
+    """Indices of several axes as one tensor of places, and the sizes of their common shape."""
+    wide, sizes = emit_broadcast(c, [cast_operand(c, name, "int64", f"index{i}") for i, name in enumerate(names)])
+    return c.emit("Pack", wide, dtype="int64", hint="indices", axis=len(sizes)), sizes
 
 
 def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> str:
     """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
-    index, whole = combine_indices(c, names)
+    index, sizes = combine_indices(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
     data = emit_transpose(c, c.name(), (*chosen, *rest), "front")
     neighbours = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
@@ -199,7 +190,7 @@ def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> 
     found = c.emit("GatherND", [data, index], hint="found" if first else "")
     if not first:
         return found
-    count = len(whole)
+    count = len(sizes)
     order = (*range(count, count + first), *range(count), *range(count + first, count + len(rest)))
     return c.emit("Transpose", [found], perm=order)
 

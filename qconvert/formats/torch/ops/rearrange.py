@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import emit_reshape, emit_transpose, read_batched, size_of, sizes_of, sizes_tensor
+from qconvert.formats.torch.operands import emit_broadcast, emit_reshape, emit_transpose, read_batched, size_of, sizes_of, sizes_tensor
 from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
@@ -256,18 +256,7 @@ def read_repeat_interleave(c: Reading) -> str:
 
 def read_broadcast_tensors(c: Reading) -> list[str]:
     """aten::broadcast_tensors(tensors): all in the shape that they have together."""
-    names = c.names("tensors")
-    shapes = [c.lookup(name).static_shape for name in names]
-    if any(shape is None for shape in shapes):
-        raise c.unknown_shape_of(names[shapes.index(None)])
-    try:
-        whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
-    except ValueError as error:
-        raise c.invalid(f"the shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
-    return [
-        name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"wide{index}shape")], hint=f"wide{index}")
-        for index, name in enumerate(names)
-    ]
+    return emit_broadcast(c, c.names("tensors"))[0]
 
 
 def read_matrix_transpose(c: Reading) -> str:

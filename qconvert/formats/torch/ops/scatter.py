@@ -98,7 +98,7 @@ def read_scatter(c: Reading, value: str, reduction: str = "none") -> str:
     if shape is None or len(shape) != c.rank():
         raise c.invalid(f"indices of shape {shape} do not fit data of rank {c.rank('self')}", rule="shape-mismatch")
     if c.lookup(values).rank == 0:
-        values = emit_expand(c, values, shape, "values")
+        values = emit_expand(c, values, [size_of(c, index, each) for each in range(len(shape))], "values")
     for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
         if isinstance(size, int) and size != have:
             values = emit_slice(c, values, each, 0, size, hint=f"first{each}")

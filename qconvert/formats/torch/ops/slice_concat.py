@@ -13,6 +13,7 @@ from qconvert.graph import Quantization
 
 #: What PyTorch writes for "to the end".
 END = 2**63 - 1
+_MOST_DIFFERENCES = 16
 
 
 def emit_slice(c: Reading, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> str:
@@ -132,9 +133,9 @@ def _emit_squeeze(c: Reading, axis: int) -> str:
     return c.emit("Squeeze", [c.name(), c.list64([axis], "axes")])
 
 
-def _names_to_concat(c: Reading) -> list[str]:
+def _names_to_concat(c: Reading, *arguments: str) -> list[str]:
     """The tensors that are joined in one type, without those of shape (0,), which torch.cat has always ignored."""
-    names = c.names("tensors")
+    names = [name for argument in arguments or ("tensors",) for name in c.names(argument)]
     kept = [name for name in names if c.lookup(name).shape != (0,)] or names[:1]
     if not kept:
         raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
@@ -212,6 +213,23 @@ def read_stack_along(c: Reading, fewest: int, axis: int) -> str:
     return _emit_concat(c, made, min(axis, len(c.lookup(made[0]).shape or (0,)) - 1))
 
 
+def read_differences(c: Reading) -> str:
+    """aten::diff(x, n, dim, prepend, append): of neighbours along an axis, n times; of truth values whether they differ."""
+    axis, times = c.axis_of(), c.integer("n")
+    if not 0 <= times <= _MOST_DIFFERENCES:
+        raise c.unsupported_error(f"n = {times}")
+    names = _names_to_concat(c, "prepend", "self", "append") if times else [c.name()]
+    c.require_plain(*names)
+    name = names[0] if len(names) == 1 else c.emit("Concat", names, axis=axis, hint="joined")
+    kind = "Xor" if c.lookup(name).dtype == "bool" else "Sub"
+    for index in range(times):
+        ends = [
+            emit_slice(c, name, axis, start, end, hint=f"{hint}{index}") for start, end, hint in ((1, END, "next"), (0, -1, "previous"))
+        ]
+        name = c.emit(kind, ends, hint="" if index + 1 == times else f"differences{index}")
+    return name
+
+
 OPERATORS: Mapping[str, ReadFunction] = {
     "aten::slice(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
     "aten::slice_copy(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
@@ -225,6 +243,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::unbind|unbind_copy(T self, i dim=0)": read_unbind,
     "aten::cat|concat|concatenate(t tensors, i dim=0)": read_cat,
     "quantized::cat|cat_relu(t qx, i dim, f? scale, i? zero_point)": read_quantized_cat,
+    "aten::diff(T self, i n=1, i dim=-1, T? prepend=None, T? append=None)": read_differences,
     "aten::stack(t tensors, i dim=0)": read_stack,
     "aten::hstack(t tensors)": read_stack_along(1, 1),
     "aten::vstack(t tensors)": read_stack_along(2, 0),
