@@ -117,24 +117,24 @@ def test_other_forms_stay_nodes(attributes: dict[str, int]) -> None:
     assert [op.kind for op in graph.ops] == ["Opaque"]
 
 
-def table(dtype: str, block: int, real: str) -> tuple[bytes, Any]:
-    """Rows of a table in blocks at indices, and the real values (8, 96) of the table."""
+def table(dtype: str, block: int, real: str, shape: tuple[int, ...] = (8, 96)) -> tuple[bytes, Any]:
+    """Rows of a table in blocks at indices, and the real values of the table."""
     rng = np.random.default_rng(block)
     low, high = integer_range(dtype)
-    stored, points = (rng.integers(low, high + 1, shape) for shape in ((8, 96), (8, 96 // block)))
+    stored, points = (rng.integers(low, high + 1, (*shape[:-1], shape[-1] // each)) for each in (1, block))
     scale = rng.uniform(0.01, 0.2, points.shape).astype(real)
-    values = (stored - np.repeat(points, block, 1)) * np.repeat(scale, block, 1).astype(np.float32)
+    values = (stored - np.repeat(points, block, -1)) * np.repeat(scale, block, -1).astype(np.float32)
     number, kind = (getattr(TensorProto, name.upper()) for name in (real.replace("float32", "float"), dtype))
     constants = [helper.make_tensor(name, kind, item.shape, item.reshape(-1).tolist()) for name, item in (("t", stored), ("z", points))]
     nodes = [
-        helper.make_node("DequantizeLinear", ["t", "s", "z"], ["real"], axis=1, block_size=block),
+        helper.make_node("DequantizeLinear", ["t", "s", "z"], ["real"], axis=len(shape) - 1, block_size=block),
         helper.make_node("Gather", ["real", "i"], ["y"], axis=0),
     ]
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])],
-        [helper.make_tensor_value_info("y", number, [2, 3, 96])],
+        [helper.make_tensor_value_info("y", number, [2, 3, *shape[1:]])],
         [*constants, numpy_helper.from_array(scale, "s")],
     )
     found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
@@ -142,9 +142,11 @@ def table(dtype: str, block: int, real: str) -> tuple[bytes, Any]:
 
 
 @pytest.mark.onnxruntime
+@pytest.mark.parametrize("shape", [(8, 96), (8, 5, 64)])
 @pytest.mark.parametrize(("dtype", "block", "real"), [("uint4", 32, "float32"), ("int4", 16, "float16"), ("int8", 32, "float32")])
-def test_rows_of_tables_in_blocks(dtype: str, block: int, real: str) -> None:
-    data, values = table(dtype, block, real)
+def test_rows_of_tables_in_blocks(dtype: str, block: int, real: str, shape: tuple[int, ...]) -> None:
+    """And matrices of experts: both are dequantized where they are read."""
+    data, values = table(dtype, block, real, shape)
     graph = onnx_graph(data)
     indices = np.array([[0, 7, 3], [-1, 5, 5]])
     for source in (graph, onnx_graph(build(graph, 0, {}, form="qoperator").SerializeToString())):

@@ -78,21 +78,24 @@ def count_blocks(packed: Array, scales: Array, sizes: tuple[int, int, int], bits
 
 
 def read_gather_blocks(r: Reading) -> None:
-    """GatherBlockQuantized of a matrix in bytes, with its zero points, as a Gather of rows of its float values.
+    """GatherBlockQuantized of a table in bytes, with its zero points, as a Gather of rows of its float values, or of matrices.
 
     Other tables have a definition (definitions/embedding.py).
     """
     bits, block, real_type = int(r.attribute("bits", 4)), int(r.attribute("block_size", 128)), r.tensor(2).dtype
     packed, scales, points = r.constant(0), r.constant(2), r.constant(3)
     axes = int(r.attribute("gather_axis", 0)), int(r.attribute("quantize_axis", 1))
-    if packed is None or scales is None or points is None or axes not in ((0, 1), (0, -1)) or bits not in _STORAGE or block < 1:
-        raise NotCoveredError("a table without zero points or computed at run time, or other axes or bits")
-    if packed.dtype != np.uint8 or points.dtype != np.uint8 or packed.ndim != 2 or scales.ndim != 2 or points.ndim != 2:
-        raise NotCoveredError("a table that is no matrix of bytes")
-    stored, zeros = unpack_bits(packed, bits), unpack_bits(points, bits)[:, : scales.shape[1]]
-    if scales.shape != (len(stored), -(-stored.shape[1] // block)) or zeros.shape != scales.shape:
+    if packed is None or scales is None or points is None or bits not in _STORAGE or block < 1:
+        raise NotCoveredError("a table without zero points or computed at run time, or other bits")
+    last = packed.ndim - 1
+    if last < 1 or axes not in ((0, last), (0, -1)):
+        raise NotCoveredError("other axes")
+    if packed.dtype != np.uint8 or points.dtype != np.uint8 or scales.ndim != packed.ndim or points.ndim != packed.ndim:
+        raise NotCoveredError("a table that is not of bytes")
+    stored, zeros = unpack_bits(packed, bits), unpack_bits(points, bits)[..., : scales.shape[-1]]
+    if scales.shape != (*stored.shape[:-1], -(-stored.shape[-1] // block)) or zeros.shape != scales.shape:
         raise NotCoveredError("scales that do not fit")
-    quantization = Quantization(scales.astype(np.float32), zeros.astype(np.int64), 1, block)
+    quantization = Quantization(scales.astype(np.float32), zeros.astype(np.int64), last, block)
     table = r.variant(0, f"unpacked_{label_key(quantization)}", stored.astype(numpy_dtype(_STORAGE[bits])), quantization)
     real = r.emit_inner("Dequantize", [table], "table", real_type)
     r.emit("Gather", [real, r.input(1)], dtype=real_type, axis=0)
@@ -137,7 +140,7 @@ def _packed_tables(b: Builder, name: str, packed: Array, quantization: Quantizat
 
 
 def write_gather(op: Op, b: Builder) -> str:
-    """Gather of rows of a table in blocks as GatherBlockQuantized, which dequantizes these rows alone.
+    """Gather of rows of a table in blocks, or of matrices of experts, as GatherBlockQuantized, which dequantizes these alone.
 
     Zero points are always written, since the default differs between types (gather_block_quantized.cc).
     """
@@ -146,16 +149,17 @@ def write_gather(op: Op, b: Builder) -> str:
     if weights is None or weights.data is None or quantization is None or not quantization.block_size:
         return "GatherBlockQuantized takes a constant table in blocks"
     real_type, block = b.result(op).dtype, quantization.block_size
-    is_matrix = weights.rank == 2 and quantization.axis == 1 and weights.data.shape[1] % block == 0
-    if not is_matrix or int(op["axis"]) % 2 or int(op["batch_dims"]) or weights.dtype not in _BITS:
-        return "GatherBlockQuantized takes rows of a matrix of 4 or 8 bits with whole blocks along them"
+    last = weights.data.ndim - 1
+    has_rows = last > 0 and quantization.axis == last and weights.data.shape[last] % block == 0
+    if not has_rows or int(op["axis"]) % (last + 1) or int(op["batch_dims"]) or weights.dtype not in _BITS:
+        return "GatherBlockQuantized takes the first axis of a table of 4 or 8 bits with whole blocks along the last"
     is_read_alone = b.producer(op.inputs[0]) is not None and b.result(op).quantization is None
     if not is_read_alone or block < _SMALLEST_BLOCK or block & (block - 1) or real_type not in ("float32", "float16"):
         return "GatherBlockQuantized gives float32 or float16, of blocks of 16, 32, 64 and so on"
     quantization, data, bits = _without_signs(quantization, weights.data, weights.dtype)
     packed, scale, zero_point = _packed_tables(b, weights.name, pack_bits(data, bits), quantization, bits, real_type)
     inputs = [packed, b.stored_value(op.inputs[1]), scale, zero_point]
-    b.compute(op, inputs, "GatherBlockQuantized", domain=CONTRIB, bits=bits, block_size=block, gather_axis=0, quantize_axis=1)
+    b.compute(op, inputs, "GatherBlockQuantized", domain=CONTRIB, bits=bits, block_size=block, gather_axis=0, quantize_axis=last)
     return ""
 
 
