@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qconvert.checkpoints.activations import Activations
     from qconvert.encodings import QParams
     from qconvert.graph import Array, Graph, Tensor
 
@@ -61,7 +62,7 @@ class Parameters:
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
         factors: modules whose data are multiplied first -> float32, the factor of each input.
-        rounded: modules whose data are rounded then, whatever else reads them -> the quantization.
+        rounded: modules whose data are rounded then, whatever else reads them -> how, with the scale that the file has.
         decodings: weights, by their names, whose float values no quantization expresses.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a quantization stays on one until an operator without a quantized form comes.
@@ -84,7 +85,7 @@ class Parameters:
     dynamic: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[str, Array] = field(default_factory=dict)
     factors: Mapping[str, Array] = field(default_factory=dict)
-    rounded: Mapping[str, QParams] = field(default_factory=dict)
+    rounded: Mapping[str, Activations] = field(default_factory=dict)
     decodings: Mapping[str, Decoding] = field(default_factory=dict)
     trained: bool = False
     finished: Callable[[Graph], Graph] = lambda graph: graph

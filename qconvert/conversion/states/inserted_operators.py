@@ -4,20 +4,21 @@ inputs. A pass makes quantized operators of them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from qconvert.checkpoints.activations import Activations
 from qconvert.conversion.states.network import Network, same_path
 from qconvert.conversion.states.places import Places
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.graph import Array, Op, Tensor
+from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
-from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, reduce
+from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, reduce, reshape
 from qconvert.passes.encodings.entries import split_limits
 
 
@@ -209,6 +210,7 @@ class _Part(Values):
 
 _LOWEST, _HIGHEST = -128.0, 127.0
 _EPSILON = float(np.finfo(np.float32).eps)
+_LARGEST_FP4, _SMALLEST = 6.0, float(np.finfo(np.float32).smallest_normal)
 
 
 def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
@@ -261,9 +263,25 @@ def _round_rows(data: Value, how: str) -> Value:
     return (clip(rounded + point, _LOWEST, _HIGHEST) - point) * scale
 
 
+def _round_blocks(blocks: Any, how: Activations, round_scales: Callable[[Any], Any]) -> Any:
+    """Float values whose last axis is a block of NVFP4: FP4 with a scale of E4M3, which has a second level that the file states.
+
+    The scale of a block takes its largest value to 6. One that E4M3 rounds to 0 makes the block 0, as in TensorRT-LLM's and vLLM's kernels.
+    """
+    assert how.scale is not None
+    wanted = reduce("ReduceMax", apply("Abs", blocks), [-1]) / _LARGEST_FP4
+    stored = round_scales(wanted * how.scale if how.scale_divides else wanted / how.scale)
+    scale = stored / how.scale if how.scale_divides else stored * how.scale
+    steps = clip(blocks / maximum(scale, _SMALLEST), -_LARGEST_FP4, _LARGEST_FP4)
+    size = apply("Abs", steps)
+    halves, ones, twos = (clip(size, low, high) - low for low, high in ((0.0, 2.0), (2.0, 4.0), (4.0, _LARGEST_FP4)))
+    rounded = apply("Round", halves * 2.0) / 2.0 + apply("Round", ones) + apply("Round", twos / 2.0) * 2.0
+    return apply("Sign", steps) * rounded * scale
+
+
 def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
-    """Put a Gather before the layers that parameters.orders names, a Mul before those of parameters.factors, and a Quantize and Dequantize
-    before those of parameters.rounded.
+    """Put a Gather before the layers that parameters.orders names, a Mul before those of parameters.factors, and what rounds data before
+    those of parameters.rounded: a Quantize and Dequantize, and for NVFP4 those of the scales of blocks among operators in float.
 
     Layers that read the same data in the same order, times the same factors, or rounded alike, share the operators.
 
@@ -292,7 +310,7 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
         if factors is not None:
             data = adjusted.data(data, "Mul", f"{module}.factors", factors, op.source)
         if rounded is not None:
-            data = adjusted.round(data, rounded, op.source)
+            data = adjusted.round_as(data, rounded, op.source)
         if order is not None:
             data = adjusted.data(data, "Gather", f"{module}.order", order, op.source, axis=-1)
         adjusted.ops.append(op.with_input(0, data))
@@ -314,6 +332,30 @@ class _Adjusted:
         if key not in self._made:
             inputs = name, self._network.add_constant(constant, values)
             self._made[key] = self._network.append(self.ops, kind, inputs, name, tensor.shape, tensor.dtype, source, **attributes)
+        return self._made[key]
+
+    def round_as(self, name: str, how: Activations, source: str) -> str:
+        """The float values of data that a checkpoint states to be rounded by a scale that it has."""
+        assert how.scale is not None
+        if not how.has_two_levels:
+            return self.round(name, QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero)), source)
+        key = "blocks", *self._find_data(name), how
+        if key not in self._made:
+            shape = self._network[name].shape or ()
+            size = shape[-1] if shape else None
+            if not isinstance(size, int) or size % how.group:
+                raise UnsupportedError(
+                    f"data of shape {list(shape)} are not divided into blocks of {how.group}",
+                    where=f"tensor {name!r}",
+                    rule="blocks-do-not-fit",
+                )
+            same = [0] * (len(shape) - 1)
+            blocks = reshape(_Part(self._network, self.ops, name, name), [*same, size // how.group, how.group])
+
+            def round_scales(scales: _Part) -> _Part:
+                return replace(scales, name=self.round(scales.name, QParams("float8e4m3fn", Quantization.per_tensor(1.0)), source))
+
+            self._made[key] = reshape(_round_blocks(blocks, how, round_scales), [*same, size]).name
         return self._made[key]
 
     def round(self, name: str, wanted: QParams, source: str) -> str:

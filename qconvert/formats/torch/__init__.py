@@ -85,7 +85,7 @@ _READ_OPTIONS = (
         "modules", str, "", "With --graph, the tensors that the scales of modules belong to: module=tensor; ….", about_graph=True
     ),
     Option(
-        "round_data", bool, False, "Checkpoints with --graph: round data where config.json states one scale for those of a layer.",
+        "round_data", bool, False, "Checkpoints with --graph: round data of layers for which the file has a scale.",
         about_graph=True,
     ),
     Option("oneflow", str, "", "How OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", about_graph=True),

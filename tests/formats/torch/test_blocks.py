@@ -198,6 +198,70 @@ def test_data_are_rounded_by_the_scale_of_each_layer(dtype: str, tmp_path: Path)
         assert verdict.verdict == "passed" and "torch:rebuilt" in verdict.kernels
 
 
+def rounded_to_fp4(x: Any, scales: Any) -> Any:
+    """Data rounded to FP4 with a scale for each block of 16, by the nearest of its values."""
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    steps = np.divide(
+        np.abs(x).reshape(len(x), -1, 16).astype(np.float64),
+        scales[..., None],
+        where=scales[..., None] > 0,
+        out=np.zeros((*scales.shape, 16)),
+    )
+    nearest = np.abs(np.minimum(steps, 6)[..., None] - values).argmin(-1)
+    return (np.sign(x).reshape(steps.shape) * values[nearest] * scales[..., None]).reshape(x.shape)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("tool", ["compressed-tensors", "modelopt"])
+def test_data_are_rounded_to_nvfp4(tool: str, tmp_path: Path) -> None:
+    """Scales of blocks are E4M3 with a second level, which one tool divides by and the other multiplies by; a block of tiny data is 0."""
+    import onnxruntime
+
+    rng, level = np.random.default_rng(0), np.float32(300.0 if tool == "compressed-tensors" else 0.0035)
+    scales = rng.uniform(0.5, 2, (16, 4)).astype(ml_dtypes.float8_e4m3fn)
+    codes = rng.integers(0, 256, (16, 32), np.uint8)
+    tensors: dict[str, Any]
+    if tool == "modelopt":
+        tensors = {"weight": codes, "weight_scale": scales, "weight_scale_2": np.float32(0.5), "input_scale": level}
+        stated: Any = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}
+    else:
+        second = {"weight_global_scale": np.array([2.0], np.float32), "input_global_scale": np.array([level])}
+        tensors = {"weight_packed": codes, "weight_scale": scales, **second}
+        how = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+        group = {"targets": ["Linear"], "weights": {**how, "dynamic": False}, "input_activations": {**how, "dynamic": "local"}}
+        stated = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"a": group}}
+    with written_file(tmp_path / "model.safetensors", [f"m.a.{name}" for name in tensors], {}) as writer:
+        for name, tensor in tensors.items():
+            writer.add(f"m.a.{name}", np.asarray(tensor))
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": stated}))
+    sides = [helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 64), ("m.a.y", 16))]
+    node = helper.make_node("Gemm", ["x", "m.a.weight"], ["m.a.y"], transB=1)
+    graph = helper.make_graph([node], "g", sides[:1], sides[1:], [numpy_helper.from_array(np.zeros((16, 64), np.float32), "m.a.weight")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), tmp_path / "float.onnx")
+    source = tmp_path / "model.safetensors"
+    plain = convert(source, tmp_path / "plain.onnx", graph=tmp_path / "float.onnx")
+    assert any("float4e2m1" in str(change) for change in plain.changes) and any("round_data" in str(change) for change in plain.changes)
+    report = convert(source, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", round_data=True)
+    assert not any("stay float" in str(change) for change in report.changes)
+    x = (rng.normal(size=(200, 64)) * 10.0 ** rng.uniform(-2, 1, (200, 1))).astype(np.float32)
+    x[:3, :16], x[3] = [[0.0], [1e-9], [-1e-30]], 0.0
+    x[4, :16] = np.arange(-8, 8) * np.float32(0.75)
+    wanted_scales = np.abs(x).reshape(200, 4, 16).max(-1) / np.float32(6)
+    wanted_scales = wanted_scales / level if tool == "modelopt" else wanted_scales * level
+    stored = np.minimum(wanted_scales, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    data = rounded_to_fp4(x, stored / level if tool != "modelopt" else stored * level)
+    weights = read_parameters(source, {}).tensors["m.a.weight"]
+    assert weights.data is not None and weights.quantization is not None
+    matrix = weights.data.astype(np.float64) * np.repeat(weights.quantization.scale, 16, axis=1)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x})
+    wanted = data @ matrix.T
+    assert np.isfinite(found).all() and not found[3].any()
+    assert (np.abs(found - wanted) <= 2e-6 * np.abs(wanted).max(1, keepdims=True)).all()
+    verdict = check(source, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", samples=2)
+    assert verdict.verdict == "passed" and "torch:rebuilt" in verdict.kernels
+
+
 def copied(name: str, path: Path) -> Path:
     shutil.copytree(FIXTURES / name, path / name)
     return path / name

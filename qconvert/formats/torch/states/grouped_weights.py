@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
 from qconvert.checkpoints.container import Parts
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
@@ -18,7 +19,6 @@ from qconvert.checkpoints.gpt_oss import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
-from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.formats.torch.quantizing import quantization_of_blocks
 from qconvert.formats.torch.states.entries import Entries, take_rest
@@ -130,7 +130,7 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
     Args:
         entries: the tensors of the file.
         path: the file; config.json is looked for next to it.
-        round_data: whether data are rounded where a layer has one scale for them; else they stay float, which the notes say.
+        round_data: whether data are rounded where a layer has a scale for them; else they stay float, which the notes say.
 
     Raises:
         InvalidModelError: tensors of a layer do not fit each other, or what config.json says.
@@ -147,7 +147,7 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
     tensors: dict[str, Tensor] = {}
     orders: dict[str, Array] = {}
     factors: dict[str, Array] = {}
-    rounded: dict[str, QParams] = {}
+    rounded: dict[str, Activations] = {}
     left_out: list[str] = []
     decodings: dict[str, Decoding] = {}
     for stored_layer, (container, parts) in found.items():
@@ -165,9 +165,9 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
             how = weight.activations
             if how is None:
                 continue
-            can_round = how.dtype == "float8e4m3fn" or (how.dtype == "int8" and weight.table is None)
-            if can_round and how.scale is not None and not how.is_dynamic:
-                rounded[layer] = QParams(how.dtype, Quantization.per_tensor(how.scale, how.zero))
+            can_round = how.has_two_levels or how.dtype == "float8e4m3fn" or (how.dtype == "int8" and weight.table is None)
+            if can_round and how.scale is not None:
+                rounded[layer] = how
             if not (round_data and layer in rounded):
                 left_out.append(str(how))
     notes = list(describe_layers(found, config))
@@ -179,7 +179,7 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
         notes.append(f"{format_count(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
     if left_out:
         notes.append(f"data of {format_count(len(left_out), 'layer')} stay float, which config.json states to be rounded to {left_out[0]}")
-        notes += ["-O round_data=true rounds those that have one scale"] if rounded else []
+        notes += ["-O round_data=true rounds those for which the file has a scale"] if rounded and not round_data else []
     return Parameters(
         {**tensors, **take_rest(entries)},
         orders=orders,
