@@ -11,6 +11,8 @@ from formats.torch.written import needs_torch
 
 import qconvert
 from qconvert.evaluate import evaluate
+from qconvert.formats.torch.writer import live
+from qconvert.graph import Graph, Op, Tensor
 
 pytestmark = [pytest.mark.torch, needs_torch]
 
@@ -48,3 +50,29 @@ def test_a_program_of_another_size_means_what_pytorch_computes(expression: str, 
         wanted = space["M"]()(*values)
         (found,) = evaluate(graph, {name: value.numpy() for name, value in zip("xiy", values, strict=True)}).values()
         np.testing.assert_array_equal(found, wanted.numpy(), strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_ranges_and_rows_of_another_size_are_written(dtype: str) -> None:
+    """Whole numbers up to a size, and elements at places whose number is known only at run time."""
+    import torch
+
+    ends = {"zero": np.int64(0), "one": np.int64(1), "at": np.int64(0)}
+    tensors = [
+        *(Tensor(name, "int64", (), np.asarray(value)) for name, value in ends.items()),
+        *(Tensor(name, "float32", shape) for name, shape in (("x", (5, 6)), ("y", ("n",)))),
+        *(Tensor(name, "int64", shape) for name, shape in (("i", ("n", 2)), ("sizes", (2,)), ("count", ()))),
+        Tensor("range", dtype, ("n",)),
+    ]
+    ops = (
+        Op("Shape", ("i",), ("sizes",)),
+        Op("Gather", ("sizes", "at"), ("count",), {"axis": 0}),
+        Op("Range", ("zero", "count", "one"), ("range",)),
+        Op("GatherND", ("x", "i"), ("y",)),
+    )
+    module = live(Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x", "i"), ("range", "y")))
+    x = np.arange(30, dtype=np.float32).reshape(5, 6)
+    for places in ([[0, 1], [4, 5], [2, 0]], [[3, 3]]):
+        counted, found = module(torch.from_numpy(x), torch.tensor(places))
+        np.testing.assert_array_equal(counted.numpy(), np.arange(len(places), dtype=dtype), strict=True)
+        np.testing.assert_array_equal(found.numpy(), [x[row, column] for row, column in places])

@@ -41,10 +41,11 @@ def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: s
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
-    batch, rows = op["batch_dims"], b.static_shape(op, 1)
+    batch, shape = op["batch_dims"], b.shape(op, 1)
+    rows = b.static_shape(op, 1) if batch or isinstance(shape[-1], str) else shape
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
-    chosen = _columns(b, index, rows[-1])
+    chosen = _columns(b, index, int(rows[-1]))
     b.store(op, b.aten("index.Tensor", b.stored_input(op), [*own, *chosen]))
 
 
@@ -80,7 +81,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
     data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
-        chosen = _columns(b, index, rows[-1])
+        chosen = _columns(b, index, int(rows[-1]))
         _end_scatter(op, b, b.aten("index_put", data, chosen, updates, *([True] if reduction == "add" else [])), summed)
         return
     shape = b.static_shape(op)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis, with_note
 from qconvert.graph import Array, Op, numpy_dtype
 from qconvert.operators.signal import fake_quant_quantization
@@ -58,7 +59,11 @@ def write_rank(op: Op, b: Builder) -> None:
 
 
 def write_range(op: Op, b: Builder) -> None:
-    """Range of known ends."""
+    """Range of known ends, or of whole numbers that sizes of the run time give."""
+    if b.output_tensor(op).static_shape is None and "int" in b.output_tensor(op).dtype:
+        start, end, step = (sizes_of(b, name)[0] for name in op.inputs)
+        b.store(op, b.aten("arange.start_step", start, end, step, dtype=b.dtype(b.output_tensor(op).dtype)))
+        return
     start, _, step = (value.reshape(()) for value in _known_values(op, b))
     (count,), dtype = b.static_shape(op, op.outputs[0]), numpy_dtype(b.output_tensor(op).dtype)
     start = start.astype(np.float64) if dtype.kind == "f" else start
