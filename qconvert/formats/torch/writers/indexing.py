@@ -41,11 +41,11 @@ def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: s
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
-    batch, shape = op["batch_dims"], b.shape(op, 1)
-    rows = b.static_shape(op, 1) if batch or isinstance(shape[-1], str) else shape
+    batch, count = op["batch_dims"], b.shape(op, 1)[-1]
+    rows = b.static_shape(op, 1) if batch or isinstance(count, str) else (count,)
     index = indices(b, op.inputs[1])
     own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
-    chosen = _columns(b, index, int(rows[-1]))
+    chosen = _columns(b, index, rows[-1])
     b.store(op, b.aten("index.Tensor", b.stored_input(op), [*own, *chosen]))
 
 
