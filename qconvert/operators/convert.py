@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
+from qconvert.arithmetic import quantize, quantize_float32, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
 from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import (
@@ -72,14 +72,17 @@ def _dynamic_quantize_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def evaluate_quantize(call: Call) -> Result:
-    """Quantize of ONNX; with an arithmetic the stored integers are those of PyTorch's kernel."""
+    """Quantize, rounded once; with an arithmetic the stored integers are those of a kernel in float32."""
     (result,), data = call.results, call.tensors[0]
     quantization = result.quantization
     eight_bits = result.dtype in ("int8", "uint8") and data is not None and data.dtype == "float32"
     if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or not eight_bits:
         return call.values()
     low = integer_range(result.dtype)[0]
-    stored = torch_quantize(call.raw(), quantization.scale[0], quantization.point - low) + low
+    if call["arithmetic"] == "fused":
+        stored = torch_quantize(call.raw(), quantization.scale[0], quantization.point - low) + low
+    else:
+        stored = np.nan_to_num(quantize_float32(call.raw(), quantization, by_reciprocal=True), nan=low)
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 
@@ -140,7 +143,7 @@ KINDS = (
         evaluate=evaluate_quantize,
         fold=_quantize_fold,
         layout=ELEMENTWISE,
-        attributes=has(arithmetic=choice(("", "fused"), "")),
+        attributes=has(arithmetic=choice(("", "fused", "reciprocal"), "")),
     ),
     Kind(
         "Dequantize",

@@ -59,13 +59,13 @@ def drop_torch_rounding(graph: Graph) -> Graph:
 
 
 def _drop_arithmetic(op: Op) -> Op:
-    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused")
+    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused", "reciprocal")
     return op.with_attributes(arithmetic="") if known else op
 
 
 def rounds_as_torch(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does."""
-    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused")
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused", "reciprocal")
 
 
 class TorchRounding(TorchForms):

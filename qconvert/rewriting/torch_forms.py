@@ -5,7 +5,7 @@ is an exact sum that is multiplied once and rounded to even. Where PyTorch takes
 zero point, the convolution sees the data with a quantization with zero point 0. An average of an odd number is never near a tie. First
 roundings are those of torch.quantize_per_tensor. What PyTorch computes as one fused sum is exact in float64, which ONNX has: four more
 operators. TFLite has no arithmetic in float64, so there the product is split in two (arithmetic/torch_kernels.py). Where the zero point is
-0, a product in float32 is the same.
+0, a product in float32 is the same, as it is where PyTorch multiplies by a reciprocal, which LiteRT's own operator does too.
 """
 
 from __future__ import annotations
@@ -40,18 +40,20 @@ from qconvert.rewriting.rewriter import Rewriter
 Add = Callable[[Tensor, str], str]
 
 
-def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[Op], int] | None:
+def quantize_form(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[Op], int] | None:
     """Return the operators in place of a Quantize, and how many of all float32 numbers still round otherwise.
 
     Args:
         graph: the operator's.
-        op: a Quantize with the arithmetic "fused".
+        op: a Quantize with an arithmetic.
         runtime: "onnx" or "tflite".
         add: takes the tensors that are added, and what each is.
 
     Returns:
-        None where there is no such form.
+        None where there is no such form, or none is needed.
     """
+    if not has_quantize_form(op, runtime):
+        return None
     data, result = graph[op.inputs[0]], graph[op.name]
     quantization = result.per_tensor
     if quantization is None or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
@@ -61,17 +63,23 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
     form = split_product(scale, point)
     if form is None:
         return None
-    made, missed = _Made(op, data, add), 0
-    if not point:
+    made, missed, plain = _Made(op, data, add), 0, Quantization.per_tensor(1.0, low)
+    if not point or op["arithmetic"] == "reciprocal":
         steps = made.binary("Mul", data.name, made.number(form.reciprocal, "reciprocal"), "steps")
+        plain = Quantization.per_tensor(1.0, quantization.point)
     elif runtime == "onnx":
         steps = made.emit_wide_sum(form.reciprocal, point)
     else:
         steps, missed = made.emit_split_sum(form, point), form.missed
-    integers = add(replace(result, quantization=Quantization.per_tensor(1.0, low)), "integers")
+    integers = add(replace(result, quantization=plain), "integers")
     made.ops.append(op.derive("Quantize", (steps,), (integers,)))
     made.ops.append(op.derive("Reinterpret", (integers,), op.outputs))
     return made.ops, missed
+
+
+def has_quantize_form(op: Op, runtime: str) -> bool:
+    """Whether a Quantize has an arithmetic that is not that of the runtime's own operator."""
+    return op["arithmetic"] not in (("", "reciprocal") if runtime == "tflite" else ("",))
 
 
 class _Made:
@@ -130,7 +138,7 @@ def add_windows(rewriter: Rewriter, data: str, ones: Array, scale: float, result
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
     arithmetic = op.attributes.get("arithmetic")
-    return arithmetic in ("torch", "fused") or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
+    return arithmetic in ("torch", "fused", "reciprocal") or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
 
 
 def addition_quantizations(graph: Graph, op: Op, arithmetic: str) -> tuple[Quantizations, Quantization] | None:
@@ -185,7 +193,9 @@ class TorchForms(Rewriter):
         """Replace an operator by the form that rounds as its `arithmetic` says; remove `arithmetic` if there is none or none is needed."""
         if not has_torch_form(op):
             return
-        {"torch": self._resize_as, "fused": self._quantize_as}.get(str(op["arithmetic"]), self._average_as)(op)
+        {"torch": self._resize_as, "fused": self._quantize_as, "reciprocal": self._quantize_as}.get(
+            str(op["arithmetic"]), self._average_as
+        )(op)
 
     def _drop_arithmetic(self, op: Op) -> None:
         self.replace(op, op.with_attributes(arithmetic=""))
@@ -194,12 +204,13 @@ class TorchForms(Rewriter):
         def add(tensor: Tensor, hint: str) -> str:
             return self.add(f"{op.name}/{hint}", tensor, data=tensor.data)
 
-        found = fused_quantize(self.graph, op, self._runtime, add)
+        found = quantize_form(self.graph, op, self._runtime, add)
         if found is None:
             self._drop_arithmetic(op)
             return
         least = ", but for a few of all float32 numbers" if found[1] else ""
-        self.done[f"roundings of data to a quantization as PyTorch's fused sum{least}"] += 1
+        of = "fused sum" if op["arithmetic"] == "fused" else "product with a reciprocal"
+        self.done[f"roundings of data to a quantization as PyTorch's {of}{least}"] += 1
         self.replace(op, *found[0])
 
     def _resize_as(self, op: Op) -> None:

@@ -307,6 +307,34 @@ def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix
     assert not any("fused sum" in text for text in said)
 
 
+@pytest.mark.torch
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize(("scale", "zero_point"), [(0.018658, 114), (0.0371, 117), (1 / 255, 0), (3.7e-4, 255)])
+def test_programs_round_data_by_a_reciprocal(scale: float, zero_point: int, tmp_path: Path) -> None:
+    """The numbers next to every tie become what PyTorch's two operators make of them, in each runtime; divided, some become others."""
+    import torch
+    import torch.ao.quantization.fx._decomposed
+
+    scale, data = float(np.float32(scale)), _next_to_ties(scale, zero_point)
+    numbers = torch.from_numpy(data), scale, zero_point, 0, 255
+    wanted = torch.ops.quantized_decomposed.quantize_per_tensor(*numbers, torch.uint8).numpy()
+    trained = torch.fake_quantize_per_tensor_affine(*numbers).numpy()
+    assert np.array_equal(np.rint(trained / np.float32(scale)) + zero_point, wanted)
+    result = Tensor("y", "uint8", data.shape, None, Quantization.per_tensor(scale, zero_point))
+    graph = _graph(Op("Quantize", ("x",), ("y",), {"arithmetic": "reciprocal"}), [Tensor("x", "float32", data.shape), result], ("x",))
+    assert np.array_equal(evaluate(graph, {"x": data})["y"], wanted)
+    for suffix in _RUNTIMES:
+        assert np.array_equal(_run(graph, tmp_path, suffix, {"x": data})[0]["y"], wanted)
+    assert [op["arithmetic"] for op in qconvert.load(tmp_path / "model.onnx").ops] == ["reciprocal"]
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert [op["arithmetic"] for op in qconvert.load(tmp_path / "model.pt2").ops] == ["reciprocal"]
+    (found,) = runtimes()["torch"].open(ModelFile(tmp_path / "model.pt2", "rebuilt")).run({"x": data}).values()
+    assert np.array_equal(found, wanted)
+    plain = _run(graph, tmp_path, ".onnx", {"x": data}, numerics="fast")[0]["y"]
+    assert (plain != wanted).any()
+
+
 _GRIDS = [("uint8", 0.0371, 117), ("int8", 0.0371, -11), ("uint8", 1 / 255, 0), ("uint8", 1e-30, 3)]
 
 

@@ -265,7 +265,7 @@ def _decide_quantize(found: Found, own: Computed, other: Computed) -> Proved:
     apart = np.abs(limits[0] - limits[1])
     differing = int(apart.sum())
     point = result.quantization.point - integer_range(result.dtype)[0]
-    if other.form and other.format == "tflite" and point:  # which has no float64 for the sum, see rewriting/torch_forms.py
+    if other.form == "fused" and other.format == "tflite" and point:  # which has no float64 for the sum, see rewriting/torch_forms.py
         form = split_product(result.quantization.scale[0], point)
         differing += 0 if form is None else form.missed
     if not differing:

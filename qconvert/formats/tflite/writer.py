@@ -42,6 +42,7 @@ from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import operators
+from qconvert.rewriting.torch_forms import has_quantize_form
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -237,7 +238,7 @@ class _File:
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         notes = dump_notes({STATED_LIMITS: narrow_constants(self._graph)})
         notes |= {key: self._graph.metadata[key] for key in (STATED_ATTRIBUTES, DYNAMIC_RANGE) if key in self._graph.metadata}
-        notes |= dump_notes({DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and bool(op["arithmetic"]))})
+        notes |= dump_notes({DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and has_quantize_form(op, "tflite"))})
         contents |= {key: text.encode() for key, text in notes.items()}
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):

@@ -157,7 +157,18 @@ def emit_quantize(
         bounds = [c.const(dequantize_float32(limit, quantization), "limit") for limit in quantization.limits(dtype)]
         name = c.emit("Clip", [name, *bounds], hint="limited")
         quantization = replace(quantization, quant_min=None, quant_max=None)
-    return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)
+    return c.emit(
+        "Quantize", [name], dtype=dtype, quantization=quantization, hint=hint, **_rounding_attributes(c, name, dtype, quantization, order, exact)
+    )
+
+
+def _rounding_attributes(
+    c: Reading, name: str, dtype: str, quantization: Quantization, order: str, exact: Array | None
+) -> dict[str, str]:
+    """The `arithmetic` of a Quantize that multiplies by a reciprocal in float32, if the quantization has the scale of the file to the bit."""
+    scale = quantization.scale.astype(np.float64) if exact is None else exact.reshape(-1)
+    is_known = order == ROUNDED and quantization.is_per_tensor and dtype in ("int8", "uint8") and c.lookup(name).dtype == "float32"
+    return {"arithmetic": "reciprocal"} if is_known and np.array_equal(scale, quantization.scale) else {}
 
 
 def _require_fit(c: Reading, shape: tuple[int, ...], quantization: Quantization) -> None:

@@ -11,7 +11,7 @@ from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators.sizes import reshape_sizes
-from qconvert.rewriting.torch_forms import fused_quantize
+from qconvert.rewriting.torch_forms import quantize_form
 
 
 def read_quantize(r: Reading) -> None:
@@ -68,7 +68,7 @@ def write_quantize(op: Op, w: Writing) -> None:
     whole range, so that nothing is rounded otherwise. They do too from int16 to uint8, for which there is no kernel, and in models of
     PyTorch, whose engines compute them, while XNNPACK's kernel has 8 bits of a step.
     """
-    if op.attributes.get("arithmetic") and _write_fused(op, w):
+    if op.attributes.get("arithmetic") and _write_form(op, w):
         return
     data, result = w.operand(op), w.result(op)
     first, second = data.quantization, result.quantization
@@ -83,9 +83,9 @@ def write_quantize(op: Op, w: Writing) -> None:
     w.emit("QUANTIZE", [real], op.outputs)
 
 
-def _write_fused(op: Op, w: Writing) -> bool:
+def _write_form(op: Op, w: Writing) -> bool:
     """A Quantize as PyTorch's engines round, decomposed; whether it has such a form."""
-    found = fused_quantize(
+    found = quantize_form(
         w.graph, op, "tflite", lambda item, hint: w.add(f"{op.outputs[0]}/{hint}", item.dtype, item.shape, item.data, item.quantization)
     )
     for made in found[0] if found is not None else []:

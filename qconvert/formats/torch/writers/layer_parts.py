@@ -176,8 +176,9 @@ _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 
 def computes_on_quantizations(graph: Graph, op: Op) -> bool:
-    """Whether an operator computes float values of integers with quantizations, or rounds float values onto one."""
-    if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize":
+    """Whether an operator computes float values of integers with quantizations, or rounds float values onto one, but for a Quantize that
+    rounds as PyTorch's own operator does."""
+    if kind_of(op).rule not in ("real", "index", "convert") or op.kind == "Dequantize" or op.attributes.get("arithmetic") == "reciprocal":
         return False
     quantizations = [graph[name].quantization for name in op.names if name]
     return any(quantization is not None for quantization in quantizations) and not any(
