@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -29,9 +30,9 @@ from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
 from qconvert.graph import Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
-from qconvert.kernels import Kernels
+from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.products import channel_axis
-from qconvert.kernels.proofs import integers_for_all
+from qconvert.kernels.proofs import find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source
@@ -177,6 +178,7 @@ _NOTES = {
     "xnnpack_qs8": "computed in integers and rounded as XNNPACK does",
     "xnnpack_qu8": "computed in integers and rounded as XNNPACK does",
     "tflite": "decomposed, to round as TFLite's own kernels do",
+    "reciprocal": "as a product with the reciprocal of the scale, to round float values as XNNPACK does",
     "ties_up": "with ties up, as XNNPACK does",
     "tflite_softmax": "decomposed, to add exponentials as TFLite's kernel does",
     "tflite_hard_swish": "with another scale and slope, to round as TFLite's kernel does for every input",
@@ -192,17 +194,20 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None or target.format in found[0].formats:
         return graph, rewritten
-    matched, notes = _match_kernels(graph, found[1], target, tables=numerics == "strict")
+    outside = frozenset(graph.inputs if io == "integer" else ())
+    matched, notes = _match_kernels(graph, found[1], target, outside, tables=numerics == "strict")
     return matched, (*rewritten, *notes)
 
 
-def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> PassResult:
+def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: Collection[str], *, tables: bool) -> PassResult:
     rewriter, own = Tables(graph), target.kernels
     done: dict[str, list[Op]] = defaultdict(list)
     for op in rewriter:
         added = kind_of(op).rule == "convert" and not op.source  # by a pass, which no kernel of the source computes
         kernel = None if added or rounds_as_torch(op) else rows.of(graph, op)
         if kernel is None or not (kernel.arithmetic or tables):
+            continue
+        if kind_of(op).quantizes and (op.inputs[0] in outside or _rounds_floats_alike(graph, op, kernel, own.of(graph, op))):
             continue
         values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
         if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):
@@ -218,6 +223,14 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool)
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
             done["as lookup tables, to round as the source's kernels do"].append(op)
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
+
+
+def _rounds_floats_alike(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:
+    """Whether two kernels of an operator that quantizes float values give the same integers for all float32 numbers."""
+    if other is None or other.reference is None:
+        return False
+    limits = [find_float_limits(graph, op, item) for item in (kernel, other)]
+    return limits[0] is not None and limits[1] is not None and np.array_equal(limits[0], limits[1])
 
 
 def _rounds_again(graph: Graph, op: Op) -> bool:

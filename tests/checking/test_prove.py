@@ -62,18 +62,21 @@ def test_outputs_are_equal_for_all_inputs_where_all_operators_are(name: str, wan
     assert found.proof.sentence.startswith(f"proved equal for all inputs: {sum(wanted.values())} operator")
 
 
-def test_float_inputs_are_equal_once_they_are_quantized(tmp_path: Path) -> None:
-    """A QUANTIZE at the input multiplies by the inverse of the scale in XNNPACK, and divides by the scale in onnxruntime."""
+@pytest.mark.parametrize(
+    ("numerics", "words", "wanted"), [("exact", "", {"E1": 1, "E0": 11}), ("fast", " once they are quantized", {"R1": 1, "E0": 11})]
+)
+def test_float_inputs_are_equal(numerics: str, words: str, wanted: dict[str, int], tmp_path: Path) -> None:
+    """XNNPACK's QUANTIZE multiplies by the inverse of the scale, as a Mul in front of a QuantizeLinear does, which divides by it alone."""
     graph = load(FIXTURES / "tiny_ad_toycar_int8.tflite")
-    given, wanted = graph[graph.inputs[0]], graph[graph.outputs[0]]
-    ends = [Tensor("x", "float32", given.shape), Tensor("y", "float32", wanted.shape)]
-    ops = [Op("Quantize", ("x",), (given.name,)), *graph.ops, Op("Dequantize", (wanted.name,), ("y",))]
+    given, last = graph[graph.inputs[0]], graph[graph.outputs[0]]
+    ends = [Tensor("x", "float32", given.shape), Tensor("y", "float32", last.shape)]
+    ops = [Op("Quantize", ("x",), (given.name,)), *graph.ops, Op("Dequantize", (last.name,), ("y",))]
     save(graph.evolve(tensors=ends, ops=ops, inputs=("x",), outputs=("y",)), tmp_path / "float.tflite")
-    convert(tmp_path / "float.tflite", tmp_path / "float.onnx")
+    convert(tmp_path / "float.tflite", tmp_path / "float.onnx", numerics=numerics)
     found = check(tmp_path / "float.tflite", tmp_path / "float.onnx")
     assert found.passed and found.proof is not None
-    assert "proved equal for all inputs once they are quantized, and" in found.sentence
-    assert classes(found.proof) == {"R1": 1, "E0": 11} and not found.proof.equal_for_all_inputs
+    assert f"proved equal for all inputs{words}, and" in found.sentence
+    assert classes(found.proof) == wanted and found.proof.equal_for_all_inputs == (not words)
 
 
 @pytest.mark.parametrize(("scale", "point"), [(0.25, -3), (0.1, 7)])

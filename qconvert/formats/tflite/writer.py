@@ -238,7 +238,9 @@ class _File:
             contents[TRANSPOSED] = self._graph.metadata[TRANSPOSED].encode()
         notes = dump_notes({STATED_LIMITS: narrow_constants(self._graph)})
         notes |= {key: self._graph.metadata[key] for key in (STATED_ATTRIBUTES, DYNAMIC_RANGE) if key in self._graph.metadata}
-        notes |= dump_notes({DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and has_quantize_form(op, "tflite"))})
+        notes |= dump_notes(
+            {DECOMPOSED: decomposition_notes(self._graph, lambda op: kind_of(op).quantizes and has_quantize_form(op, "tflite"))}
+        )
         contents |= {key: text.encode() for key, text in notes.items()}
         origin = dict(provenance)
         if changed := origin.pop(CHANGED, self._graph.metadata.get(CHANGED, "")):

@@ -158,13 +158,16 @@ def emit_quantize(
         name = c.emit("Clip", [name, *bounds], hint="limited")
         quantization = replace(quantization, quant_min=None, quant_max=None)
     return c.emit(
-        "Quantize", [name], dtype=dtype, quantization=quantization, hint=hint, **_rounding_attributes(c, name, dtype, quantization, order, exact)
+        "Quantize",
+        [name],
+        dtype=dtype,
+        quantization=quantization,
+        hint=hint,
+        **_rounding_attributes(c, name, dtype, quantization, order, exact),
     )
 
 
-def _rounding_attributes(
-    c: Reading, name: str, dtype: str, quantization: Quantization, order: str, exact: Array | None
-) -> dict[str, str]:
+def _rounding_attributes(c: Reading, name: str, dtype: str, quantization: Quantization, order: str, exact: Array | None) -> dict[str, str]:
     """The `arithmetic` of a Quantize that multiplies by a reciprocal in float32, if the quantization has the scale of the file to the bit."""
     scale = quantization.scale.astype(np.float64) if exact is None else exact.reshape(-1)
     is_known = order == ROUNDED and quantization.is_per_tensor and dtype in ("int8", "uint8") and c.lookup(name).dtype == "float32"

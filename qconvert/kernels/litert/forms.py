@@ -26,6 +26,12 @@ _TRIED, _TIMES = 128, 12
 _LEAST, _MOST = -15.0, -7.0
 
 
+def quantization(graph: Graph, op: Op) -> str:
+    """The form of XNNPACK's QUANTIZE of float32 numbers."""
+    result = graph[op.outputs[0]].quantization
+    return "reciprocal" if graph[op.inputs[0]].dtype == "float32" and result is not None and result.is_per_tensor else ""
+
+
 class HardSwishForm(NamedTuple):
     """x * clip(alpha * x + beta, 0, 1), with the scale by which stored integers become x; all float32."""
 

@@ -340,7 +340,9 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
             arithmetic=forms.interpolation,
         ),
         *xnnpack(("AveragePool",), tolerance=partial(off.average_pool, twice=False), reference=axes.average_pool),
-        Kernel(("Quantize",), _BYTES, "float", tolerance=off.table, reference=references.quantize_by_xnnpack),
+        Kernel(
+            ("Quantize",), _BYTES, "float", tolerance=off.table, reference=references.quantize_by_xnnpack, arithmetic=forms.quantization
+        ),
         Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_ratios, reference=requantized, arithmetic=forms.line_form),
     )
 
