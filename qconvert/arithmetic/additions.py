@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.kernels import XNNPACK_ADD_BITS, add_multipliers, has_xnnpack_add, xnnpack_add
+from qconvert.arithmetic.requantize import shift_half_up
 from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.arithmetic.torch_kernels import QNNPACK_ADD_BITS, fbgemm_add, has_qnnpack_add, qnnpack_add
@@ -56,15 +57,17 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
 
     Args:
         name: of ADDITIONS; the kernel takes these quantizations (has_addition()).
-        own: the addition, tried in unsigned storage.
+        own: the addition, in the type's storage, whose zero points take part in roundings of float32.
         inputs, output: the quantizations.
         dtype: the type of all three.
     """
-    offset = -integer_range(dtype)[0]
+    low = integer_range(dtype)[0]
     codes = np.arange(256, dtype=np.int64)
-    quantizations, result = (inputs[0].shift_zero_point(offset), inputs[1].shift_zero_point(offset)), output.shift_zero_point(offset)
-    found = [kernel(codes[:, None], codes[None, :], quantizations, result, "uint8") for kernel in (own, ADDITIONS[name])]
-    return bool(np.array_equal(found[0], found[1]))
+    wanted = ADDITIONS[name](
+        codes[:, None], codes, (inputs[0].shift_zero_point(-low), inputs[1].shift_zero_point(-low)), output.shift_zero_point(-low), "uint8"
+    )
+    found = own(codes[:, None] + low, codes + low, inputs, output, dtype)
+    return bool(np.array_equal(found.astype(np.int64) - low, wanted))
 
 
 #: Places on either side of a multiplier that are tried, and how far apart they are.
@@ -84,8 +87,8 @@ def nudge_add_scales(
 ) -> tuple[Quantization, Quantization] | None:
     """Quantizations for the inputs of an addition with which float32 arithmetic gives that of a kernel for all 65,536 pairs.
 
-    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused,
-    whether the last divides by the scale or, as XNNPACK's, multiplies by its reciprocal.
+    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), of int8 and of uint8, with and without fused multiply-add, and the three
+    operators unfused, whether the last divides by the scale or, as XNNPACK's, multiplies by its reciprocal.
 
     Args:
         inputs: per-tensor quantizations of 8-bit inputs.
@@ -137,6 +140,56 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
     return None
 
 
+#: How far from XNNPACK's own multipliers others are tried, and on how many pairs that failed before all are tried.
+_NEAR, _FAILED = 8, 32
+
+
+def nudge_xnnpack_scales(
+    wanted: Array, inputs: Quantizations, output: Quantization, dtype: str, limits: tuple[int, int]
+) -> Quantizations | None:
+    """Quantizations for the inputs of XNNPACK's addition with which it gives certain integers for all 65,536 pairs.
+
+    Its multipliers are whole numbers of 20 bits; those next to the rounded ratios of scales move sums that lie next to a tie.
+
+    Args:
+        wanted: the integers for all pairs, a row for each code of the first input.
+        inputs, output: per-tensor quantizations of 8-bit data.
+        dtype: the type of all three.
+        limits: the least and the largest integer that are stored.
+
+    Returns:
+        Quantizations with the same zero points; None if none were found.
+    """
+    if not has_xnnpack_add(inputs, output):
+        return None
+    low, high = integer_range(dtype)
+    codes = np.arange(low, high + 1, dtype=np.int64)
+    steps = codes[:, None] - inputs[0].point, codes[None, :] - inputs[1].point
+    multipliers, shift = add_multipliers(inputs, output, XNNPACK_ADD_BITS)
+    near = range(-_NEAR, _NEAR + 1)
+    failed = np.zeros((3, 0), np.int64)
+    for moved in sorted(((i, j) for i in near for j in near), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair)):
+        first, second = (multiplier + by for multiplier, by in zip(multipliers, moved, strict=True))
+
+        def add(a: Array, b: Array, first: int = first, second: int = second) -> Array:
+            return np.clip(shift_half_up(a * first + b * second, shift) + output.point, *limits)
+
+        if min(first, second) < 1 or (add(*failed[:2]) != failed[2]).any():
+            continue
+        places = np.nonzero(add(*steps) != wanted)
+        if places[0].size:
+            new = (steps[0][places[0][:_FAILED], 0], steps[1][0, places[1][:_FAILED]], wanted[places][:_FAILED])
+            failed = np.concatenate([failed, new], axis=1)
+            continue
+        scales = [
+            Quantization.per_tensor(output.step * item / 2.0**shift, q.point) for item, q in zip((first, second), inputs, strict=True)
+        ]
+        found = scales[0], scales[1]
+        if has_xnnpack_add(found, output) and add_multipliers(found, output, XNNPACK_ADD_BITS) == ((first, second), shift):
+            return found
+    return None
+
+
 def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[float, float], int]:
     """A kernel's multipliers and shift; the exact ratios with a shift of their own where it computes in float32."""
     if kernel in INTEGER_FACTORS:
@@ -147,15 +200,18 @@ def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output:
 
 
 def _find_mismatches(a: Array, b: Array, first: Any, second: Any, output: np.float32, points: tuple[int, int, int], wanted: Array) -> Array:
-    """Where one of the four kinds of arithmetic gives another integer than `wanted`."""
-    zeros = [np.float32(point) for point in points]
+    """Where one kind of arithmetic gives another integer than `wanted`, fused ones of integers of either type of 8 bits."""
     ratios = np.asarray(first / output), np.asarray(second / output)
-    x, y = a.astype(np.float32), b.astype(np.float32)
-    inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
-    total = (x - zeros[0]) * first + (y - zeros[1]) * second
-    missed = saturate(np.rint(x * ratios[0] + inner), "uint8") != wanted
+    total = (a - points[0]).astype(np.float32) * first + (b - points[1]).astype(np.float32) * second
+    missed: Array = np.zeros((), bool)
     for steps in (total / output, total * (np.float32(1) / output)):
-        missed |= saturate(np.rint(steps) + zeros[2], "uint8") != wanted
-    fixed = zeros[2] - fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
-    fused = fused_multiply_add(x, ratios[0], fused_multiply_add(y, ratios[1], fixed))
-    return np.asarray(missed | (saturate(np.rint(fused), "uint8") != wanted))
+        missed = missed | (saturate(np.rint(steps) + points[2], "uint8") != wanted)
+    for low in (0, -128):
+        zeros = [np.float32(point + low) for point in points]
+        x, y = ((codes + low).astype(np.float32) for codes in (a, b))
+        inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
+        fixed = zeros[2] - fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
+        fused = fused_multiply_add(x, ratios[0], fused_multiply_add(y, ratios[1], fixed))
+        for steps in (x * ratios[0] + inner, fused):
+            missed |= saturate(np.rint(steps) - low, "uint8") != wanted
+    return missed

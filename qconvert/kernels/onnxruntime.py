@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, constant_tolerance, quantizations_of
 from qconvert.kernels.products import Requantizer
@@ -92,19 +92,12 @@ def covers_all(graph: Graph, op: Op) -> bool:
 
 
 def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). It is tried in unsigned storage, which targets of x86 choose."""
-    tensors = [graph[name] for name in op.names]
-    offset = -integer_range(tensors[0].dtype)[0]
-    quantizations = [tensor.quantization.shift_zero_point(offset) for tensor in tensors if tensor.quantization is not None]
-    if (
-        len(quantizations) != 3
-        or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"})
-        or any(value is None for value in stored)
-    ):
+    """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). Zero points take part in its roundings, so that int8 and uint8 may differ."""
+    tensors, quantizations = [graph[name] for name in op.names], quantizations_of(graph, op, None)
+    if not quantizations or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    a, b = (np.asarray(value, np.int64) + offset for value in stored)
-    found = onnxruntime_add(a, b, (quantizations[0], quantizations[1]), quantizations[2], "uint8").astype(np.int64) - offset
-    return Integers.clip_to_limits(graph, op, found)
+    a, b, output = quantizations
+    return Integers.clip_to_limits(graph, op, onnxruntime_add(*stored, (a, b), output, tensors[0].dtype))
 
 
 def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

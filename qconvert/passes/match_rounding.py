@@ -20,22 +20,23 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, nudge_add_scales, nudge_xnnpack_scales
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
-from qconvert.graph import Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernel, Kernels
+from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
-from qconvert.plugins import PassResult, Target, kernels_of_source
+from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
 
@@ -47,6 +48,7 @@ def _sum(data: Tensor, weights: Tensor) -> int:
     return int(totals.max(initial=0)) * (high - low)
 
 
+_BYTES = ("int8", "uint8")
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
 _COARSE = ("LeakyRelu", "HardSwish")
 
@@ -64,6 +66,83 @@ def _drop_arithmetic(op: Op) -> Op:
     return op.with_attributes(arithmetic="") if known else op
 
 
+def _nudge_operands(rewriter: Rewriter, op: Op, wanted: Array | None, target: Target) -> bool:
+    """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives certain integers for all pairs; return
+    whether there are such."""
+    graph = rewriter.graph
+    if wanted is None or wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
+        return False
+    if target.format == "onnx" and not all(_is_computed(graph, name) for name in op.inputs):
+        return False  # whose scales only the operators that read them state
+    for quantizations in _list_scales(graph, op, wanted, target.format):
+        moved = [replace(graph[name], quantization=each) for name, each in zip(op.inputs, quantizations, strict=True)]
+        trial = graph.evolve(tensors=moved)
+        if _gives_integers(trial, op, target, wanted):
+            names = [rewriter.compute("Reinterpret", (tensor.name,), f"{op.name}/nudged", tensor, op.source) for tensor in moved]
+            rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
+            return True
+    return False
+
+
+def _is_computed(graph: Graph, name: str) -> bool:
+    """Whether an operator that computes gives a tensor, or one whose elements it has."""
+    writers = graph.producers()
+    while name in writers and kind_of(writers[name]).rule == "move":
+        name = writers[name].inputs[0]
+    return name in writers
+
+
+def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool:
+    """Whether the target's kernel gives certain integers for all codes, whichever type of 8 bits the target stores them as: a zero point
+    that joins before a rounding (QLinearMul) is another number then."""
+    sides = {name: graph[name] for name in op.names if name}
+    own, lowest = graph[op.name].dtype, integer_range(graph[op.name].dtype)[0]
+    types = _BYTES if len(op.inputs) == 2 and all(tensor.dtype == own and tensor.is_quantized for tensor in sides.values()) else (own,)
+    for dtype in types:
+        offset = integer_range(dtype)[0] - lowest
+        tensors = [
+            replace(
+                tensor,
+                dtype=dtype,
+                data=None if tensor.data is None else (tensor.data.astype(np.int16) + offset).astype(dtype),
+                quantization=None if tensor.quantization is None else tensor.quantization.shift_zero_point(offset),
+            )
+            for tensor in sides.values()
+        ]
+        restated = graph.evolve(tensors=tensors) if offset else graph
+        found = integers_for_all(restated, op, target.kernels.of(restated, op))
+        if found is None or not np.array_equal(found.astype(np.int64) - offset, wanted):
+            return False
+    return True
+
+
+#: How many places of float32 a scale of a product is moved at most.
+_PLACES = 12
+
+
+def _list_scales(graph: Graph, op: Op, wanted: Array, format: str) -> Iterator[tuple[Quantization, Quantization]]:
+    """Yield quantizations next to those of two inputs: for sums those that a search finds, else scales of the second a few places on."""
+    sides, (low, high) = [graph[name] for name in op.names], integer_range(graph[op.name].dtype)
+    first, second, output = (tensor.per_tensor for tensor in sides)
+    if first is None or second is None or output is None or len({tensor.dtype for tensor in sides}) > 1:
+        return
+    sign = kind_of(op).sum_sign
+    if not sign and format == "onnx":
+        scale = second.scale.view(np.int32)
+        for place in sorted(range(-_PLACES, _PLACES + 1), key=abs):
+            yield first, replace(second, scale=(scale + np.int32(place)).view(np.float32))
+    if not sign:
+        return
+    # A difference is a sum with the second input mirrored.
+    mirrored = second if sign > 0 else replace(second, zero_point=low + high - second.zero_point)
+    if format == "onnx":
+        found = nudge_add_scales((first, mirrored), output, low)
+    else:
+        found = nudge_xnnpack_scales(wanted[:, ::sign], (first, mirrored), output, sides[2].dtype, activated_range(graph, op))
+    if found is not None:
+        yield found[0], replace(second, scale=found[1].scale)
+
+
 def rounds_as_torch(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does."""
     return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused", "reciprocal")
@@ -78,7 +157,7 @@ class TorchRounding(TorchForms):
 
     def __init__(self, graph: Graph, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
         super().__init__(graph, target.format)
-        self._keeps_biases = keeps_biases
+        self._keeps_biases, self._target = keeps_biases, target
         #: Of additions that LiteRT's own kernel gives: what the file notes (STATED_ATTRIBUTES).
         self.stated: dict[str, dict[str, str]] = {}
         self._outside = frozenset(graph.inputs if integer_inputs else ())  # what the program around the network rounds
@@ -139,6 +218,9 @@ class TorchRounding(TorchForms):
             if quantizations is not None and self._runtime == "tflite":
                 self.stated[op.name] = {"arithmetic": str(op["arithmetic"])}
             return
+        if self._runtime == "tflite" and _nudge_operands(self, op, integers_for_all(self.graph, op, None), self._target):
+            self.done["additions with other input scales, to round as PyTorch does for every pair of inputs"] += 1
+            return
         nudged = nudge_input_scales(self.graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
             self.done["additions by another kernel, which rounds differently for a few of all pairs of inputs"] += 1
@@ -183,6 +265,7 @@ _NOTES = {
     "tflite_softmax": "decomposed, to add exponentials as TFLite's kernel does",
     "tflite_hard_swish": "with another scale and slope, to round as TFLite's kernel does for every input",
 }
+_NUDGED = "with other input scales, to round as the source's kernels do for every pair of inputs"
 _LINES = "with another scale and slope, to round as XNNPACK does for every input"
 
 
@@ -192,6 +275,10 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     of_torch = source.startswith("torch:") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
     graph, rewritten = _match_torch(graph, target, numerics, biases, io == "integer") if of_torch else (graph, ())
     found = kernels_of_source(graph) if numerics != "fast" else None
+    if found is None and numerics != "fast" and graph.is_from("onnx") and target.format == "tflite":
+        runtime, kernels = runtime_of("onnx")
+        matched, notes = _match_sums(graph, runtime.rows(kernels), target)
+        return matched, (*rewritten, *notes)
     if found is None or target.format in found[0].formats:
         return graph, rewritten
     outside = frozenset(graph.inputs if io == "integer" else ())
@@ -205,24 +292,36 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: Collect
     for op in rewriter:
         added = kind_of(op).rule == "convert" and not op.source  # by a pass, which no kernel of the source computes
         kernel = None if added or rounds_as_torch(op) else rows.of(graph, op)
-        if kernel is None or not (kernel.arithmetic or tables):
+        if kernel is None or not (kernel.arithmetic or tables or len(op.inputs) == 2):
             continue
         if kind_of(op).quantizes and (op.inputs[0] in outside or _rounds_floats_alike(graph, op, kernel, own.of(graph, op))):
             continue
         values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
         if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):
-            others = integers_for_all(graph, op, own.of(graph, op))
-            if others is not None and np.array_equal(values, others):
+            if _gives_integers(graph, op, target, values):
                 continue
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
             done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
+        elif target.format == "onnx" and _nudge_operands(rewriter, op, values, target):
+            done[_NUDGED].append(op)
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
             done["as lookup tables, to round as the source's kernels do"].append(op)
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
+
+
+def _match_sums(graph: Graph, rows: Kernels, target: Target) -> PassResult:
+    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's."""
+    rewriter, count = Rewriter(graph), 0
+    for op in rewriter:
+        kernel = rows.of(graph, op) if kind_of(op).sum_sign and not op["arithmetic"] else None
+        wanted = integers_for_all(graph, op, kernel) if kernel is not None and kernel.reference is not None else None
+        if wanted is not None and not _gives_integers(graph, op, target, wanted):
+            count += _nudge_operands(rewriter, op, wanted, target)
+    return rewriter.finish_with(f"{_NUDGED}: {{}}".format, count)
 
 
 def _rounds_floats_alike(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tflite_models import TensorSpec, run_litert, single_op
 
-from qconvert import convert, load
+from qconvert import convert, load, prove, save
 from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import KERNELS
 from qconvert.plugins import ModelFile, kernels_named
 
@@ -128,3 +129,74 @@ def test_interpolations_take_ties_up_as_xnnpack_does(
     assert differing["exact"] == 0 and differing["fast"] > 0
     (op,) = [op for op in load(path).ops if op.kind == "Resize"]
     assert op["arithmetic"] == "ties_up"
+
+
+#: Kinds, scales and zero points of two inputs and a result of uint8, and formats, of which the plain operator differs in some pairs.
+_PAIRS = [
+    ("Sub", (0.004564597888381687, 15), (0.01595877161237944, 71), (0.01863481270860024, 127), ".tflite"),
+    ("Sub", (1.3371672120434306, 124), (0.7283839557484826, 75), (0.9081788022458778, 138), ".tflite"),
+    ("Mul", (0.0914050809750037, 114), (0.29639822622995604, 176), (4.031337071891742, 73), ".tflite"),
+    ("Add", (0.014289910081853709, 110), (0.06218480459321365, 84), (0.06231209907507124, 27), ".onnx"),
+    ("Sub", (0.4001830435448968, 32), (0.07489733736726346, 41), (0.3797449915247239, 160), ".onnx"),
+]
+
+
+def _of_all_pairs(kind: str, sides: list[tuple[float, int]], dtype: str, suffix: str) -> tuple[Graph, dict[str, np.ndarray]]:
+    """An operator of two tensors that others compute, without changing them, and all pairs of codes."""
+    first, layout = suffix == ".onnx", "channels_first" if suffix == ".onnx" else "channels_last"
+    shape, low = (1, 1, 256, 256) if first else (1, 256, 256, 1), -128 if dtype == "int8" else 0
+    a, b, y = (Quantization.per_tensor(scale, point + low) for scale, point in sides)
+    tensors = [Tensor(name, dtype, shape, None, q) for name, q in (("a", a), ("b", b), ("c", a), ("d", b), ("y", y))]
+    window = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": layout}
+    pools = [Op("AveragePool", (name,), (result,), window) for name, result in (("a", "c"), ("b", "d"))]
+    graph = Graph("pair", {tensor.name: tensor for tensor in tensors}, (*pools, Op(kind, ("c", "d"), ("y",))), ("a", "b"), ("y",))
+    codes = np.arange(low, low + 256).astype(dtype)
+    each = np.broadcast_arrays(codes[:, None], codes[None, :])
+    return graph, {name: np.ascontiguousarray(values).reshape(shape) for name, values in zip("ab", each, strict=True)}
+
+
+def _run_all_pairs(path: Path, feed: dict[str, np.ndarray]) -> np.ndarray:
+    """Stored results in unsigned storage."""
+    runtime, kernels = kernels_named("litert:default" if path.suffix == ".tflite" else "onnxruntime:optimized")
+    model, given = runtime.open(ModelFile(path, kernels)), {}
+    for name, (dtype, shape) in model.inputs.items():
+        values = feed[name].reshape(shape)
+        given[name] = values if values.dtype == dtype else (values.astype(np.int16) + (128 if dtype == "uint8" else -128)).astype(dtype)
+    (found,) = model.run(given).values()
+    return (found.astype(np.int16) + 128 * (found.dtype == np.int8)).reshape(256, 256)
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("case", _PAIRS, ids=str)
+def test_operators_of_two_tensors_round_alike_for_all_pairs(case: tuple[Any, ...], tmp_path: Path) -> None:
+    """By other input scales, as a run and the proof both say; without, they differ, and the proof says that too."""
+    kind, *sides, suffix = case
+    graph, feed = _of_all_pairs(kind, sides, "uint8", suffix)
+    source, result = tmp_path / f"source{suffix}", tmp_path / ("result.onnx" if suffix == ".tflite" else "result.tflite")
+    save(graph, source)
+    wanted = _run_all_pairs(source, feed)
+    for numerics, is_equal in (("exact", True), ("fast", False)):
+        report = convert(source, result, numerics=numerics, force=True)
+        differing = int((_run_all_pairs(result, feed) != wanted).sum())
+        assert prove(source, result).equal_for_all_inputs == (not differing) == is_equal
+        assert any("other input scales" in change.text for change in report.changes) == is_equal
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_additions_of_int8_have_zero_points_of_int8(tmp_path: Path) -> None:
+    """QLinearAdd rounds the zero points' part in float32, so that this one differs from the same addition of uint8, which LiteRT gives."""
+    sides = [(0.052092231810092926, 153), (0.03706035763025284, 142), (0.2573811113834381, 70)]
+    found = {}
+    for dtype in ("int8", "uint8"):
+        graph, feed = _of_all_pairs("Add", sides, dtype, ".onnx")
+        save(graph, tmp_path / f"{dtype}.onnx")
+        convert(tmp_path / f"{dtype}.onnx", tmp_path / f"{dtype}.tflite", numerics="fast")
+        found[dtype] = _run_all_pairs(tmp_path / f"{dtype}.onnx", feed)
+        differing = int((_run_all_pairs(tmp_path / f"{dtype}.tflite", feed) != found[dtype]).sum())
+        (item,) = [
+            item for item in prove(tmp_path / f"{dtype}.onnx", tmp_path / f"{dtype}.tflite").operators if item.operator.startswith("Add")
+        ]
+        assert (item.class_, differing) == {"int8": ("R1", 1), "uint8": ("E1", 0)}[dtype]
+    assert (found["int8"] != found["uint8"]).any()

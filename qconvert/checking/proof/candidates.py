@@ -12,11 +12,11 @@ import numpy as np
 
 from qconvert.checking.proof.constants import compare_constants, is_rounded_bias
 from qconvert.checking.proof.elements import Followed, is_clipped_sum
-from qconvert.checking.same_codes import has_scales_along, limit_steps, stored_offset
+from qconvert.checking.same_codes import has_byte_codes, has_scales_along, limit_steps, stored_offset
 from qconvert.graph import Graph, Op, Tensor, drop_keys
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
-from qconvert.operators.properties import Suits, permutation
+from qconvert.operators.properties import ELEMENTWISE, Suits, permutation
 from qconvert.rules.differences import operator_differences
 
 #: Attributes that say how operators compute, or the order of their axes, but not what they compute.
@@ -74,6 +74,22 @@ class Candidate:
         """Whether the operators are one although codes of their data differ: by their names, or products by their weights."""
         named = any(a and (b == a or b.startswith(f"{a}/")) for a, b in zip(self.op.outputs[:1], self.other.outputs[:1], strict=False))
         return named or (kind_of(self.other).sums_products and self.result.graph[self.other.inputs[1]].data is not None)
+
+    def has_other_scales(self) -> bool:
+        """Whether the data of operators that are one have other scales in the result."""
+        for before, after in zip(self.op.inputs, self.other.inputs, strict=True):
+            if before in self.source.elements and after in self.result.elements:
+                scales = [tensor.quantization for tensor in (self.source.graph[before], self.result.graph[after])]
+                if scales[0] is not None and scales[1] is not None and not np.array_equal(scales[0].scale, scales[1].scale):
+                    return True
+        return False
+
+    def _is_decided_by_codes(self) -> bool:
+        """Whether what an operator gives is compared for all codes of its data, whatever these mean on either side."""
+        graphs = ((self.source.graph, self.op), (self.result.graph, self.other))
+        return kind_of(self.other).layout is ELEMENTWISE and all(
+            has_byte_codes(graph[name]) for graph, op in graphs for name in op.names if name
+        )
 
     def measure_bias_distance(self) -> float:
         """How far the biases of two products are apart at most, in steps of the result; 0 for equal ones and for other operators."""
@@ -138,7 +154,7 @@ class Candidate:
             return "is quantized on one side alone"
         if before.quantization is None or after.quantization is None:
             return "" if before.dtype == after.dtype else f"is {after.dtype}, not {before.dtype}"
-        if not np.array_equal(before.quantization.scale, after.quantization.scale):
+        if not np.array_equal(before.quantization.scale, after.quantization.scale) and not self._is_decided_by_codes():
             return "is on another scale"
         if not has_scales_along(before.quantization, after.quantization, turned):
             return "has its scales along another axis"

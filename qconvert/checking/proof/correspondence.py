@@ -44,6 +44,7 @@ class Pair:
         other: in words, which codes of their data are other ones in the result; "" if none is.
         is_fault: whether these are other ones whatever comes after them: data that are only chosen among may be clipped later.
         lost: how far their biases are apart at most, in steps of the result, where one is the other's rounded.
+        has_other_scales: whether their data have other scales, so that only all codes say whether they give the same.
     """
 
     source: Op
@@ -52,6 +53,7 @@ class Pair:
     other: str = ""
     is_fault: bool = False
     lost: float = 0.0
+    has_other_scales: bool = False
 
 
 @dataclass(slots=True)
@@ -223,7 +225,8 @@ class Trace:
     def _add_pair(self, candidate: Candidate, perm: Sequence[int], other: str = "", is_sure: bool = True) -> None:
         source, result = candidate.op, candidate.other
         ends, moves = self._is_clip_boundary(result), moves_integers(self.source.graph, source)
-        self.pairs.append(Pair(source, result, moves, other, ends and is_sure, candidate.measure_bias_distance()))
+        distance, is_scaled = candidate.measure_bias_distance(), candidate.has_other_scales()
+        self.pairs.append(Pair(source, result, moves, other, ends and is_sure, distance, is_scaled))
         if other and not ends:
             self._doubtful.update((name, other) for name in source.outputs if name)
         for before, after in zip(source.inputs, result.inputs, strict=True):

@@ -156,16 +156,16 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    if pair.moves or not output:  # without an output it writes a state: its input as it is stored
+    if (pair.moves and not pair.has_other_scales) or not output:  # without an output it writes a state: its input as it is stored
         return found("E0", "identical parameters")
-    if rule == "stored":  # the kind is the kernel, whose integers its form gives
+    if rule == "stored" and not pair.has_other_scales:  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
     if not trace.result.graph[output].is_quantized:
         return found("E0", "identical parameters") if _is_exact(trace.result.graph, pair.result) else found("?", why=_REALS)
     if rounds_floats(trace, pair):
         known = all(side.has_forms or not side.form for side in (own, other))
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
-    item = _decide_by_kernels(found, own, other, pair.lost)
+    item = _decide_by_kernels(found, own, other, pair)
     if item.class_ in (*EQUAL_CLASSES, "A") and (own.is_merged or other.is_merged):
         return found("?", why=MERGED)
     return item
@@ -205,15 +205,17 @@ def decide_group(group: Group, trace: Trace, runs: tuple[RunGroup, RunGroup]) ->
     return found("?", why=f"{written} of float values, which runtimes round otherwise" if is_float else written)
 
 
-def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
-    """The class of an operator with a quantized result, by what its kernels give; `lost` is Pair.lost."""
+def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair) -> Proved:
+    """The class of an operator with a quantized result, by what its kernels give."""
     if own.row is None or other.row is None:
         return found("?", why="no kernel is known for it")
     for side in (own, other):
         if side.form and not side.has_forms:
             return found("?", why=f"its form has the integers of {side.form} in another set of kernels")
-    if lost:
-        return _decide_by_tolerances(found, own, other, lost, "source")
+    if pair.has_other_scales:
+        return _decide_by_all_codes(found, own, other) or found("?", why="its data have other scales")
+    if pair.lost:
+        return _decide_by_tolerances(found, own, other, pair.lost, "source")
     if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name:
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
@@ -221,10 +223,19 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float
     sums = own.for_all_sums(), other.for_all_sums()
     if sums[0] is not None and sums[1] is not None:
         return _decide_by_codes(found, sums[0], sums[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)], "sums")
+    item = _decide_by_all_codes(found, own, other)
+    if item is not None:
+        return item
+    is_unknown = own.requantizer is None and own.for_all_codes() is None
+    return _decide_by_tolerances(found, own, other, 0.0, "source" if is_unknown else "result")
+
+
+def _decide_by_all_codes(found: Found, own: Computed, other: Computed) -> Proved | None:
+    """The class of an operator by what both kernels give for all codes of its data; None where that is not known."""
     values = own.for_all_codes(), other.for_all_codes()
-    if values[0] is not None and values[1] is not None:
-        return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
-    return _decide_by_tolerances(found, own, other, 0.0, "source" if own.requantizer is None and values[0] is None else "result")
+    if values[0] is None or values[1] is None:
+        return None
+    return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
 
 
 def _decide_by_tolerances(found: Found, own: Computed, other: Computed, lost: float, unknown: str) -> Proved:

@@ -168,7 +168,7 @@ def emit_quantize(
 
 
 def _rounding_attributes(c: Reading, name: str, dtype: str, quantization: Quantization, order: str, exact: Array | None) -> dict[str, str]:
-    """The `arithmetic` of a Quantize that multiplies by a reciprocal in float32, if the quantization has the scale of the file to the bit."""
+    """The `arithmetic` of a Quantize that multiplies by a reciprocal in float32, if the quantization has the scale of the file."""
     scale = quantization.scale.astype(np.float64) if exact is None else exact.reshape(-1)
     is_known = order == ROUNDED and quantization.is_per_tensor and dtype in ("int8", "uint8") and c.lookup(name).dtype == "float32"
     return {"arithmetic": "reciprocal"} if is_known and np.array_equal(scale, quantization.scale) else {}
