@@ -66,16 +66,22 @@ def pair_codes(graph: Graph, op: Op) -> Array | None:
 
 def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> Array | None:
     """Compute a kernel's integers for all_codes() of these types, or pair_codes(): by its reference, or without one the exact value rounded
-    once; None if unknown."""
+    once; None if unknown, or if it may give others."""
+    ways = ways_for_all(graph, op, kernel, types)
+    return ways[0] if len(ways) == 1 else None
+
+
+def ways_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> tuple[Array, ...]:
+    """Compute all that a kernel may give for all codes, as integers_for_all() does; nothing if it is unknown."""
     codes = all_codes(graph, op, types)
     if codes is None and (pairs := pair_codes(graph, op)) is not None:
         codes, op = [pairs], op.with_attributes(axis=-1)
     if codes is None:
-        return None
+        return ()
     if kernel is None or kernel.reference is None:
-        return evaluate_op(graph, op, list(codes))[0].stored
+        return (evaluate_op(graph, op, list(codes))[0].stored,)
     found = kernel.compute_integers(graph, op, codes)
-    return found.ways[0] if found is not None and len(found.ways) == 1 else None
+    return () if found is None else found.ways
 
 
 def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:

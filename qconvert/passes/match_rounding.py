@@ -281,7 +281,8 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
         return matched, (*rewritten, *notes)
     if found is None or target.format in found[0].formats:
         return graph, rewritten
-    outside = frozenset(graph.inputs if io == "integer" else ())
+    # Of an output nothing else states the scale.
+    outside = frozenset((*graph.outputs, *(graph.inputs if io == "integer" else ())))
     matched, notes = _match_kernels(graph, found[1], target, outside, tables=numerics == "strict")
     return matched, (*rewritten, *notes)
 
@@ -294,7 +295,9 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: Collect
         kernel = None if added or rounds_as_torch(op) else rows.of(graph, op)
         if kernel is None or not (kernel.arithmetic or tables or len(op.inputs) == 2):
             continue
-        if kind_of(op).quantizes and (op.inputs[0] in outside or _rounds_floats_alike(graph, op, kernel, own.of(graph, op))):
+        if kind_of(op).quantizes and (
+            not outside.isdisjoint((op.inputs[0], op.name)) or _rounds_floats_alike(graph, op, kernel, own.of(graph, op))
+        ):
             continue
         values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
         if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):

@@ -27,6 +27,7 @@ from qconvert.kernels.proofs import (
     floats_in_order,
     integers_for_all,
     integers_for_sums,
+    ways_for_all,
 )
 from qconvert.kernels.sums import SumReference
 from qconvert.operators import kind_of
@@ -120,7 +121,10 @@ class Computed:
         if self.form:
             return integers_for_all(self.graph, self.op, None, WITH_16_BITS)
         if self.row is not None and self.row.reference is not None:
-            found = integers_for_all(self.graph, self.op, self.row, WITH_16_BITS)
+            ways = ways_for_all(self.graph, self.op, self.row, WITH_16_BITS)
+            if len(ways) > 1:  # which of them it is depends on what is around it
+                return None
+            found = ways[0] if ways else None
         else:
             found = decided_integers(self.graph, self.op, self.kernels) if self.tolerance() is not None else None
         return self.run(self.graph, self.op) if found is None else found
