@@ -172,7 +172,7 @@ def nudge_xnnpack_scales(
         first, second = (multiplier + by for multiplier, by in zip(multipliers, moved, strict=True))
 
         def add(a: Array, b: Array, first: int = first, second: int = second) -> Array:
-            return np.clip(shift_half_up(a * first + b * second, shift) + output.point, *limits)
+            return np.asarray(np.clip(shift_half_up(a * first + b * second, shift) + output.point, *limits))
 
         if min(first, second) < 1 or (add(*failed[:2]) != failed[2]).any():
             continue

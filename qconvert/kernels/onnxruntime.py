@@ -103,7 +103,7 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
         a, b = (np.asarray(value, np.int64) + moved for value in stored)
         ways.append(onnxruntime_add(a, b, (first, second), output, dtype).astype(np.int64) - moved)
     found = [Integers.clip_to_limits(graph, op, way).ways[0] for way in ways]
-    if np.array_equal(*found) or set(graph.inputs).isdisjoint(_sources(graph, op)):
+    if np.array_equal(found[0], found[1]) or set(graph.inputs).isdisjoint(_sources(graph, op)):
         return Integers((found[0],))
     return Integers((found[0], found[1]))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -287,7 +287,7 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     return matched, (*rewritten, *notes)
 
 
-def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: Collection[str], *, tables: bool) -> PassResult:
+def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozenset[str], *, tables: bool) -> PassResult:
     rewriter, own = Tables(graph), target.kernels
     done: dict[str, list[Op]] = defaultdict(list)
     for op in rewriter:
