@@ -77,10 +77,8 @@ def _global_average_pool_fault(graph: Graph, op: Op) -> str:
 
 
 def _average_pool_fault(graph: Graph, op: Op) -> str:
-    """qlinear_pool.cc runs an average of all positions by the kernel of GlobalAveragePool. With count_include_pad it divides by whole
-    windows; ONNX does not count the part of a window past the padding (ceil_mode)."""
-    if covers_all(graph, op):
-        return _global_average_pool_fault(graph, op)
+    """With count_include_pad qlinear_pool.cc divides by whole windows; ONNX does not count the part of a window past the padding
+    (ceil_mode)."""
     narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.outputs[0]].dtype in _BYTES
     return "QLinearAveragePool counts what hangs over the end" if narrow and op["ceil_mode"] and op["count_include_pad"] else ""
 
@@ -89,6 +87,11 @@ def covers_all(graph: Graph, op: Op) -> bool:
     """Whether a pool has one window, of all positions."""
     shape = graph[op.inputs[0]].shape
     return shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:]) and op["auto_pad"] == "NOTSET" and not any(op["pads"])
+
+
+def _several_windows(graph: Graph, op: Op) -> str:
+    """An average of all positions is run by the kernel of GlobalAveragePool (qlinear_pool.cc)."""
+    return "" if covers_all(graph, op) else "several windows"
 
 
 def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -147,8 +150,6 @@ def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | 
 
 def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
-    if covers_all(graph, op):
-        return _GLOBAL_AVERAGE(graph, op, stored)
     quantizations = quantizations_of(graph, op)
     if not quantizations or op["arithmetic"] or _average_pool_fault(graph, op):
         return None
@@ -212,7 +213,7 @@ def _product(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
     """Averages are nearer to zero where the kernel divides by more elements than ONNX counts."""
-    if not _average_pool_fault(graph, op) or covers_all(graph, op):
+    if not _average_pool_fault(graph, op):
         return _sum(graph, op, exact)
     return 10 * fine(exact) + np.abs(exact), True
 
@@ -250,6 +251,7 @@ _OF_BYTES = (
     Kernel(("Add",), _BYTES, tolerance=_sum, reference=_add_integers),
     Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_mul_integers),
     Kernel(("LeakyRelu",), _BYTES, tolerance=_sum, reference=compute_in_float32),  # tables (qlinear_lookup_table.h)
+    Kernel(("AveragePool",), _BYTES, lacks=_several_windows, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_average_integers),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),

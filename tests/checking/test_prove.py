@@ -179,6 +179,18 @@ def test_averages_are_compared_on_all_sums(scale: float, other: float, tmp_path:
     assert not differing or item.why == f"{differing} of 1021 sums differ, by at most 1"
 
 
+def test_an_average_of_all_positions_is_compared_on_all_sums(tmp_path: Path) -> None:
+    """onnxruntime runs it by the kernel of GlobalAveragePool, whose integers follow from the sum; the nearest tie is 1 / 2178 away."""
+    quantization = Quantization.per_tensor(0.17556647956371307, 131)
+    tensors = [Tensor(name, "uint8", (1, size, size, 4), None, quantization) for name, size in (("x", 33), ("y", 1))]
+    window = {"kernel_shape": (33, 33), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}
+    graph = Graph("average", {tensor.name: tensor for tensor in tensors}, (Op("AveragePool", ("x",), ("y",), window),), ("x",), ("y",))
+    save(graph, tmp_path / "m.tflite")
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    (item,) = prove(tmp_path / "m.tflite", tmp_path / "m.onnx").operators
+    assert (item.class_, item.method) == ("E1", "277696 sums")
+
+
 def test_averages_of_a_kernel_without_a_reference_are_compared_where_none_is_near_a_tie(tmp_path: Path) -> None:
     """onnxruntime computes a ReduceMean in float; a mean of 9 bytes is at least 1/18 from a tie, one of 4 may be a tie."""
     found = {}
