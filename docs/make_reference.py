@@ -222,7 +222,7 @@ def _published(title: str, module: ModuleType, introduction: str, without: Itera
         yield from ("", f"## {heading}", "", *table(("name", "what it is"), rows))
         for name in names:
             found = getattr(module, name)
-            yield from ("", f"::: {found.__module__}.{found.__qualname__}")  # a name may be a module's too: qconvert.live.to_torch
+            yield from ("", f"::: {found.__module__}.{found.__qualname__}")  # a name may be a module's too
 
 
 def pages() -> dict[Path, str]:

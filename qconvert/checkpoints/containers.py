@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from qconvert.arithmetic.storage import Array
-from qconvert.checkpoints.awq import AWQ
+from qconvert.checkpoints.awq import AWQ, QUARK
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT, BNB_INT8
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
 from qconvert.checkpoints.config import SCALES_OF_CACHE, Config
 from qconvert.checkpoints.container import Container, Parts
-from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
+from qconvert.checkpoints.fp4 import MXFP4, MXFP4_GPT_OSS, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
 from qconvert.checkpoints.fp8 import FLOAT_QUANTIZED, FP8, FP8_MODELOPT, MXFP8
-from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS
 from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
-from qconvert.checkpoints.quark import QUARK
 from qconvert.checkpoints.torchao import TORCHAO
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.files.documents import json_of

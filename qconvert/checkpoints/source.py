@@ -16,7 +16,7 @@ from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
 from qconvert.checkpoints.fitting import is_same_rounding
-from qconvert.checkpoints.gpt_oss import name_experts
+from qconvert.checkpoints.fp4 import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
 from qconvert.files.mapped import release_pages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qconvert.live.from_torch import from_torch
-from qconvert.live.to_torch import to_torch
+from qconvert.live.torch_modules import from_torch, to_torch
 
 __all__ = ["from_torch", "to_torch"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, emit_reshape, find_dequantized_source, read_batched, rearrange_constant, size_of
-from qconvert.formats.torch.ops.linear import bias_of, require_real, rounding_of
+from qconvert.formats.torch.ops.matrix import bias_of, require_real, rounding_of
 from qconvert.formats.torch.ops.quantize import Part
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
-from qconvert.formats.torch.ops.sizes import COMPARISONS
+from qconvert.formats.torch.ops.create import COMPARISONS
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype

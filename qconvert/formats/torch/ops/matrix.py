@@ -1,23 +1,137 @@
-"""Matrix products of plain tensors, quantized::matmul, and scaled dot-product attention as softmax(scale * q @ k.T + mask) @ v."""
+"""Matrix products: of plain tensors, quantized::matmul, and scaled dot-product attention as softmax(scale * q @ k.T + mask) @ v; and linear
+layers with packed parameters. These have quantized data and results; are of dynamic range, so that they round float data at each run; or
+are in float, with weights in float16 or data that the layer itself rounds to a quantization.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
-from qconvert.formats.torch.ops.linear import emit_gemm
+from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
-from qconvert.formats.torch.values import Uncomputed
+from qconvert.formats.torch.values import Packed, Uncomputed
+from qconvert.graph import Quantization
+from qconvert.operators.sizes import reshape_sizes
 
 #: The most elements of a causal mask that is a constant.
 _LARGEST_MASK = 2**22
 
 #: Heads of attention, each an entry of an order.
 _MOST_HEADS = 2**16
+
+
+def _apply_activation(c: Reading, result: str) -> str:
+    return c.emit("Relu", [result]) if c.activation else result
+
+
+def read_dynamic(c: Reading) -> str:
+    """quantized::linear_dynamic and linear_dynamic_fp16. The packed weights choose the kernel, whichever operator is called.
+
+    Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
+    """
+    packed, data = c.packed_parameters("W_prepack"), c.name()
+    require_real(c, data)
+    if packed.weight.scales is None:
+        weights = c.const(packed.weight.data, "weights")
+        return _apply_activation(c, emit_gemm(c, data, [weights, *bias_of(c, packed)], None))
+    return emit_gemm(c, data, factors_of(c, packed), None, activation=c.activation, arithmetic=rounding_of(c))
+
+
+def read_unpacked(c: Reading) -> str:
+    """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
+    weight = c.known(c.name("weight"))
+    if weight is None or weight.dtype != np.float32:
+        raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
+    weights = c.const(round_to_float16(weight), "weights")
+    return emit_gemm(c, c.name(), [weights, *c.names("bias")], None)
+
+
+def read_rounded(c: Reading) -> str:
+    """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
+    real."""
+    packed = quantized_linear_params(c)
+    quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
+    stored = c.emit("Quantize", [c.name()], dtype="uint8", quantization=quantization, hint="rounded")
+    return _apply_activation(c, emit_gemm(c, stored, factors_of(c, packed), None, dtype="float32"))
+
+
+_STATIC = "T X, f X_scale, i X_zero_point, o W_prepack"
+
+
+def bias_of(c: Reading, packed: Packed) -> list[str]:
+    """The bias as it is stored: real, which only qnnpack rounds to integers."""
+    return [] if packed.bias is None else [c.add_constant(packed.bias, f"{packed.name}.bias")]
+
+
+def factors_of(c: Reading, packed: Packed) -> list[str]:
+    """The weights of a linear layer, and the bias if there is one."""
+    return [c.add_constant(packed.weight, f"{packed.name}.weight"), *bias_of(c, packed)]
+
+
+def quantized_linear_params(c: Reading) -> Packed:
+    """The packed parameters of a linear layer that is not one in float16."""
+    packed = c.packed_parameters("W_prepack")
+    if packed.weight.scales is None:
+        raise c.invalid("the weights are not quantized", rule="not-quantized")
+    return packed
+
+
+def read_quantized_linear(c: Reading) -> str:
+    """quantized::linear, also with a Relu: data of any rank."""
+    packed = quantized_linear_params(c)
+    quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand().dtype)
+    return emit_gemm(c, c.name(), factors_of(c, packed), quantization, activation=c.activation)
+
+
+def rounding_of(c: Reading) -> str:
+    """How a layer of dynamic range rounds its data: by the range of the whole tensor, in 127 steps if it reduces it."""
+    return "dynamic_reduced" if c["reduce_range"] else "dynamic_tensor"
+
+
+def require_real(c: Reading, name: str) -> None:
+    if c.lookup(name).dtype != "float32":
+        raise c.unsupported_error(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
+
+
+def emit_gemm(
+    c: Reading, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any
+) -> str:
+    """A Gemm on the rows of data of any rank, which keep their leading sizes.
+
+    Args:
+        c: the call.
+        data: name of the data.
+        factors: names of the weights, and of the bias if there is one.
+        quantization, dtype, attributes: of the result and of the Gemm, as in Reading.emit.
+    """
+    tensor, rank = c.lookup(data), c.lookup(data).rank
+    if rank is None:
+        raise c.unknown_shape_of(data)
+    if rank == 2:
+        return c.emit("Gemm", [tensor.name, *factors], quantization=quantization, dtype=dtype, **attributes)
+    weights = c.lookup(factors[0]).static_shape
+    if weights is None or len(weights) != 2 or rank < 1:
+        raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
+    flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
+    result = c.emit("Gemm", [flat, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
+    leading = (tensor.shape or ())[:-1]
+    if sum(isinstance(size, str) for size in leading) <= 1:
+        sizes = reshape_sizes(leading)
+        return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")])
+    whole = c.emit("Shape", [tensor.name], dtype="int64", hint="data_shape")
+    bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
+    kept = c.emit("Slice", [whole, *bounds], hint="leading")
+    shape = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
+    return c.emit("Reshape", [result, shape])
+
+
+_LINEAR = "quantized::linear_with_input_q_dq_qweight_dq"
 
 
 def read_attention(c: Reading) -> str:
@@ -163,6 +277,12 @@ _HEADS, _DROPOUT = "T query, T key, T value", "f dropout_p=0.0, b is_causal=Fals
 _MASKED = f"{_HEADS}, T? attn_mask=None, {_DROPOUT}"
 
 OPERATORS: Mapping[str, ReadFunction] = {
+    "quantized::linear_dynamic|linear_dynamic_fp16|linear_relu_dynamic|linear_relu_dynamic_fp16(T X, o W_prepack, b reduce_range=False)": (
+        read_dynamic
+    ),
+    "quantized::linear_dynamic_fp16_unpacked_weight(T X, T weight, T? bias)": read_unpacked,
+    f"{_LINEAR}_output_fp32|{_LINEAR}_relu_output_fp32({_STATIC})": read_rounded,
+    "quantized::linear|linear_relu(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear,
     f"aten::scaled_dot_product_attention({_MASKED}, *, f? scale=None, b enable_gqa=False)": read_attention,
     f"aten::_scaled_dot_product_flash_attention_for_cpu({_HEADS}, {_DROPOUT}, *, T? attn_mask=None, f? scale=None)": with_unused(
         read_attention, _STATE, 8

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.linear import require_real
+from qconvert.formats.torch.ops.matrix import require_real
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell

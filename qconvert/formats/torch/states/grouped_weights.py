@@ -15,7 +15,7 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
 from qconvert.checkpoints.container import Parts
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
-from qconvert.checkpoints.gpt_oss import name_experts
+from qconvert.checkpoints.fp4 import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point

@@ -13,15 +13,15 @@ from qconvert.formats.torch.writers import (
     norm,
     numbers,
     pool_resize,
-    quantize,
     recurrent,
-    sizes,
 )
 from qconvert.formats.torch.writing import WriteFunction
 
 __all__ = ["WRITERS"]
 
-_FAMILIES = (quantize, layers, elementwise, norm, pool_resize, data_movement, recurrent, indexing, numbers, detection, sizes)
+_FAMILIES = (layers, elementwise, norm, pool_resize, data_movement, recurrent, indexing, numbers, detection)
 WRITERS: Mapping[str, WriteFunction] = {
-    kind: sizes.defer_sizes(write) if kind in sizes.FOLLOWED else write for family in _FAMILIES for kind, write in family.WRITERS.items()
+    kind: numbers.defer_sizes(write) if kind in numbers.FOLLOWED else write
+    for family in _FAMILIES
+    for kind, write in family.WRITERS.items()
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.torch.writers.indexing import gather_in_batches, indices
 from qconvert.formats.torch.writers.layer_parts import torch_pads
-from qconvert.formats.torch.writers.sizes import sizes_of
+from qconvert.formats.torch.writers.numbers import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions

@@ -12,7 +12,7 @@ from qconvert.arithmetic import TORCH_AVERAGES
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import finish_stored, finish_torch_average
 from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, pads_of, real_data, subtract_zero_point
-from qconvert.formats.torch.writers.sizes import sizes_of
+from qconvert.formats.torch.writers.numbers import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis
 from qconvert.graph import Array, Op
 from qconvert.operators.space import nearest, positions

@@ -1,8 +1,8 @@
-"""from_torch(): a module of PyTorch that is in memory, as a canonical graph.
+"""Modules of PyTorch that are in memory: from_torch() reads one as a canonical graph, to_torch() makes one of a graph.
 
-The module is written into an archive in a temporary folder, by torch.export, or by torch.jit.trace where it computes on quantized tensors,
-which torch.export refuses; the archive is then read as any file. So there is one reader, and what a live module means is what its file
-means.
+A module that is read is written into an archive in a temporary folder, by torch.export, or by torch.jit.trace where it computes on
+quantized tensors, which torch.export refuses; the archive is then read as any file. So there is one reader, and what a live module means is
+what its file means.
 
 A module is read in eval mode, its fake quantization by the scales that stand in its buffers. What has to change for this is changed in a
 copy. Observers must not run while a module is exported or traced: a running average changes with every call, also in eval mode, and the
@@ -18,12 +18,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
+from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.files.system import temporary_folder
 from qconvert.formats.torch.program import torch_package
+from qconvert.formats.torch.quantized_modules.writer import live as live_modules
+from qconvert.formats.torch.writer import live
 from qconvert.graph import Graph
+from qconvert.plugins import format_named, passes
 from qconvert.plugins.options import ReadOptions
+from qconvert.targets.audit import refuse_violations
 
 _NOT_CONVERTED = (
     "Convert it first, so that there are integers to read: torch.ao.quantization.convert(model.eval()) in eager mode, convert_fx(model) "
@@ -285,3 +291,35 @@ def _shape_options(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> Re
         quantization = f"({value.q_scale()!r},{value.q_zero_point()})" if value.is_quantized else ""
         texts.append(f"{','.join(sizes)}:{str(value.dtype).removeprefix('torch.')}{quantization}")
     return {"input_shape": "; ".join(texts)}
+
+
+@with_checked_arguments
+def to_torch(graph: Graph, *, target: str = "", form: str = "program") -> Any:
+    """A torch.nn.Module that computes what a graph means: what save() would write as .pt2 or .pt, not yet exported.
+
+    It takes the graph's inputs in order and returns a tuple of its outputs, integers where the graph stores integers. It is a
+    torch.fx.GraphModule: `module.graph` shows its calls, `module.print_readable()` its code. In the form "program" buffers have the
+    source's names of weights; in the form "modules" layers are modules of torch.ao.nn.quantized, which take and give quantized tensors.
+
+    Args:
+        graph: as from load().
+        target: the name of a target of PyTorch, which says how activations and weights are stored; "" for the form's own.
+        form: "program", of operators on plain integers, or "modules".
+
+    Raises:
+        MissingPackageError: PyTorch is not installed.
+        OptionError: there is no such form or target, or the target is of another form or format.
+        UnsupportedError: operators that have no form in PyTorch; kinds are all listed.
+
+    Examples:
+        >>> module = qconvert.to_torch(qconvert.load("model.tflite"))
+        >>> scores, = module(torch.zeros(1, 96, 96, 1, dtype=torch.int8))
+    """
+    if form not in ("program", "modules"):
+        raise OptionError(f"there is no form {form!r}", remedy="Use program or modules.", rule="unknown-form")
+    chosen = chosen_target(format_named("torch"), target, form)
+    assert chosen is not None
+    options = {option.name: option.default for name in chosen.passes for option in passes()[name].options}
+    graph, _ = normalize(graph, chosen, **options)
+    refuse_violations(graph, chosen)
+    return live_modules(graph) if form == "modules" else live(graph, str(chosen.write_options.get("numerics", "exact")))
