@@ -12,23 +12,24 @@ import numpy as np
 from qconvert.formats.torch.ops.create import COMPARISONS
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import write_kernel_binary, write_tflite_hard_swish, write_xnnpack_line
-from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.torch.writing import Builder, WriteFunction, with_note
 from qconvert.graph import Op, integer_range
 from qconvert.rewriting.lowering import Scope, conditions
 
 
-def simple(operator: str, *attributes: str, kernel: Callable[[Op, Builder], bool] | None = None) -> WriteFunction:
+def simple(operator: str, *attributes: str, kernel: Callable[[Op, Builder], bool] | None = None, **named: Any) -> WriteFunction:
     """An operator of the same operands, with some attributes as numbers after them.
 
     Args:
         operator: of aten.
         attributes: their names.
+        named: arguments by name.
         kernel: writes operators that name a kernel as it rounds them, and says whether this one does.
     """
 
     def write(op: Op, b: Builder) -> None:
         if kernel is None or not kernel(op, b):
-            b.finish(op, b.aten(operator, *b.float_values(op), *(float(op[name]) for name in attributes)))
+            b.finish(op, b.aten(operator, *b.float_values(op), *(float(op[name]) for name in attributes), **named))
 
     return write
 
@@ -120,18 +121,6 @@ def write_shrink(op: Op, b: Builder) -> None:
     b.finish(op, b.aten("softshrink" if float(op["bias"]) else "hardshrink", b.float_input(op), float(op["lambd"])))
 
 
-def write_where(op: Op, b: Builder) -> None:
-    """Where: of plain numbers, or of float values."""
-    condition = b.stored_input(op)
-    b.finish(op, b.aten("where.self", condition, *(b.float_value(name) for name in op.inputs[1:])))
-
-
-def write_floor_div(op: Op, b: Builder) -> None:
-    """FloorDiv."""
-    b.note_operator()
-    b.finish(op, b.aten("div.Tensor_mode", *b.float_values(op), rounding_mode="floor"))
-
-
 #: Kinds that aten calls by the same name, in lower case.
 _UNARY = (
     "Relu", "Sigmoid", "Tanh", "Mish", "Softplus", "Abs", "Neg", "Exp", "Log", "Rsqrt", "Square", "Reciprocal", "Erf", "Round", "Floor",
@@ -142,12 +131,6 @@ _BINARY = {
     **{kind: f"{name}.Tensor" for name, kind in COMPARISONS.items()}, "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
     "Mod": "fmod.Tensor", "FloorMod": "remainder.Tensor", "Atan2": "atan2",
 }  # fmt: skip
-
-
-@conditions(lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers")
-def write_hard_sigmoid(op: Op, b: Builder) -> None:
-    """HardSigmoid with PyTorch's numbers, a sixth and a half."""
-    b.finish(op, b.aten("hardsigmoid", b.float_input(op)))
 
 
 def write_quantize(op: Op, b: Builder) -> None:
@@ -176,23 +159,6 @@ def write_dequantize(op: Op, b: Builder) -> None:
     b.store(op, node if dtype == "float32" else b.cast(node, dtype))
 
 
-def write_dynamic_quantize(op: Op, b: Builder) -> None:
-    """DynamicQuantizeLinear, as ONNX defines it: 255 steps from min(x, 0) to max(x, 0); zero is exact."""
-    data = b.stored_input(op)
-    b.note_operator()
-    low, high = (
-        b.aten(side, b.aten(extreme, data), limit) for extreme, side, limit in (("min", "clamp_max", 0.0), ("max", "clamp_min", 0.0))
-    )
-    scale = (high - low) / 255.0
-    ones = b.aten("ones_like", scale)
-    step = b.aten("where.self", b.aten("eq.Scalar", scale, 0.0), ones, scale)
-    point = b.aten("hardtanh", b.aten("round", b.aten("neg", low / step)), 0.0, 255.0)
-    whole = b.aten("round", data / step) + point
-    for name, node in zip(op.outputs, (b.aten("hardtanh", whole, 0.0, 255.0), scale, point), strict=True):
-        if name:
-            b.set_node(name, node if node is scale else b.cast(node, "uint8"))
-
-
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of plain numbers."""
     b.store(op, b.cast(b.stored_input(op), op["to"]))
@@ -208,7 +174,6 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Requantize": write_quantize,
     "Dequantize": write_dequantize,
     "Reinterpret": write_identity,
-    "DynamicQuantizeLinear": write_dynamic_quantize,
     "Cast": write_cast,
     "Identity": write_identity,
     **{kind: simple(kind.lower()) for kind in _UNARY},
@@ -216,7 +181,9 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Not": simple("logical_not"),
     "Sqrt": write_sqrt,
     **{kind: simple(_BINARY[kind], kernel=write_kernel_binary) for kind in ("Add", "Sub", "Mul")},
-    "FloorDiv": write_floor_div,
+    "FloorDiv": with_note(simple("div.Tensor_mode", rounding_mode="floor")),
+    **{f"Bitwise{name}": with_note(simple(f"bitwise_{name.lower()}.Tensor")) for name in ("And", "Or", "Xor")},
+    "BitwiseNot": with_note(simple("bitwise_not")),
     "Clip": write_clip,
     "LeakyRelu": simple("leaky_relu", "alpha", kernel=write_xnnpack_line),
     "HardSwish": simple("hardswish", kernel=write_tflite_hard_swish),
@@ -225,10 +192,12 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Selu": simple("elu", "alpha", "gamma"),
     "Gelu": lambda op, b: b.finish(op, b.aten("gelu", b.float_input(op), approximate=op["approximate"])),
     "PRelu": write_prelu,
-    "HardSigmoid": write_hard_sigmoid,
+    "HardSigmoid": conditions(
+        lambda op, scope: "" if np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5 else "PyTorch has other numbers"
+    )(simple("hardsigmoid")),
     "Swish": conditions(lambda op, scope: "" if op["alpha"] == 1 else "its alpha is not 1")(simple("silu")),
     "ThresholdedRelu": lambda op, b: b.finish(op, b.aten("threshold", b.float_input(op), float(op["alpha"]), 0.0)),
     "Shrink": write_shrink,
     "Div": write_div,
-    "Where": write_where,
+    "Where": simple("where.self"),
 }

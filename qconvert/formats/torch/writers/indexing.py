@@ -120,54 +120,18 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
     b.store(op, b.aten("gather", b.stored_input(op), time, b.aten("expand", index, list(shape))))
 
 
-def write_dynamic_update_slice(op: Op, b: Builder) -> None:
-    """DynamicUpdateSlice: a block that is put where it fits next to its start."""
-    shape, block = b.static_shape(op), b.static_shape(op, 1)
-    starts, places = indices(b, op.inputs[2]), []
-    for axis, (size, own) in enumerate(zip(shape, block, strict=True)):
-        start = b.aten("clamp", b.aten("select.int", starts, 0, axis), 0, size - own)
-        places.append(_count_along(b, block, axis, len(shape), op.outputs[0]) + start)
-    b.store(op, b.aten("index_put", b.stored_input(op), places, b.stored_input(op, 1)))
-
-
-def write_sparse_to_dense(op: Op, b: Builder) -> None:
-    """SparseToDense: values at indices, which are rows, single numbers or one, among one default."""
-    shape, rank = b.integers(op, 1), b.rank(op)
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 3), [1] * len(shape)), shape))
-    index = b.aten("reshape", indices(b, op.inputs[0]), [-1, len(shape) if rank == 2 else 1])
-    places = _columns(b, index, len(shape))
-    b.store(op, b.aten("index_put", whole, places, b.stored_input(op, 2)))
-
-
-def write_segment_sum(op: Op, b: Builder) -> None:
-    """SegmentSum: as many segments as its ids count."""
-    ids = b.graph.constant(op.inputs[1])
-    if ids is None:
-        raise b.unsupported_error(op, "segments that are computed at run time", rule="not-constant")
-    _write_segments(op, b, "sum", int(ids.max(initial=-1)) + 1)
-
-
 def write_unsorted_segment(op: Op, b: Builder) -> None:
-    """UnsortedSegment."""
-    _write_segments(op, b, op["reduction"], b.integers(op, 2)[0])
-
-
-def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
-    """Rows joined by their ids, of which negative ones count for nothing."""
-    data = b.input_tensor(op)
-    shape, rank = b.static_shape(op, data.name), len(b.static_shape(op, 1))
+    """UnsortedSegment: rows joined by their ids, of which negative ones count for nothing."""
+    data, reduction, (count,) = b.input_tensor(op), op["reduction"], b.integers(op, 2)
+    rest = list(b.static_shape(op)[len(b.static_shape(op, 1)) :])
     index = b.aten("reshape", indices(b, op.inputs[1]), [-1])
     last = b.buffer(np.array(count, np.int64), f"{op.outputs[0]}/last")
     index = b.aten("where.self", b.aten("lt.Scalar", index, 0), last, index)
-    rest = list(shape[rank:])
     start = np.full((count + 1, *rest), first_value(reduction, numpy_dtype(data.dtype)))
     rows = b.aten("reshape", b.stored_value(data.name), [-1, *rest])
     empty = b.buffer(start.astype(numpy_dtype(data.dtype)), f"{op.outputs[0]}/empty")
-    if reduction == "sum":
-        found = b.aten("index_add", empty, 0, index, rows)
-    else:
-        found = b.aten("index_reduce", empty, 0, index, rows, _REDUCE[reduction])
-    b.store(op, b.aten("slice.Tensor", found, 0, 0, count))
+    operator, more = ("index_add", ()) if reduction == "sum" else ("index_reduce", (_REDUCE[reduction],))
+    b.store(op, b.aten("slice.Tensor", b.aten(operator, empty, 0, index, rows, *more), 0, 0, count))
 
 
 def write_top_k(op: Op, b: Builder) -> None:
@@ -231,9 +195,6 @@ WRITERS = {
         "ScatterND": write_scatter_nd,
         "ScatterElements": write_scatter_elements,
         "ReverseSequence": write_reverse_sequence,
-        "DynamicUpdateSlice": write_dynamic_update_slice,
-        "SparseToDense": write_sparse_to_dense,
-        "SegmentSum": write_segment_sum,
         "UnsortedSegment": write_unsorted_segment,
         "TopK": write_top_k,
         "NonZero": write_non_zero,

@@ -114,13 +114,6 @@ def write_arg(operator: str) -> WriteFunction:
     return write
 
 
-def write_norm(op: Op, b: Builder) -> None:
-    """LpNormalization: along an axis, divided by the norm; a vector of zeros stays."""
-    node = b.float_input(op)
-    length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, op["p"], [op["axis"]], True), _LEAST_NORM)
-    b.finish(op, node / length)
-
-
 def write_product(op: Op, b: Builder) -> None:
     """ReduceProd, one axis after the other."""
     node = b.float_input(op)
@@ -167,7 +160,6 @@ WRITERS: Mapping[str, WriteFunction] = {
     "GroupNormalization": write_group_norm,
     "Softmax": conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")(write_softmax("softmax.int")),
     "LogSoftmax": write_softmax("log_softmax.int"),
-    "LpNormalization": write_norm,
     "ReduceMean": write_reduction("mean.dim", _divide_integers),
     "ReduceSum": write_reduction("sum.dim_IntList", lambda op, b, total: total),
     "ReduceMax": write_reduction("amax"),

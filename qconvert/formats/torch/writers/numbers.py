@@ -12,17 +12,7 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis, with_note
-from qconvert.graph import Array, Op, numpy_dtype
-from qconvert.operators.signal import fake_quant_quantization
-
-
-def plain(operator: str) -> WriteFunction:
-    """An operator of the same operands."""
-
-    def write(op: Op, b: Builder) -> None:
-        b.store(op, b.aten(operator, *b.stored_values(op)))
-
-    return write
+from qconvert.graph import Op, numpy_dtype
 
 
 def write_bit_shift(op: Op, b: Builder) -> None:
@@ -44,79 +34,20 @@ def write_bitcast(op: Op, b: Builder) -> None:
     b.store(op, b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
 
 
-def _write_known(op: Op, b: Builder, found: Any) -> None:
-    """The result of an operator that is known before the model runs."""
-    dtype = numpy_dtype(b.output_tensor(op).dtype)
-    b.store(op, b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
-
-
-def _known_values(op: Op, b: Builder) -> list[Array]:
-    values = [value for name in op.inputs if (value := b.graph.constant(name)) is not None]
-    if len(values) < len(op.inputs):
-        raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
-    return values
-
-
-def write_rank(op: Op, b: Builder) -> None:
-    """Rank of data whose rank is known."""
-    _write_known(op, b, b.rank(op))
-
-
 def write_range(op: Op, b: Builder) -> None:
     """Range of known ends, or of whole numbers that sizes of the run time give."""
     if b.output_tensor(op).static_shape is None and "int" in b.output_tensor(op).dtype:
         start, end, step = (sizes_of(b, name)[0] for name in op.inputs)
         b.store(op, b.aten("arange.start_step", start, end, step, dtype=b.dtype(b.output_tensor(op).dtype)))
         return
-    start, _, step = (value.reshape(()) for value in _known_values(op, b))
+    ends = [b.graph.constant(name) for name in op.inputs]
+    if any(end is None for end in ends):
+        raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
+    start, _, step = (np.reshape(end, ()) for end in ends if end is not None)
     (count,), dtype = b.static_shape(op, op.outputs[0]), numpy_dtype(b.output_tensor(op).dtype)
     start = start.astype(np.float64) if dtype.kind == "f" else start
-    _write_known(op, b, start + np.arange(count) * step)
-
-
-def write_broadcast_args(op: Op, b: Builder) -> None:
-    """BroadcastArgs of known shapes."""
-    _write_known(op, b, np.broadcast_shapes(*(tuple(value.tolist()) for value in _known_values(op, b))))
-
-
-def write_trilu(op: Op, b: Builder) -> None:
-    """Trilu from a known diagonal on."""
-    first = b.integers(op, 1)[0] if op.has(1) else 0
-    b.store(op, b.aten("triu" if op["upper"] else "tril", b.stored_input(op), first))
-
-
-def write_set_diagonal(op: Op, b: Builder) -> None:
-    """MatrixSetDiag."""
-    b.store(op, b.aten("diagonal_scatter", *b.stored_values(op), 0, -2, -1))
-
-
-def write_interior_pad(op: Op, b: Builder) -> None:
-    """InteriorPad: the elements that are left are put at their places among fillers."""
-    before, after = b.static_shape(op), b.static_shape(op, op.outputs[0])
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 1), [1] * len(after)), list(after)))
-    node, places = b.stored_input(op), []
-    for axis, (size, wanted) in enumerate(zip(before, after, strict=True)):
-        at = op["low"][axis] + np.arange(size) * (op["interior"][axis] + 1)
-        kept = np.flatnonzero((at >= 0) & (at < wanted))
-        if len(kept) < size:
-            node = b.aten("index_select", node, axis, b.buffer(kept, f"{op.outputs[0]}/kept"))
-        places.append(b.buffer(along_axis(at[kept], axis, len(after)), f"{op.outputs[0]}/places"))
-    b.store(op, b.aten("index_put", whole, places, node))
-
-
-def write_bucketize(op: Op, b: Builder) -> None:
-    """Bucketize."""
-    data = (b.float_value if b.input_tensor(op).is_quantized else b.stored_value)(op.inputs[0])
-    b.store(op, b.aten("bucketize.Tensor", data, b.stored_input(op, 1), out_int32=True, right=True))
-
-
-def write_fake_quant(op: Op, b: Builder) -> None:
-    """FakeQuant, in float64."""
-    low, high, scale = fake_quant_quantization(op["min"], op["max"], op["num_bits"], bool(op["narrow_range"]))
-    node = b.aten("clamp", b.widen(b.stored_input(op)), low, high)
-    steps = b.aten("floor", (node - low) / scale + 0.5)
-    real = steps * scale + low
-    b.store(op, b.cast(real, b.output_tensor(op).dtype))
+    known = np.asarray(start + np.arange(count) * step, dtype)
+    b.store(op, b.aten("alias", b.buffer(known, f"{op.outputs[0]}/known")))
 
 
 _ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv, "FloorDiv": operator.floordiv}
@@ -190,6 +121,20 @@ _FOLLOWED: Mapping[str, Any] = {
 }
 
 
+def write_interior_pad(op: Op, b: Builder) -> None:
+    """InteriorPad: the elements that are left are put at their places among fillers."""
+    before, after = b.static_shape(op), b.static_shape(op, op.outputs[0])
+    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_input(op, 1), [1] * len(after)), list(after)))
+    node, places = b.stored_input(op), []
+    for axis, (size, wanted) in enumerate(zip(before, after, strict=True)):
+        at = op["low"][axis] + np.arange(size) * (op["interior"][axis] + 1)
+        kept = np.flatnonzero((at >= 0) & (at < wanted))
+        if len(kept) < size:
+            node = b.aten("index_select", node, axis, b.buffer(kept, f"{op.outputs[0]}/kept"))
+        places.append(b.buffer(along_axis(at[kept], axis, len(after)), f"{op.outputs[0]}/places"))
+    b.store(op, b.aten("index_put", whole, places, node))
+
+
 def write_shape(op: Op, b: Builder) -> None:
     """Shape: a number where it is known; sizes of the run time have no tensor unless something computes with them."""
     shape = b.shape(op)
@@ -210,21 +155,9 @@ FOLLOWED = frozenset(_FOLLOWED) - {"Shape"}
 WRITERS: Mapping[str, WriteFunction] = {"Shape": write_shape} | {
     kind: with_note(write)
     for kind, write in {
-        "BitwiseAnd": plain("bitwise_and.Tensor"),
-        "BitwiseOr": plain("bitwise_or.Tensor"),
-        "BitwiseXor": plain("bitwise_xor.Tensor"),
-        "BitwiseNot": plain("bitwise_not"),
         "BitShift": write_bit_shift,
         "Bitcast": write_bitcast,
         "Range": write_range,
-        "BroadcastArgs": write_broadcast_args,
-        "Rank": write_rank,
-        "Trilu": write_trilu,
-        "ZerosLike": plain("zeros_like"),
-        "MatrixDiag": plain("diag_embed"),
-        "MatrixSetDiag": write_set_diagonal,
         "InteriorPad": write_interior_pad,
-        "Bucketize": write_bucketize,
-        "FakeQuant": write_fake_quant,
     }.items()
 }
