@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from qconvert.checkpoints.config import Config
@@ -77,26 +77,24 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
     stated = _state_activations(parts, config)
     found = [name for name in ("input_scale", "activation_scale", _GLOBAL) if name in parts]
     if len(found) > 1:
-        raise InvalidModelError(f"the layer has both {' and '.join(found)}", where=repr(parts.layer), rule="config-contradicts")
+        raise parts.invalid(f"the layer has both {' and '.join(found)}", rule="config-contradicts")
     if not found:
         if stated is not None and (not stated.is_dynamic or stated.has_two_levels):
-            raise InvalidModelError(
+            raise parts.invalid(
                 "config.json states one scale for all data of the layer (input_scale), which the file lacks",
-                where=repr(parts.layer),
                 rule="config-contradicts",
             )
         return stated
     name, scale = found[0], float(parts.number(found[0])[0, 0])
     if scale < 0:
-        raise InvalidModelError(f"{name} is {scale:.6g}; a positive scale is required", where=repr(parts.layer), rule="scale-not-positive")
+        raise parts.invalid(f"{name} is {scale:.6g}; a positive scale is required", rule="scale-not-positive")
     if stated is not None and stated.has_two_levels:
         return replace(stated, scale=scale, scale_divides=name == _GLOBAL)
     if stated is None and name != _GLOBAL:
         stated = Activations("int8" if parts.dtype("weight") == "int8" else "float8e4m3fn", "tensor", is_dynamic=False)
     if stated is None or stated.is_dynamic or name == _GLOBAL:
-        raise InvalidModelError(
+        raise parts.invalid(
             f"the layer has {name}, and config.json states that data stay float or that all scales of them are computed at each run",
-            where=repr(parts.layer),
             rule="config-contradicts",
         )
     zero = parts.tensors.get("input_zero_point")

@@ -17,7 +17,6 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point, words_of_bytes
-from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_of
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
@@ -30,7 +29,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     shape, block = state.get("shape"), state.get("blocksize")
     sizes = [size for size in shape if type(size) is int and 0 < size < 2**31] if isinstance(shape, list) else []
     if len(sizes) != 2 or type(block) is not int or block < 1:
-        raise InvalidModelError("the quant_state has no shape of 2 axes or no blocksize", where=repr(parts.layer), rule="damaged-config")
+        raise parts.invalid("the quant_state has no shape of 2 axes or no blocksize", rule="damaged-config")
     outputs, inputs = sizes
     packed, table = parts.tensors["weight"], parts.tensors.get("weight.quant_map")
     if packed.dtype != np.uint8 or packed.size * 2 != math.prod(sizes):
@@ -38,9 +37,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     if table is None or table.shape != (16,) or table.dtype != np.float32 or not np.isfinite(table).all():
         raise parts.tensor_error("weight.quant_map", "float32 [16]")
     if inputs % 8:
-        raise UnsupportedError(
-            f"rows of {inputs} inputs are no whole number of words, which is not covered", where=repr(parts.layer),
-            rule="blocks-not-covered",
+        raise parts.unsupported(
+            f"rows of {inputs} inputs are no whole number of words, which is not covered", rule="blocks-not-covered",
         )  # fmt: skip
     scale = _absmax(parts, state)
     if scale.size != -(-outputs * inputs // block):
@@ -86,9 +84,7 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
         raise parts.tensor_error("SCB", f"float32 [{len(integers)}]")
     parts.require_finite("SCB", scales)
     if "weight_format" in parts and parts.tensors["weight_format"].any():
-        raise UnsupportedError(
-            "weight_format is not 0: the integers are not in rows, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
-        )
+        raise parts.unsupported("weight_format is not 0: the integers are not in rows, which is not covered", rule="blocks-not-covered")
     scale = scales.reshape(-1, 1)
     zeros = np.full(scale.shape, symmetric_zero_point(8), np.int16)
     words = words_of_bytes(integers.view(np.uint8) ^ np.uint8(0x80))

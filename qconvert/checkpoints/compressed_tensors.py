@@ -23,7 +23,6 @@ from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_act
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_bytes
-from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"
@@ -38,9 +37,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     if words.shape[0] != outputs or bits not in _BITS or words.shape[1] != word_count(inputs, bits):
         raise parts.shapes_error("weight_packed", "weight_shape")
     if "weight_g_idx" in parts:
-        raise UnsupportedError(
-            "weight_g_idx, the order of the inputs, is not covered", where=repr(parts.layer), rule="act-order-not-covered"
-        )
+        raise parts.unsupported("weight_g_idx, the order of the inputs, is not covered", rule="act-order-not-covered")
     zeros = np.full(scales.shape, symmetric_zero_point(bits), np.int16)
     if parts.dtype("weight_zero_point") == "int8":  # of the tensor, and of blocks with several outputs
         if parts.tensors["weight_zero_point"].size != scales.size:
@@ -83,9 +80,8 @@ def _require_codes(parts: Parts, zeros: Array, bits: int) -> None:
     low, high = int(zeros.min()), int(zeros.max())
     if not 0 <= low <= high < 2**bits:
         half = symmetric_zero_point(bits)
-        raise InvalidModelError(
+        raise parts.invalid(
             f"integers have {bits} bits, and the zero points of the layer are {low - half} to {high - half}",
-            where=repr(parts.layer),
             rule="config-contradicts",
         )
 
@@ -94,9 +90,8 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
     integers, bits = parts.matrix("weight", "int8"), config.bits_of_layer(parts.layer)
     half = symmetric_zero_point(bits)
     if bits < 8 and not -half <= int(integers.min()) <= int(integers.max()) < half:
-        raise InvalidModelError(
+        raise parts.invalid(
             f"config.json states integers of {bits} bits, and the layer has {int(integers.min())} to {int(integers.max())}",
-            where=repr(parts.layer),
             rule="config-contradicts",
         )
     scales = expand_blocks(parts, config, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)), integers.shape)

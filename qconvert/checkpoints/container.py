@@ -55,9 +55,7 @@ class Parts:
         """A tensor of packed words: int32 or uint32 with two axes, as uint32."""
         found = self.tensors.get(name)
         if found is not None and found.ndim == 3:
-            raise UnsupportedError(
-                f"{name} has 3 axes: experts in one tensor are not covered here", where=repr(self.layer), rule="blocks-not-covered"
-            )
+            raise self.unsupported(f"{name} has 3 axes: experts in one tensor are not covered here", rule="blocks-not-covered")
         if found is None or found.dtype not in (np.int32, np.uint32) or found.ndim != 2 or not found.size:
             raise self.tensor_error(name, "int32 with 2 axes")
         return found.view(np.uint32)
@@ -86,13 +84,13 @@ class Parts:
     def require_finite(self, name: str, scales: Array) -> None:
         """Raise InvalidModelError where a scale is no finite number."""
         if not np.isfinite(scales).all():
-            raise InvalidModelError(f"{name} has a scale that is not finite", where=repr(self.layer), rule="scale-not-finite")
+            raise self.invalid(f"{name} has a scale that is not finite", rule="scale-not-finite")
 
     def number(self, name: str) -> Array:
         """One float32 that is finite and not 0, as [1, 1]."""
         found = self.tensors.get(name)
         if found is None or found.size != 1 or not is_float(found) or not np.isfinite(found).all() or not found.any():
-            raise InvalidModelError(f"{name} is missing, 0 or not finite", where=repr(self.layer), rule="scale-not-finite")
+            raise self.invalid(f"{name} is missing, 0 or not finite", rule="scale-not-finite")
         return found.astype(np.float32).reshape(1, 1)
 
     def factors(self, inputs: int) -> Array | None:
@@ -101,22 +99,29 @@ class Parts:
             return None
         found = self.scales("pre_quant_scale", (1,))
         if len(found) != inputs:
-            raise InvalidModelError(
-                f"pre_quant_scale has shape {list(found.shape)}; one for each of {inputs} inputs is required", where=repr(self.layer),
-                rule="counts-differ",
+            raise self.invalid(
+                f"pre_quant_scale has shape {list(found.shape)}; one for each of {inputs} inputs is required", rule="counts-differ",
             )  # fmt: skip
         return found.astype(np.float32)
+
+    def invalid(self, reason: str, *, rule: str) -> InvalidModelError:
+        """The error of what no tool writes."""
+        return InvalidModelError(reason, where=repr(self.layer), rule=rule)
+
+    def unsupported(self, reason: str, *, rule: str, remedy: str = "") -> UnsupportedError:
+        """The error of what is not covered."""
+        return UnsupportedError(reason, where=repr(self.layer), remedy=remedy, rule=rule)
 
     def tensor_error(self, name: str, wanted: str) -> InvalidModelError:
         """The error of a tensor that is missing or of another type."""
         found = self.tensors.get(name)
         what = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
-        return InvalidModelError(f"{name} is {what}; {wanted} is required", where=repr(self.layer), rule="wrong-type")
+        return self.invalid(f"{name} is {what}; {wanted} is required", rule="wrong-type")
 
     def shapes_error(self, *names: str) -> InvalidModelError:
         """The error of tensors whose shapes do not fit each other."""
         shapes = ", ".join(f"{name} {list(self.tensors[name].shape)}" for name in names if name in self.tensors)
-        return InvalidModelError(f"{shapes} do not fit each other", where=repr(self.layer), rule="blocks-do-not-fit")
+        return self.invalid(f"{shapes} do not fit each other", rule="blocks-do-not-fit")
 
 
 def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array, sizes: tuple[int, int]) -> Array:

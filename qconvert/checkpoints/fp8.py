@@ -21,7 +21,6 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
 from qconvert.checkpoints.modelopt import documents_of_modelopt
 from qconvert.checkpoints.weight import E4M3, BlockWeight, dtype_of, words_of_bytes
-from qconvert.errors import InvalidModelError
 
 _BITS, _SQUARE, _MODELOPT = 8, 128, "FP8"
 _FLOATS = ("float16", "bfloat16", "float32")
@@ -30,9 +29,7 @@ _FLOATS = ("float16", "bfloat16", "float32")
 def refuse_nan_codes(parts: Parts, codes: Array) -> None:
     """Raise InvalidModelError where one of the two codes that stand for no number is a weight."""
     if ((codes & np.uint8(127)) == 127).any():
-        raise InvalidModelError(
-            "weight has codes of FP8 that stand for no number (NaN)", where=repr(parts.layer), rule="weights-not-finite"
-        )
+        raise parts.invalid("weight has codes of FP8 that stand for no number (NaN)", rule="weights-not-finite")
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:

@@ -17,7 +17,6 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks, is_head
 from qconvert.checkpoints.weight import WORD, BlockWeight, pack, unpack
-from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 8)
 
@@ -38,18 +37,16 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     zeros = unpack(packed, bits, outputs).astype(np.int16)
     if config.zero_points_are_less_by_one:
         if (zeros == 2**bits - 1).any():
-            raise UnsupportedError(
+            raise parts.unsupported(
                 f"a zero point of GPTQ v1 is stored as {2**bits - 1}: writers of 0 less 1 differ in what they leave of its neighbours",
-                where=repr(parts.layer),
                 remedy="Save the checkpoint again as gptq_v2.",
                 rule="zero-point-ambiguous",
             )
         zeros += 1
     order = _groups(parts, inputs, groups, block)
     if order is not None and inputs % block:
-        raise UnsupportedError(
+        raise parts.unsupported(
             f"inputs are in another order than their blocks (act-order), the last of which has {inputs % block} of {block} inputs",
-            where=repr(parts.layer),
             rule="act-order-not-covered",
         )
     scale, zero = (divide_blocks(numbers.T, inputs, block) for numbers in (scales, zeros))
@@ -63,9 +60,8 @@ def _groups(parts: Parts, inputs: int, groups: int, block: int) -> Array | None:
         return None
     is_fit = found.dtype.kind in "iu" and found.shape == (inputs,) and 0 <= int(found.min()) <= int(found.max()) < groups
     if not is_fit or not np.array_equal(np.bincount(found, minlength=groups), np.bincount(np.arange(inputs) // block)):
-        raise InvalidModelError(
-            f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", where=repr(parts.layer),
-            rule="wrong-groups",
+        raise parts.invalid(
+            f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", rule="wrong-groups",
         )  # fmt: skip
     return None if (found[1:] >= found[:-1]).all() else found.astype(np.int32)
 

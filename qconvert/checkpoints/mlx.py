@@ -18,7 +18,6 @@ from qconvert.checkpoints.config import FILES_OF_CONFIG, Config
 from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
 from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight
-from qconvert.errors import InvalidModelError, UnsupportedError
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _BLOCKS = (128, 64, 32)
@@ -44,15 +43,13 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
     if words.shape[1] * WORD % scales.shape[1]:
         raise parts.shapes_error("weight", "scales")
     if type(bits) is not int or type(block) is not int:
-        raise UnsupportedError(
+        raise parts.unsupported(
             f"config.json states bits {bits!r} and group_size {block!r}; both are required, since the tensors do not tell them",
-            where=repr(parts.layer),
             rule="config-missing",
         )
     if bits not in _BITS or bits * block != each:
-        raise InvalidModelError(
+        raise parts.invalid(
             f"config.json states {bits} bits and blocks of {block}, the tensors of the layer say {each} bits a block",
-            where=repr(parts.layer),
             rule="config-contradicts",
         )
     return bits, each // bits * scales.shape[1]
@@ -61,9 +58,7 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
 def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
     mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
     if mode not in ("mxfp4", "nvfp4", "mxfp8"):
-        raise UnsupportedError(
-            f"config.json states mode {mode!r}, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
-        )
+        raise parts.unsupported(f"config.json states mode {mode!r}, which is not covered", rule="blocks-not-covered")
     block, bits = _NVFP4 if mode == "nvfp4" else _MX, 8 if mode == "mxfp8" else 4
     parts, experts = parts.join_experts()
     words, scale = parts.words("weight"), parts.small_scales("scales", "float8_e4m3fn" if mode == "nvfp4" else "float8_e8m0fnu")

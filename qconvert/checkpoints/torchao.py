@@ -22,7 +22,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E4M3, BlockWeight, pack, symmetric_zero_point, words_of_bytes
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import UnsupportedError
 
 _PREFIX = "_weight_"
 _STRATEGIES = {"PerRow": "token", "PerTensor": "tensor"}
@@ -76,12 +76,11 @@ def read_torchao(parts: Parts, kind: str, stated: Mapping[str, Any]) -> BlockWei
         "Int4Tensor": _read_int4,
     }
     if kind not in reader:
-        raise UnsupportedError(f"weights of torchao's class {kind!r} are not covered", where=repr(parts.layer), rule="class-not-covered")
+        raise parts.unsupported(f"weights of torchao's class {kind!r} are not covered", rule="class-not-covered")
     data = parts.tensors.get("qdata")
     if data is None or data.ndim != 2 or not data.size:
-        raise UnsupportedError(
+        raise parts.unsupported(
             f"qdata is {'missing' if data is None else f'of shape {list(data.shape)}'}; weights with 2 axes are covered",
-            where=repr(parts.layer),
             rule="blocks-not-covered",
         )
     return reader[kind](parts, stated)
@@ -96,12 +95,10 @@ def _read_integers(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
         found = _in_blocks(parts, "zero_point", integers.shape, stated)
         whole = np.rint(found.astype(np.float64))
         if (found != whole).any() or (np.abs(whole) > 2**bits).any():
-            raise UnsupportedError(
-                "zero points are not whole, or far outside of the integers", where=repr(parts.layer), rule="blocks-not-covered"
-            )
+            raise parts.unsupported("zero points are not whole, or far outside of the integers", rule="blocks-not-covered")
         zeros += whole.astype(np.int16)
     if not -half <= int(integers.min()) <= int(integers.max()) < half:
-        raise InvalidModelError(f"an integer is outside of {-half} to {half - 1}", where=repr(parts.layer), rule="value-outside-type")
+        raise parts.invalid(f"an integer is outside of {-half} to {half - 1}", rule="value-outside-type")
     codes = integers.view(np.uint8) + np.uint8(half)
     words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
     return BlockWeight(words, bits, integers.shape[1], scale, zeros, is_signed=True)
@@ -115,9 +112,7 @@ def _read_float8(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
 
 def _read_int4(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
     if (data := _dtype_name(stated.get("activation_dtype"))) not in ("", "bfloat16"):
-        raise UnsupportedError(
-            f"data are rounded to {data} at each run too, which is not covered", where=repr(parts.layer), rule="dynamic-operator"
-        )
+        raise parts.unsupported(f"data are rounded to {data} at each run too, which is not covered", rule="dynamic-operator")
     packed = parts.tensors["qdata"]
     inputs = 2 * packed.shape[1]
     if packed.dtype not in (np.int8, np.uint8) or inputs % 8:
@@ -136,7 +131,7 @@ def _bits(parts: Parts, stated: Mapping[str, Any]) -> int:
     name = _dtype_name(stated.get("target_dtype")) or "int8"
     bits = name.removeprefix("int")
     if not bits.isdecimal() or not 2 <= int(bits) <= 8:
-        raise UnsupportedError(f"integers of {name!r} are not covered", where=repr(parts.layer), rule="dtype-not-covered")
+        raise parts.unsupported(f"integers of {name!r} are not covered", rule="dtype-not-covered")
     return int(bits)
 
 
@@ -151,7 +146,7 @@ def _in_blocks(parts: Parts, name: str, shape: tuple[int, ...], stated: Mapping[
     block = stated.get("block_size")
     sizes = list(block) if isinstance(block, list | tuple) else []
     if len(sizes) != 2 or any(type(size) is not int or size < 1 or whole % size for size, whole in zip(sizes, shape, strict=True)):
-        raise InvalidModelError(f"block_size {block!r} does not divide {list(shape)}", where=repr(parts.layer), rule="blocks-do-not-fit")
+        raise parts.invalid(f"block_size {block!r} does not divide {list(shape)}", rule="blocks-do-not-fit")
     found = parts.tensors.get(name)
     counts = tuple(whole // size for size, whole in zip(sizes, shape, strict=True))
     if found is None or found.shape != counts:

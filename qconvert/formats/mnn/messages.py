@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from qconvert.errors import InvalidModelError
-from qconvert.files.documents import fail, integer, list_of, number, sort_of, text
+from qconvert.files.documents import fail, integer, list_of, number, sort_of, text, truth
 
 
 class MessageField(NamedTuple):
@@ -124,12 +124,6 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-def _bool_from_json(value: Any, at: str) -> bool:
-    if not isinstance(value, bool):
-        fail(at, f"is {sort_of(value)}, not true or false", rule="wrong-type")
-    return value
-
-
 def _int32_from_json(value: Any, at: str) -> int:
     whole = integer(int(value) if isinstance(value, float) and value.is_integer() else value, at)
     if not _INT32[0] <= whole <= _INT32[1]:
@@ -141,7 +135,7 @@ def _value_reader(type_: str | tuple[str, ...]) -> Callable[[Any, str], Any]:
     """The function of a value and its place that reads the values of a field."""
     if isinstance(type_, tuple):
         return partial(_read_enum, type_)
-    scalars: dict[str, Callable[[Any, str], Any]] = {"string": text, "int32": _int32_from_json, "bool": _bool_from_json, "float": number}
+    scalars: dict[str, Callable[[Any, str], Any]] = {"string": text, "int32": _int32_from_json, "bool": truth, "float": number}
     return scalars.get(type_) or (lambda value, at: from_json(value, type_, at))
 
 

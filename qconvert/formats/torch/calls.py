@@ -64,47 +64,38 @@ class Missing:
         )
 
 
-class Calls:
-    """The operators that a model calls, read one by one.
+def call_operator(session: Session, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+    """Return the results of a call.
 
     Args:
         session: of the model.
+        name: such as "aten::conv2d", without the name of an overload; for one that changes its first input, see plain_name().
+        given, named: arguments by position and by name.
+        where: where the call stands, for messages.
+        hint: the name that the program gives the result.
+
+    Raises:
+        InvalidModelError: its arguments do not fit it.
+        UnsupportedError: the operator, or this form of it, is not covered.
     """
+    name = plain_name(name)
+    for operator in OPERATORS.get(name, ()):
+        values = operator.bind(given, named)
+        if values is not None:
+            call = Reading(session, name, values, f"{name} {where}", hint)
+            for argument in operator.quantized_arguments:
+                call.require_quantized(argument)
+            return _read(operator, call)
+    if name in OPERATORS:
+        raise UnsupportedError(
+            f"{name} with these arguments is not covered: {_describe_arguments(given, named)}", where=where, rule="variant-not-covered"
+        )
+    raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
 
-    def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
-        """Return the results of a call.
-
-        Args:
-            name: such as "aten::conv2d", without the name of an overload; for one that changes its first input, see plain_name().
-            given, named: arguments by position and by name.
-            where: where the call stands, for messages.
-            hint: the name that the program gives the result.
-
-        Raises:
-            InvalidModelError: its arguments do not fit it.
-            UnsupportedError: the operator, or this form of it, is not covered.
-        """
-        name = plain_name(name)
-        source = f"{name} {where}"
-        for operator in OPERATORS.get(name, ()):
-            values = operator.bind(given, named)
-            if values is not None:
-                call = Reading(self._session, name, values, source, hint)
-                for argument in operator.quantized_arguments:
-                    call.require_quantized(argument)
-                return _read(operator, call)
-        if name in OPERATORS:
-            raise UnsupportedError(
-                f"{name} with these arguments is not covered: {_describe_arguments(given, named)}", where=where, rule="variant-not-covered"
-            )
-        raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
-
-    def covers(self, name: str) -> bool:
-        """Whether any form of an operator is covered, or of that which does the same in a tensor of its own."""
-        return plain_name(name) in OPERATORS
+def is_covered(name: str) -> bool:
+    """Whether any form of an operator is covered, or of that which does the same in a tensor of its own."""
+    return plain_name(name) in OPERATORS
 
 
 def is_change(name: str) -> bool:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.calls import Calls, is_change
+from qconvert.formats.torch.calls import call_operator, is_change
+from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, map_leaves
 
@@ -154,14 +155,13 @@ class InPlace:
     """Tensors that changed, and their new values. Tensors are compared by identity, since a clone has the name of its source.
 
     Args:
-        calls: of operators.
-        name: gives the name of a tensor in the graph.
+        session: of the model.
         spend: is told of every operator that is called to write a view back.
     """
 
-    def __init__(self, calls: Calls, name: Callable[[Any], str], spend: Callable[[str], None]) -> None:
-        self._calls = calls
-        self._name = name
+    def __init__(self, session: Session, spend: Callable[[str], None]) -> None:
+        self._session = session
+        self._name = session.constants.name
         self._spend = spend
         self._held: dict[int, _Held] = {}
         self._kept: list[Any] = []  # so that no other object gets the identity of one that is noted
@@ -172,7 +172,7 @@ class InPlace:
     def _call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """Call an operator that the program does not state."""
         self._spend(where)
-        return self._calls.call(name, given, named, where, hint)
+        return call_operator(self._session, name, given, named, where, hint)
 
     def current_value(self, value: Any) -> Any:
         """A value with every tensor in it as it is now.
@@ -188,7 +188,7 @@ class InPlace:
 
     def run(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """Return the result of an operator on tensors as they are now, and note what it changes and shares; see note_result()."""
-        result = self._calls.call(name, self.current_value(given), self.current_value(named), where, hint)
+        result = call_operator(self._session, name, self.current_value(given), self.current_value(named), where, hint)
         return self.note_result(name, given, named, result, where, hint)
 
     def note_result(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:

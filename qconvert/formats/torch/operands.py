@@ -51,7 +51,7 @@ def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
     if tensor.dtype == dtype or tensor.is_quantized:
         return tensor.name
     if tensor.data is not None:
-        return c.variant_of(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
+        return c.draft.variant(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
     return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype)
 
 
@@ -246,7 +246,7 @@ def rearrange_constant(c: Reading, name: str, move: Callable[[Array], Array], tu
     tensor, op = c.lookup(name), c.producer(name, "Dequantize")
     if tensor.data is not None:
         quantization = None if tensor.quantization is None else turn(tensor.quantization)
-        return c.variant_of(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
+        return c.draft.variant(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
     if op is None:
         return None
     stored = rearrange_constant(c, op.inputs[0], move, turn)

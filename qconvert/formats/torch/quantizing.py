@@ -150,7 +150,7 @@ def emit_quantize(
     if data is not None and data.dtype.kind == "f":
         _require_fit(c, data.shape, quantization)
         stored = integers(data.astype(np.float32), quantization, dtype, order, exact)
-        return c.variant_of(name, f"integers_{label_key(quantization)}", stored, quantization)
+        return c.draft.variant(name, f"integers_{label_key(quantization)}", stored, quantization)
     if quantization.quant_min is not None or quantization.quant_max is not None:
         if quantization.axis is not None:
             raise c.unsupported_error("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")

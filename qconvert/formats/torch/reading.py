@@ -93,14 +93,11 @@ class Reading(OperatorReading):
     def names(self, argument: str) -> list[str]:
         """The names of the tensors in an argument that is a list, one tensor, or None."""
         value = self._values[argument]
-        return [self._tensor_name(item) for item in (value if isinstance(value, (list, tuple)) else [] if value is None else [value])]
+        return [self._constants.name(item) for item in (value if isinstance(value, (list, tuple)) else [] if value is None else [value])]
 
     def names_or_none(self, argument: str) -> list[str | None]:
         """The names of the tensors in a list; None for None."""
-        return [None if value is None else self._tensor_name(value) for value in self._values[argument]]
-
-    def _tensor_name(self, value: StoredTensor | Ref) -> str:
-        return self._constants.name(value)
+        return [None if value is None else self._constants.name(value) for value in self._values[argument]]
 
     def operand(self, argument: str = "") -> Tensor:
         """The canonical tensor that an argument is."""
@@ -321,10 +318,6 @@ class Reading(OperatorReading):
         """Integers without their quantization where they are plain numbers, else the tensor itself."""
         return unlabel_tensor(self.draft, self.lookup(name), self.source) if self.is_plain else name
 
-    def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
-        """A constant in another order of axes or another type, made once."""
-        return self.draft.variant(name, key, data, quantization)
-
     def emit(
         self,
         kind: str,
@@ -385,23 +378,6 @@ class Reading(OperatorReading):
         for output, shape in zip(outputs, self.draft.shapes(op), strict=True):
             self.draft.tensors[output] = replace(self.draft.tensors[output], shape=shape)
         self.draft.append(op)
-        return outputs
-
-    def emit_each(
-        self, kind: str, inputs: Sequence[str], results: Sequence[tuple[str, Quantization | None]], **attributes: Attribute
-    ) -> list[str]:
-        """emit() for an operator whose outputs differ in type and quantization, such as TopK.
-
-        Args:
-            kind: a kind of KINDS.
-            inputs: names of tensors.
-            results: type and quantization of each output.
-            attributes: of the operator.
-        """
-        outputs = [
-            self.draft.add(f"{self.hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
-        ]
-        self.draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         return outputs
 
     def filler(self, value: float, like: str, hint: str) -> str:

@@ -4,14 +4,14 @@ order operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
-from qconvert.formats.torch.calls import Calls, Missing, is_change
+from qconvert.formats.torch.calls import Missing, is_change, is_covered
 from qconvert.formats.torch.export.contents import (
     Body,
     Node,
@@ -108,7 +108,7 @@ def body_of(node: Node) -> tuple[Body, list[Any]] | None:
     return (body, rest) if len(body.inputs) == len(rest) else None
 
 
-def require_covered(nodes: Iterable[Node], covers: Callable[[str], bool]) -> None:
+def require_covered(nodes: Iterable[Node]) -> None:
     """Raises UnsupportedError with the names of all operators that are not covered, if there are any."""
     missing = Missing()
     pending = [iter(nodes)]
@@ -120,7 +120,7 @@ def require_covered(nodes: Iterable[Node], covers: Callable[[str], bool]) -> Non
         found = body_of(node)
         if found is not None:
             pending.append(iter(find_needed_nodes(found[0].nodes, names_in(list(found[0].outputs)))))
-        elif not covers(node.target):
+        elif node.target != DECOMPOSED and not is_covered(node.target):
             missing.operator(node.target, f"({node.name})")
     missing.require_none()
 
@@ -183,9 +183,8 @@ class _Reading:
     def __init__(self, program: Program, session: Session) -> None:
         self._program = program
         self._draft, self._constants = session.draft, session.constants
-        self._calls = Calls(session)
         self._values: dict[str, Any] = {}
-        self._in_place = InPlace(self._calls, self._constants.name, self._spend)
+        self._in_place = InPlace(session, self._spend)
         self._most = _WRITTEN_BACK + 4 * len(program.nodes)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
@@ -269,7 +268,7 @@ class _Reading:
 
     def run(self) -> None:
         """Reads every node that is needed."""
-        require_covered(self._nodes, lambda target: target == DECOMPOSED or self._calls.covers(target))
+        require_covered(self._nodes)
         for node in self._nodes:
             self._follow(node, self._values)
 

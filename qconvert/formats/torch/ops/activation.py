@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
-from qconvert.formats.torch.ops.unary import read_real, scale_values
+from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
@@ -67,19 +67,16 @@ def read_bounded(c: Reading, /, kind: str, **attributes: Any) -> str:
     return c.emit(kind, [tensor.name], quantization=Quantization.per_tensor(*FIXED_RESULTS[kind][tensor.dtype]), **attributes)
 
 
-def read_quantized_activation(kind: str, **attributes: Any) -> ReadFunction:
-    """quantized::sigmoid, hardswish: to the quantization that the call states."""
-    return lambda c: c.emit(kind, [c.name()], quantization=_stated_quantization(c), **attributes)
+@with_arguments
+def read_function(c: Reading, kind: str, **numbers: str) -> str:
+    """A function of float values with numbers of the call as attributes, rounded once to the quantization that it states or keeps."""
+    attributes = {attribute: c.number(argument) for attribute, argument in numbers.items()}
+    return c.emit(kind, [as_real(c)], quantization=_stated_quantization(c), **attributes)
 
 
 def _stated_quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
     return c.output_quantization() if "output_scale" in c else c.operand().quantization
-
-
-def read_leaky_relu(c: Reading) -> str:
-    """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
-    return c.emit("LeakyRelu", [as_real(c)], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
 
 
 def read_rrelu(c: Reading) -> str:
@@ -112,11 +109,6 @@ def stretch(c: Reading, name: str, factor: float) -> str:
         return scale_values(c, name, factor, "stretched")
     quantization = Quantization.per_tensor(float(np.float32(held.scale[0] * factor)), held.point)
     return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched")
-
-
-def read_celu(c: Reading) -> str:
-    """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    return c.emit("Celu", [as_real(c)], quantization=_stated_quantization(c), alpha=c.number("alpha"))
 
 
 def read_prelu(c: Reading) -> str:
@@ -222,22 +214,22 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::sigmoid|special_expit(T self)": read_bounded("Sigmoid"),
     "aten::hardsigmoid(T self)": read_bounded("HardSigmoid", **_SIXTH),
     "aten::tanh(T self)": read_bounded("Tanh"),
-    f"quantized::sigmoid(q self, {_GRID})": read_quantized_activation("Sigmoid"),
-    f"quantized::hardswish(q self, {_GRID})": read_quantized_activation("HardSwish"),
-    "aten::hardswish(T self)": read_real("HardSwish"),
-    "aten::leaky_relu(T self, f negative_slope=0.01)": read_leaky_relu,
-    f"quantized::leaky_relu(q self, f negative_slope, b inplace, {_GRID})": read_leaky_relu,
+    f"quantized::sigmoid(q self, {_GRID})": read_function("Sigmoid"),
+    f"quantized::hardswish(q self, {_GRID})": read_function("HardSwish"),
+    "aten::hardswish(T self)": read_function("HardSwish"),
+    "aten::leaky_relu(T self, f negative_slope=0.01)": read_function("LeakyRelu", alpha="negative_slope"),
+    f"quantized::leaky_relu(q self, f negative_slope, b inplace, {_GRID})": read_function("LeakyRelu", alpha="negative_slope"),
     "aten::rrelu(T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None)": read_rrelu,
     "aten::elu(T self, f alpha=1, f scale=1, f input_scale=1)": read_elu,
     f"quantized::elu(q self, {_GRID}, f alpha=1, f scale=1, f input_scale=1)": read_elu,
-    "aten::celu(T self, f alpha=1)": read_celu,
-    f"quantized::celu(q self, {_GRID}, f alpha=1)": read_celu,
-    "aten::selu(T self)": read_real("Selu"),
+    "aten::celu(T self, f alpha=1)": read_function("Celu", alpha="alpha"),
+    f"quantized::celu(q self, {_GRID}, f alpha=1)": read_function("Celu", alpha="alpha"),
+    "aten::selu(T self)": read_function("Selu"),
     "aten::prelu|_prelu_kernel(T self, T weight)": read_prelu,
     f"quantized::prelu(q self, q weight, {_GRID})": read_prelu,
     "aten::gelu(T self, s approximate='none')": read_gelu,
-    "aten::silu(T self)": read_real("Swish"),
-    "aten::mish(T self)": read_real("Mish"),
+    "aten::silu(T self)": read_function("Swish"),
+    "aten::mish(T self)": read_function("Mish"),
     "aten::softplus(T self, f beta=1, f threshold=20)": read_softplus,
     "aten::hardshrink(T self, f lambd=0.5)": read_shrink(soft=False),
     "aten::softshrink(T self, f lambd=0.5)": read_shrink(soft=True),

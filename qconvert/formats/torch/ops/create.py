@@ -127,16 +127,6 @@ def read_count(c: Reading) -> Any:
     return Ref(c.emit("ReduceProd", [sizes_tensor(c, sizes, "sizes"), c.list64([0], "axes")], keepdims=0), number=True)
 
 
-def read_rank(c: Reading) -> int:
-    """aten::dim(x)."""
-    return c.rank()
-
-
-def read_length(c: Reading) -> Any:
-    """aten::len(x): its first size."""
-    return size_of(c, c.name(), 0)
-
-
 def read_number_tensor(c: Reading) -> str:
     """prim::NumToTensor(n): a number as a tensor of rank 0."""
     value = c["a"]
@@ -220,8 +210,8 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::size|sym_size(T self, i dim)": read_size,
     "aten::size|sym_size(T self)": sizes_of,
     "aten::numel(T self)": read_count,
-    "aten::dim|prim::ndim(T self)": read_rank,
-    "aten::len(T self)": read_length,
+    "aten::dim|prim::ndim(T self)": Reading.rank,
+    "aten::len(T self)": lambda c: size_of(c, c.name(), 0),
     "prim::NumToTensor(f a)": read_number_tensor,
     "aten::Int|IntImplicit|prim::int(x a)": read_number("int64", int),
     "aten::Float|FloatImplicit|prim::float(x a)": read_number("float32", float),
@@ -230,24 +220,20 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "prim::dtype(T a)": read_type,
     "aten::is_floating_point(T a)": read_property(lambda tensor: "float" in tensor.dtype),
     "prim::is_quantized(T a)": read_property(lambda tensor: tensor.is_quantized),
-    "aten::is_complex(T a)": read_property(lambda tensor: False),
-    "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad(T a)": read_property(lambda tensor: False),
+    "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad|aten::is_complex(T a)": read_property(lambda tensor: False),
     "prim::device|layout(T a)": read_property(lambda tensor: None),
     **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in COMPARISONS.items()},
     **{f"prim::{n}(l a, l b)": read_comparison_of_lists(n == "eq") for n in ("eq", "ne")},
     **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in _NUMBERS.items()},
     "aten::floordiv(i a, i b)": read_arithmetic("FloorDiv"),
-    f"aten::zeros(l size, {_MADE})": read_full(0),
+    f"aten::zeros|empty(l size, {_MADE})": read_full(0),
     f"aten::ones(l size, {_MADE})": read_full(1),
-    f"aten::empty(l size, {_MADE})": read_full(0),
     f"aten::full(l size, x fill_value, {_OPTIONS})": read_full(None),
-    f"aten::new_zeros(T self, l size, {_OPTIONS})": read_full(0),
+    f"aten::new_zeros|new_empty(T self, l size, {_OPTIONS})": read_full(0),
     f"aten::new_ones(T self, l size, {_OPTIONS})": read_full(1),
-    f"aten::new_empty(T self, l size, {_OPTIONS})": read_full(0),
     f"aten::new_full(T self, l size, x fill_value, {_OPTIONS})": read_full(None),
-    f"aten::zeros_like(T self, {_MADE})": read_full(0),
+    f"aten::zeros_like|empty_like(T self, {_MADE})": read_full(0),
     f"aten::ones_like(T self, {_MADE})": read_full(1),
-    f"aten::empty_like(T self, {_MADE})": read_full(0),
     f"aten::full_like(T self, x fill_value, {_MADE})": read_full(None),
     "aten::fill(T self, x value)": read_fill,
     "aten::zero(T self)": read_fill,

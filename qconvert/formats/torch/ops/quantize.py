@@ -143,13 +143,10 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
     return _at_least(scale, eps).name, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
 
 
-_RANGE_LIMITS = "i quant_min, i quant_max, f eps, i dtype"
-
-
 def read_quantize(c: Reading) -> str:
-    """aten::quantize_per_tensor(x, scale, zero_point, dtype): a quantized tensor."""
+    """aten::quantize_per_tensor(x, scale, zero_point, dtype) and quantize_per_channel: a quantized tensor."""
     stored = _stored_type(c)
-    return emit_quantize(c, c.name(), stored, c.quantization(dtype=stored), FUSED)
+    return emit_quantize(c, c.name(), stored, _stated_quantization(c, stored)[0], FUSED)
 
 
 def _stored_type(c: Reading) -> str:
@@ -158,12 +155,6 @@ def _stored_type(c: Reading) -> str:
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     return QUANTIZED[dtype]
-
-
-def read_quantize_along(c: Reading) -> str:
-    """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
-    stored, scales = _stored_type(c), _exact_scales(c)
-    return emit_quantize(c, c.name(), stored, quantization_along(c, *scales, c.axis_of("axis"), stored), FUSED)
 
 
 def read_dequantize(c: Reading) -> str:
@@ -181,24 +172,23 @@ def read_int_repr(c: Reading) -> str:
 
 
 def read_make(c: Reading) -> str:
-    """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
+    """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point) and _make_per_channel_…: integers under a quantization."""
     tensor = c.lookup(skip_reinterpret(c.draft, c.name()))
-    return c.label_tensor(tensor, c.quantization(dtype=tensor.dtype))
+    return c.label_tensor(tensor, _stated_quantization(c, tensor.dtype)[0])
 
 
-def read_make_along(c: Reading) -> str:
-    """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
-    tensor = c.lookup(skip_reinterpret(c.draft, c.name()))
-    quantization = quantization_along(c, *_exact_scales(c, "scale", "zero_point"), c.axis_of("axis"), tensor.dtype)
-    return c.label_tensor(tensor, quantization)
+def _scale_names(c: Reading) -> tuple[str, str]:
+    """What the call names its scales and zero points."""
+    return ("scales", "zero_points") if "scales" in c else ("scale", "zero_point")
 
 
-def _exact_scales(c: Reading, scales: str = "scales", zero_points: str = "zero_points") -> tuple[Array, Array | None]:
+def _exact_scales(c: Reading) -> tuple[Array, Array | None]:
     """Scales along an axis as the file has them, float32 or float64, and their zero points, if there are any.
 
     Raises:
         UnsupportedError: they are computed at run time.
     """
+    scales, zero_points = _scale_names(c)
     found, points = c.constant(scales), None if c[zero_points] is None else c.constant(zero_points)
     if found is None or (c[zero_points] is not None and points is None):
         raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
@@ -206,7 +196,7 @@ def _exact_scales(c: Reading, scales: str = "scales", zero_points: str = "zero_p
 
 
 def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
-    """The quantization of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
+    """The quantization that a call states, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
         return c.quantization(dtype=dtype), np.array([c.number("scale")])
     scales, points = _exact_scales(c)
@@ -286,56 +276,37 @@ def read_token_dequantize(c: Reading) -> str:
     return decomposed_dequantize(c, c.name(), c.name("scales"), c.name("zero_points"))
 
 
-def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
-    """Scales and zero points; the zero points that are learned are real, and are rounded and clipped when they are used."""
-    if not isinstance(c[scale], Ref):
-        return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
-    scales, zero_points = c.constant(scale), c.constant(zero_point)
-    if scales is None or zero_points is None:
+def _emit_fake_quantize(c: Reading, axis: int | None) -> str:
+    """Float values rounded to a quantization and back. Zero points that are learned are real; they are rounded and clipped here."""
+    dtype, (scale, zero_point) = storage(c, c.integer("quant_min"), c.integer("quant_max")), _scale_names(c)
+    if isinstance(c[scale], Ref):
+        scales, points = c.constant(scale), c.constant(zero_point)
+    else:
+        scales, points = np.array([c.number(scale)]), np.array([c.integer(zero_point)])
+    if scales is None or points is None:
         raise c.unsupported_error("scales that are computed at run time", rule="not-constant")
     if c.operator.startswith("aten::_fake_quantize_learnable"):
-        zero_points = np.clip(np.rint(zero_points), c.integer("quant_min"), c.integer("quant_max"))
-    return scales, zero_points
-
-
-def _emit_fake_quantize(c: Reading, axis: int | None, scale: str = "scale", zero_point: str = "zero_point") -> str:
-    dtype = storage(c, c.integer("quant_min"), c.integer("quant_max"))
-    scales, points = _constants(c, scale, zero_point)
-    if axis is None:
-        quantization = _per_tensor_quantization(c, scales, points, dtype)
-    else:
+        points = np.clip(np.rint(points), c.integer("quant_min"), c.integer("quant_max"))
+    if axis is not None:
         quantization = quantization_along(c, scales, points, axis, dtype)
-    c.session.trained.append(c.hint)
-    return emit_dequantize(
-        c,
-        emit_quantize(
-            c,
-            c.name(),
-            dtype,
-            set_limits(c, quantization, dtype),
-            exact=scales.reshape(quantization.scale.shape),
-            hint="quantized",
-        ),
-    )
-
-
-def _per_tensor_quantization(c: Reading, scales: Array, zero_points: Array, dtype: str) -> Quantization:
-    if scales.size != 1 or zero_points.size != 1:
+    elif scales.size == points.size == 1:
+        found = Quantization(float32(scales.reshape(1)), integer_zero_points(c, points.reshape(1), (1,)))
+        quantization = verify_quantization(c, found, dtype)
+    else:
         raise c.invalid(
-            f"there are {scales.size} scales and {zero_points.size} zero points; per-tensor quantization requires one of each",
+            f"there are {scales.size} scales and {points.size} zero points; per-tensor quantization requires one of each",
             rule="not-per-tensor",
         )
-    return verify_quantization(c, Quantization(float32(scales.reshape(1)), integer_zero_points(c, zero_points.reshape(1), (1,))), dtype)
+    c.session.trained.append(c.hint)
+    exact, limited = scales.reshape(quantization.scale.shape), set_limits(c, quantization, dtype)
+    return emit_dequantize(c, emit_quantize(c, c.name(), dtype, limited, exact=exact, hint="quantized"))
 
 
-def read_per_tensor(c: Reading) -> str:
-    """aten::fake_quantize_per_tensor_affine(x, scale, zero_point, quant_min, quant_max)."""
-    return _emit_fake_quantize(c, None)
-
-
-def read_per_channel(c: Reading, scale: str = "scale", zero_point: str = "zero_point") -> str:
-    """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
-    return _emit_fake_quantize(c, c.axis_of("axis"), scale, zero_point)
+def read_fake_quantize(c: Reading) -> str:
+    """aten::fake_quantize_per_tensor_affine, fake_quantize_per_channel_affine and their kin, of which one can be off."""
+    if "fake_quant_enabled" in c and not c.integer("fake_quant_enabled"):
+        return c.name()
+    return _emit_fake_quantize(c, c.axis_of("axis") if "axis" in c else None)
 
 
 def read_observed(c: Reading) -> str:
@@ -347,14 +318,9 @@ def read_observed(c: Reading) -> str:
     return _emit_fake_quantize(c, c.axis_of("ch_axis") if c["per_row_fake_quant"] else None)
 
 
-def read_enabled(c: Reading) -> str:
-    """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
-    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else c.name()
-
-
 #: Operators whose further results are for training alone, masks and updated buffers, give None for each.
 _FAKE_LIMITS = "i quant_min, i quant_max"
-_NUMBERS, _TENSORS = f"T self, f scale, i zero_point, {_FAKE_LIMITS}", f"T self, T scale, T zero_point, {_FAKE_LIMITS}"
+_TENSOR = f"T self, x scale, x zero_point, {_FAKE_LIMITS}"
 _ENABLED = f"T self, T scale, T zero_point, T fake_quant_enabled, {_FAKE_LIMITS}"
 _CHANNELS = f"T self, T scale, T zero_point, i axis, {_FAKE_LIMITS}"
 _OBSERVED = (
@@ -362,10 +328,10 @@ _OBSERVED = (
     f"{_FAKE_LIMITS}, i ch_axis, b per_row_fake_quant=False, b symmetric_quant=False"
 )
 
-_LIMITS = "i quant_min, i quant_max, i dtype"
+_LIMITS, _RANGE_LIMITS = f"{_FAKE_LIMITS}, i dtype", f"{_FAKE_LIMITS}, f eps, i dtype"
 _PER_CHANNEL = f"T input, T scales, T? zero_points, i axis, {_LIMITS}"
 _DECOMPOSED = "quantized_decomposed::"
-_COMPUTED = "T input, T scale, T zero_point, T quant_min, T quant_max, i dtype"
+_PER_TENSOR = "T input, x scale, x zero_point, x quant_min, x quant_max, i dtype"
 _GROUPS = f"{_LIMITS}, i group_size=128"
 _CHOSEN = (
     "T input, s mapping_type, l block_size, i target_dtype, f? quant_min=None, f? quant_max=None, f? eps=None, i? scale_dtype=None, "
@@ -373,39 +339,31 @@ _CHOSEN = (
 )
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    f"aten::fake_quantize_per_tensor_affine({_NUMBERS})": read_per_tensor,
-    f"aten::fake_quantize_per_tensor_affine({_TENSORS})": read_per_tensor,
-    f"aten::fake_quantize_per_tensor_affine_cachemask({_NUMBERS})": with_unused(read_per_tensor, None),
-    f"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams({_ENABLED})": with_unused(read_enabled, None),
-    f"aten::_fake_quantize_learnable_per_tensor_affine({_TENSORS}, f grad_factor=1.0)": read_per_tensor,
-    f"aten::fake_quantize_per_channel_affine({_CHANNELS})": read_per_channel,
-    f"aten::fake_quantize_per_channel_affine_cachemask({_CHANNELS})": with_unused(read_per_channel, None),
-    f"aten::_fake_quantize_learnable_per_channel_affine({_CHANNELS}, f grad_factor=1.0)": read_per_channel,
+    f"aten::fake_quantize_per_tensor_affine({_TENSOR})": read_fake_quantize,
+    f"aten::fake_quantize_per_tensor_affine_cachemask({_TENSOR})": with_unused(read_fake_quantize, None),
+    f"aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams({_ENABLED})": with_unused(read_fake_quantize, None),
+    f"aten::_fake_quantize_learnable_per_tensor_affine({_TENSOR}, f grad_factor=1.0)": read_fake_quantize,
+    f"aten::fake_quantize_per_channel_affine({_CHANNELS})": read_fake_quantize,
+    f"aten::fake_quantize_per_channel_affine_cachemask({_CHANNELS})": with_unused(read_fake_quantize, None),
+    f"aten::_fake_quantize_learnable_per_channel_affine({_CHANNELS}, f grad_factor=1.0)": read_fake_quantize,
     f"aten::fused_moving_avg_obs_fake_quant({_OBSERVED})": read_observed,
     f"aten::_fused_moving_avg_obs_fq_helper({_OBSERVED})": with_unused(read_observed, None),
     f"aten::_fused_moving_avg_obs_fq_helper_functional({_OBSERVED})": with_unused(read_observed, None, 5),
-    f"quantized_decomposed::fake_quant_per_channel(T input, T scales, T zero_points, i axis, {_FAKE_LIMITS})": lambda c: read_per_channel(
-        c, "scales", "zero_points"
-    ),
+    f"quantized_decomposed::fake_quant_per_channel(T input, T scales, T zero_points, i axis, {_FAKE_LIMITS})": read_fake_quantize,
     f"{_DECOMPOSED}choose_qparams(T input, {_RANGE_LIMITS})": read_choose,
     f"{_DECOMPOSED}choose_qparams_symmetric(T input, {_RANGE_LIMITS})": read_choose_symmetric,
     f"{_DECOMPOSED}choose_qparams_per_token(T input, i dtype)": read_choose_rows,
     f"{_DECOMPOSED}choose_qparams_per_token_asymmetric(T input, i dtype)": read_choose_rows_affine,
     f"{_DECOMPOSED}_choose_qparams_per_token_asymmetric_impl(T input, i dtype)": read_choose_rows_affine,
     f"torchao::choose_qparams_affine({_CHOSEN})": read_choose_affine,
-    "aten::quantize_per_tensor(T self, f scale, i zero_point, i dtype)": read_quantize,
-    "aten::quantize_per_tensor(T self, T scale, T zero_point, i dtype)": read_quantize,
-    "aten::quantize_per_channel(T self, T scales, T zero_points, i axis, i dtype)": read_quantize_along,
+    "aten::quantize_per_tensor(T self, x scale, x zero_point, i dtype)": read_quantize,
+    "aten::quantize_per_channel(T self, T scales, T zero_points, i axis, i dtype)": read_quantize,
     "aten::dequantize(T self)": read_dequantize,
     "aten::int_repr(T self)": read_int_repr,
     "aten::_make_per_tensor_quantized_tensor(T self, f scale, i zero_point)": read_make,
-    "aten::_make_per_channel_quantized_tensor(T self, T scale, T zero_point, i axis)": read_make_along,
-    f"{_DECOMPOSED}quantize_per_tensor(T input, f scale, i zero_point, {_LIMITS})": read_decomposed_quantize,
-    f"{_DECOMPOSED}quantize_per_tensor(T input, T scale, T zero_point, {_LIMITS})": read_decomposed_quantize,
-    f"{_DECOMPOSED}quantize_per_tensor({_COMPUTED})": read_decomposed_quantize,
-    f"{_DECOMPOSED}dequantize_per_tensor(T input, f scale, i zero_point, {_LIMITS}, i? out_dtype=None)": read_decomposed_dequantize,
-    f"{_DECOMPOSED}dequantize_per_tensor(T input, T scale, T zero_point, {_LIMITS}, i? out_dtype=None)": read_decomposed_dequantize,
-    f"{_DECOMPOSED}dequantize_per_tensor({_COMPUTED}, i? out_dtype=None)": read_decomposed_dequantize,
+    "aten::_make_per_channel_quantized_tensor(T self, T scale, T zero_point, i axis)": read_make,
+    f"{_DECOMPOSED}quantize_per_tensor({_PER_TENSOR})": read_decomposed_quantize,
+    f"{_DECOMPOSED}dequantize_per_tensor({_PER_TENSOR}, i? out_dtype=None)": read_decomposed_dequantize,
     f"{_DECOMPOSED}quantize_per_channel({_PER_CHANNEL})": read_decomposed_quantize,
     f"{_DECOMPOSED}dequantize_per_channel({_PER_CHANNEL}, i? out_dtype=None)": read_decomposed_dequantize,
     f"{_DECOMPOSED}quantize_per_channel_group(T input, T scales, T zero_points, {_GROUPS})": read_group_quantize,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import emit_broadcast, emit_reshape, emit_transpose, read_batched, size_of, sizes_of, sizes_tensor
-from qconvert.formats.torch.ops.slice_concat import emit_slice
+from qconvert.formats.torch.ops.slice_concat import END, emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Ref, Uncomputed
 
@@ -113,14 +113,13 @@ def read_repeat(c: Reading) -> str:
 _DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
-_END = 2**63 - 1
 #: Repetitions beyond which no list of indices is made.
 _MOST = 2**20
 
 
 def _emit_flip(c: Reading, axes: Sequence[int]) -> str:
     count = len(axes)
-    bounds = (([-1] * count, "starts"), ([-_END] * count, "ends"), (axes, "axes"), ([-1] * count, "steps"))
+    bounds = (([-1] * count, "starts"), ([-END] * count, "ends"), (axes, "axes"), ([-1] * count, "steps"))
     return c.emit("Slice", [c.name(), *(c.list64(values, hint) for values, hint in bounds)])
 
 
@@ -155,7 +154,7 @@ def _roll_axis(c: Reading, name: str, axis: int, shift: int, hint: str) -> str:
     if shift == 0:
         return name
     mark = f"{hint}_" if hint else ""
-    last = emit_slice(c, name, axis, -shift, _END, hint=f"{mark}last")
+    last = emit_slice(c, name, axis, -shift, END, hint=f"{mark}last")
     first = emit_slice(c, name, axis, 0, -shift, hint=f"{mark}first")
     return c.emit("Concat", [last, first], hint=hint, axis=axis)
 

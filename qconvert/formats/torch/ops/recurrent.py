@@ -174,7 +174,7 @@ class _Layer:
         inputs += ["", *states] if states else []
         if (projection := directions[0].projection) is not None:
             inputs += [""] * (PROJECTION - len(inputs))
-            inputs.append(c.variant_of(directions[0].names[3], "projection", projection[None], None))
+            inputs.append(c.draft.variant(directions[0].names[3], "projection", projection[None], None))
         while not inputs[-1]:
             inputs.pop()
         return c.emit_several(
@@ -186,14 +186,14 @@ class _Layer:
         first, *others = directions
         data = np.stack([weights.matrices[index] for weights in directions])
         key = "/".join(["gates", *(weights.names[index] for weights in others)])
-        return self._c.variant_of(first.names[index], key, data, first.quantizations[index])
+        return self._c.draft.variant(first.names[index], key, data, first.quantizations[index])
 
     def _biases(self, directions: Sequence[_Weights]) -> str:
         """The biases of all directions, those of the data before those of the hidden values."""
         first, *others = directions
         found = [np.concatenate(weights.biases) for weights in directions if weights.biases is not None]
         key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])
-        return self._c.variant_of(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
+        return self._c.draft.variant(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
 
     def _emit_squeeze(self, name: str) -> str:
         c = self._c

@@ -13,6 +13,7 @@ from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
+from qconvert.graph import Op
 
 
 @with_arguments
@@ -29,7 +30,10 @@ def read_place(c: Reading, kind: str) -> str:
 def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
     tensor = c.operand()
     results = [(tensor.dtype, tensor.quantization), ("int64", None)]
-    return c.emit_each("TopK", [tensor.name, count], results, axis=axis, largest=int(largest), sorted=int(in_order))
+    outputs = [c.draft.add(f"{c.hint}/{place}", dtype, None, None, quantization) for place, (dtype, quantization) in enumerate(results)]
+    attributes = {"axis": axis, "largest": int(largest), "sorted": int(in_order)}
+    c.draft.append(Op("TopK", (tensor.name, count), tuple(outputs), attributes, c.source))
+    return outputs
 
 
 def read_topk(c: Reading) -> list[str]:

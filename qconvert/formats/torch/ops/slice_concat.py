@@ -98,18 +98,13 @@ def _chunk_sizes(size: int, part: int) -> list[int]:
 
 def read_split(c: Reading) -> list[str]:
     """aten::split(x, split_size, dim): parts of one size, or of those in a list."""
-    axis, wanted = c.axis_of(), c["split_size"]
-    if isinstance(wanted, (list, tuple)):
-        return _emit_split(c, axis, c.integers("split_size"))
-    part, size = c.integer("split_size"), c.static_size(axis)
+    axis, argument = c.axis_of(), c.arguments[1]
+    if isinstance(c[argument], (list, tuple)):
+        return _emit_split(c, axis, c.integers(argument))
+    part, size = c.integer(argument), c.static_size(axis)
     if part < 1 or size // part > 10_000:
         raise c.invalid(f"an axis of {size} cannot be split into parts of {part}", rule="sizes-do-not-fit")
     return _emit_split(c, axis, _chunk_sizes(size, part))
-
-
-def read_split_with_sizes(c: Reading) -> list[str]:
-    """aten::split_with_sizes(x, sizes, dim)."""
-    return _emit_split(c, c.axis_of(), c.integers("split_sizes"))
 
 
 def read_tensor_split(c: Reading) -> list[str]:
@@ -131,11 +126,9 @@ def read_unbind(c: Reading) -> list[str]:
     count = c.static_size(axis)
     if not 0 < count <= 10_000:
         raise c.unsupported_error(f"an axis of {count}", rule="shape-not-covered")
-    return c.emit_several("Unpack", [c.name()], count, axis=axis) if count > 1 else [_emit_squeeze(c, axis)]
-
-
-def _emit_squeeze(c: Reading, axis: int) -> str:
-    return c.emit("Squeeze", [c.name(), c.list64([axis], "axes")])
+    if count == 1:
+        return [c.emit("Squeeze", [c.name(), c.list64([axis], "axes")])]
+    return c.emit_several("Unpack", [c.name()], count, axis=axis)
 
 
 def _names_to_concat(c: Reading, *arguments: str) -> list[str]:
@@ -297,13 +290,12 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::constant_pad_nd(T self, l pad, f value=0)": read_constant,
     "aten::reflection_pad#d|replication_pad#d(T self, l padding)": read_mode,
     "aten::unfold(T self, i dimension, i size, i step)": read_windows,
-    "aten::slice(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
-    "aten::slice_copy(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
+    "aten::slice|slice_copy(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,
     "aten::select|select_copy(T self, i dim, i index)": read_select,
     **{f"aten::narrow(T self, i dim, {kind} start, i length)": read_narrow for kind in "iT"},
     "aten::chunk|unsafe_chunk(T self, i chunks, i dim=0)": read_chunk,
     "aten::split|unsafe_split|split_copy(T self, l split_size, i dim=0)": read_split,
-    "aten::split_with_sizes|unsafe_split_with_sizes|split_with_sizes_copy(T self, l split_sizes, i dim=0)": read_split_with_sizes,
+    "aten::split_with_sizes|unsafe_split_with_sizes|split_with_sizes_copy(T self, l split_sizes, i dim=0)": read_split,
     "aten::tensor_split(T self, i sections, i dim=0)": read_tensor_split,
     "aten::tensor_split(T self, l indices, i dim=0)": read_tensor_split,
     "aten::unbind|unbind_copy(T self, i dim=0)": read_unbind,

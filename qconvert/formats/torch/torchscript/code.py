@@ -32,7 +32,15 @@ class Method:
 
 
 @dataclass(slots=True)
-class _Class:
+class ScriptClass:
+    """A class of the code.
+
+    Attributes:
+        methods: by name.
+        values: constants that it states for all of its objects.
+        fields: the names of the items, where it is a tuple with names.
+    """
+
     methods: dict[str, Method] = field(default_factory=dict)
     values: dict[str, ast.expr] = field(default_factory=dict)
     fields: tuple[str, ...] | None = None
@@ -47,30 +55,17 @@ class Code:
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
-        self._files: dict[str, dict[str, _Class]] = {}
+        self._files: dict[str, dict[str, ScriptClass]] = {}
 
-    def method(self, class_name: str, name: str) -> Method | None:
-        """A method of a class such as "__torch__.torchvision.models.resnet.ResNet"; None if it has none of that name."""
-        found = self._class(class_name)
-        return None if found is None else found.methods.get(name)
-
-    def value(self, class_name: str, name: str) -> ast.expr | None:
-        """A constant that a class states for all of its objects."""
-        found = self._class(class_name)
-        return None if found is None else found.values.get(name)
-
-    def fields(self, class_name: str) -> tuple[str, ...] | None:
-        """The names of the items of a tuple with names; None for every other class."""
-        found = self._class(class_name)
-        return None if found is None else found.fields
-
-    def is_class(self, class_name: str) -> bool:
-        """Whether the archive has a class of this name."""
-        return self._class(class_name) is not None
-
-    def _class(self, class_name: str) -> _Class | None:
+    def class_named(self, class_name: str) -> ScriptClass | None:
+        """A class such as "__torch__.torchvision.models.resnet.ResNet"; None if the archive has none of that name."""
         module, _, short = class_name.rpartition(".")
         return self._module(module).get(short) if short else None
+
+    def method(self, class_name: str, name: str) -> Method | None:
+        """A method of a class; None if it has none of that name."""
+        found = self.class_named(class_name)
+        return None if found is None else found.methods.get(name)
 
     def function(self, qualified: str) -> Method | None:
         """A function that belongs to no class."""
@@ -78,13 +73,13 @@ class Code:
         free = self._module(module).get("")
         return None if free is None else free.methods.get(short)
 
-    def _module(self, module: str) -> dict[str, _Class]:
+    def _module(self, module: str) -> dict[str, ScriptClass]:
         if module not in self._files:
             name = file_of(module)
             self._files[module] = self._parse_file(name) if name in self._archive else {}
         return self._files[module]
 
-    def _parse_file(self, name: str) -> dict[str, _Class]:
+    def _parse_file(self, name: str) -> dict[str, ScriptClass]:
         text = self._archive.text(name)
         _verify(text, name)
         try:
@@ -93,7 +88,7 @@ class Code:
                 tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise InvalidModelError(f"the code cannot be parsed: {error}", where=name, rule="malformed-code") from error
-        found: dict[str, _Class] = {"": _Class()}
+        found: dict[str, ScriptClass] = {"": ScriptClass()}
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = _class(name, node)
@@ -107,12 +102,12 @@ def file_of(module: str) -> str:
     return f"code/{module.replace('.', '/')}.py"
 
 
-def _class(name: str, node: ast.ClassDef) -> _Class:
+def _class(name: str, node: ast.ClassDef) -> ScriptClass:
     methods = {item.name: Method(name, item) for item in node.body if isinstance(item, ast.FunctionDef)}
     stated = [item for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)]
     values = {item.target.id: item.value for item in stated if isinstance(item.target, ast.Name) and item.value is not None}
     named = any(isinstance(base, ast.Name) and base.id == "NamedTuple" for base in node.bases)
-    return _Class(methods, values, tuple(item.target.id for item in stated if isinstance(item.target, ast.Name)) if named else None)
+    return ScriptClass(methods, values, tuple(item.target.id for item in stated if isinstance(item.target, ast.Name)) if named else None)
 
 
 def _verify(text: str, name: str) -> None:

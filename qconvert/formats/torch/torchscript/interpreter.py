@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
-from qconvert.formats.torch.calls import Calls, Missing
+from qconvert.formats.torch.calls import Missing, is_covered
 from qconvert.formats.torch.in_place import InPlace
 from qconvert.formats.torch.packed_parameters import PACKING, is_packed, method_of_packed, unpack_parameters
-from qconvert.formats.torch.session import Constants
+from qconvert.formats.torch.session import Constants, Session
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method, file_of
 from qconvert.formats.torch.torchscript.frame import CodeError, Frame, Function, ReturnedError
@@ -76,9 +76,9 @@ class Objects:
             if isinstance(target.state, dict):
                 if name in target.state:
                     return self.register_value(target.state[name], ".".join(filter(None, (self.place(target), name))))
-                default = self._code.value(target.class_name, name)
-                if default is not None:
-                    return Frame(self._interpreter, file_of(target.class_name.rpartition(".")[0]), "", {}).value(default)
+                stated = self._code.class_named(target.class_name)
+                if stated is not None and name in stated.values:
+                    return Frame(self._interpreter, file_of(target.class_name.rpartition(".")[0]), "", {}).value(stated.values[name])
         kind = target.class_name if isinstance(target, ScriptObject) else type(target).__name__
         raise InvalidModelError(f"{kind} has no attribute {name!r}", where=where, rule="unknown-name")
 
@@ -128,8 +128,8 @@ class Objects:
 
     def create_object(self, class_name: str, given: list[Any], named: Mapping[str, Any], where: str) -> Any:
         """A new object of a class: a tuple for one whose fields have names and nothing else."""
-        fields = self._code.fields(class_name)
-        if fields is not None:
+        stated = self._code.class_named(class_name)
+        if stated is not None and (fields := stated.fields) is not None:
             values = dict(zip(fields, given, strict=False)) | dict(named)
             if len(given) + len(named) != len(fields) or set(values) != set(fields):
                 raise InvalidModelError(
@@ -183,8 +183,7 @@ class Interpreter:
 
     Args:
         code: the archive's classes.
-        calls: of operators.
-        constants: of the file, by their places.
+        session: of the model.
         listed: what the code calls CONSTANTS.c0 and so on.
         budget: of steps.
 
@@ -192,15 +191,14 @@ class Interpreter:
         variables: of the method that run() follows, by name, as it leaves them.
     """
 
-    def __init__(self, code: Code, calls: Calls, constants: Constants, listed: Sequence[Any], budget: Budget) -> None:
-        self.objects = Objects(self, code, constants)
+    def __init__(self, code: Code, session: Session, listed: Sequence[Any], budget: Budget) -> None:
+        self.objects = Objects(self, code, session.constants)
         self.budget = budget
         self.variables: dict[str, Any] = {}
         self._code = code
-        self._calls = calls
         self._listed = listed
         self._depth = 0
-        self._in_place = InPlace(calls, constants.name, lambda where: budget.spend(_WRITTEN_BACK))
+        self._in_place = InPlace(session, lambda where: budget.spend(_WRITTEN_BACK))
         self._missing = Missing()
 
     def run(self, model: ScriptObject, name: str, arguments: Sequence[Any]) -> Any:
@@ -280,7 +278,7 @@ class Interpreter:
         if (compute := function_of(name, given, bool(kinds & _TENSORS))) is not None:
             return compute_number(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
-            if name not in NUMBERS and not self._calls.covers(name):
+            if name not in NUMBERS and not is_covered(name):
                 self._missing.operator(name, where)
             return UNKNOWN
         numbers = [leaf.number for leaf in leaves(given) if isinstance(leaf, Ref)]
@@ -290,7 +288,7 @@ class Interpreter:
         return self._call_on_tensors(name, given, named, where, hint)
 
     def _call_on_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
-        if not self._calls.covers(name):
+        if not is_covered(name):
             self._missing.operator(name, where)
             return UNKNOWN
         self.budget.spend(_OPERATOR)
@@ -308,9 +306,9 @@ class Interpreter:
         method = self._code.function(name)
         if method is not None:
             return self.run_method(method, given, named, "")
-        if name.endswith(".__new__") and self._code.is_class(name.removesuffix(".__new__")):
+        if name.endswith(".__new__") and self._code.class_named(name.removesuffix(".__new__")) is not None:
             return self.objects.create_empty(name.removesuffix(".__new__"))
-        if not self._code.is_class(name):
+        if self._code.class_named(name) is None:
             raise InvalidModelError(f"the archive has no function {name}", where=where, rule="unknown-name")
         return self.objects.create_object(name, given, named, where)
 

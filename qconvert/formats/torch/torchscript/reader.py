@@ -8,7 +8,6 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
-from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs, Input
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
@@ -95,13 +94,11 @@ class _Script:
 
     def run_forward(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
-        constants = Constants(draft)
-        self.session = Session(draft, constants, SCALAR_TYPES)
-        calls = Calls(self.session)
-        interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
+        self.session = Session(draft, Constants(draft), SCALAR_TYPES)
+        interpreter = Interpreter(self._code, self.session, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
         self.variables = interpreter.variables
-        return flatten_outputs(result, constants)
+        return flatten_outputs(result, self.session.constants)
 
     def _model(self) -> ScriptObject:
         """The objects of the file, again, since methods may change them."""
