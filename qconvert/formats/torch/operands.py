@@ -52,7 +52,7 @@ def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
         return tensor.name
     if tensor.data is not None:
         return c.draft.variant(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
-    return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype)
+    return c.emit("Cast", [tensor.name], quantization=None, hint=f"{hint}/{dtype}", to=dtype)
 
 
 def common_type(c: Reading, values: Sequence[Any]) -> str:
@@ -114,7 +114,7 @@ def size_of(c: Reading, name: str, axis: int) -> Any:
     size = shape[axis]
     if isinstance(size, int):
         return size
-    whole = c.emit("Shape", [name], dtype="int64", hint="shape_of")
+    whole = c.emit("Shape", [name], hint="shape_of")
     found = c.emit("Gather", [whole, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
     return Ref(found, number=True)
 
@@ -134,7 +134,7 @@ def sizes_tensor(c: Reading, sizes: Sequence[Any], hint: str) -> str:
     if not any(isinstance(size, Ref) for size in sizes):
         return c.list64([int(size) for size in sizes], hint)
     names = [scalar(c, size, f"{hint}/{index}") for index, size in enumerate(sizes)]
-    return c.emit("Pack", names, dtype="int64", hint=hint, axis=0)
+    return c.emit("Pack", names, hint=hint, axis=0)
 
 
 def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = "") -> str:

@@ -185,16 +185,16 @@ def _require_fit(c: Reading, shape: tuple[int, ...], quantization: Quantization)
         )
 
 
-def emit_dequantize(c: Reading, stored: str, dtype: str = "float32") -> str:
+def emit_dequantize(c: Reading, stored: str, dtype: str = "float32", hint: str = "") -> str:
     """The float values of integers with a quantization."""
-    return c.emit("Dequantize", [stored], dtype=dtype, quantization=None)
+    return c.emit("Dequantize", [stored], dtype=dtype, quantization=None, hint=hint)
 
 
 def cast_to_float32(c: Reading, name: str) -> str:
     """A tensor as float32."""
     if c.lookup(name).dtype == "float32":
         return name
-    return c.emit("Cast", [name], dtype="float32", hint="real", to="float32")
+    return c.emit("Cast", [name], hint="real", to="float32")
 
 
 def decomposed_quantize(
@@ -202,16 +202,16 @@ def decomposed_quantize(
 ) -> str:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
-    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], dtype="float32", hint="reciprocal")
-    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal], dtype="float32", hint="steps")
+    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], hint="reciprocal")
+    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal], hint="steps")
     for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
         if part == "Round":
             steps = c.emit("Round", [steps], hint="rounded")
         elif zero_point:
-            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], dtype="float32", hint="shifted")
+            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], hint="shifted")
     bounds = [c.const(np.float32(limit), "limit") for limit in limits]
     clipped = c.emit("Clip", [steps, *bounds], hint="limited")
-    return c.emit("Cast", [clipped], dtype=dtype, to=dtype)
+    return c.emit("Cast", [clipped], to=dtype)
 
 
 def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> str:
@@ -222,5 +222,5 @@ def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) ->
     else:
         steps = cast_to_float32(c, data)
     if zero_point:
-        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], dtype="float32", hint="steps")
-    return c.emit("Mul", [steps, cast_to_float32(c, scale)], dtype="float32")
+        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], hint="steps")
+    return c.emit("Mul", [steps, cast_to_float32(c, scale)])

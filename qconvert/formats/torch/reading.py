@@ -24,6 +24,7 @@ from qconvert.formats.torch.stored_values import EXPORT, QUANTIZED, StoredTensor
 from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_arguments, parse_signature
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
+from qconvert.operators.typing import stated_output_type
 
 _KEEP = Quantization.per_tensor(1.0)
 _SPATIAL = re.compile("([123])d")
@@ -333,7 +334,7 @@ class Reading(OperatorReading):
         Args:
             kind: a kind of KINDS.
             inputs: names of tensors.
-            dtype: of the output; by default that of the first data, or what the kind says.
+            dtype: of the output; by default what the kind says, or that of the first data.
             quantization: of the output; by default that of the first data, which PyTorch's operators keep. None for plain numbers.
             hint: what stands after the result's name, for a tensor between two operators.
             attributes: of the operator.
@@ -367,7 +368,7 @@ class Reading(OperatorReading):
         kept = first.dtype if first is not None else "float32"
         if kept != "float64":  # PyTorch's kernels take numbers in the precision of their sums
             attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in attributes.items()}
-        stored = dtype or what.result_type or kept
+        stored = dtype or stated_output_type(what, attributes, 0) or kept
         if what.rule == "index" or (quantization is _KEEP and stored != kept):
             label = None
         wanted = f"{self.hint}/{hint}" if hint else self.hint

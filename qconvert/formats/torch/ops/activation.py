@@ -20,7 +20,7 @@ def read_relu(c: Reading) -> str:
     name = c.name()
     if c.is_real(name):
         return c.emit("Relu", [name])
-    return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
+    return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")])
 
 
 def emit_clip(c: Reading, name: str, low: float | None, high: float | None) -> str:
@@ -52,7 +52,7 @@ def read_clip(c: Reading, low: str, high: str) -> str:
     result = name
     for kind, bound in zip(("Max", "Min"), bounds, strict=True):
         if bound is not None:
-            result = c.emit(kind, [result, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
+            result = c.emit(kind, [result, cast_operand(c, bound, c.lookup(name).dtype, "bound")])
     return result
 
 
@@ -61,7 +61,7 @@ def read_bounded(c: Reading, /, kind: str, **attributes: Any) -> str:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
     tensor = c.operand()
     if not tensor.is_quantized:
-        return c.emit(kind, [as_real(c)], quantization=None, **attributes)
+        return c.emit(kind, [as_real(c)], **attributes)
     if tensor.dtype not in FIXED_RESULTS[kind]:
         raise c.unsupported_error(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
     return c.emit(kind, [tensor.name], quantization=Quantization.per_tensor(*FIXED_RESULTS[kind][tensor.dtype]), **attributes)
@@ -180,7 +180,7 @@ def read_softmax(c: Reading, kind: str) -> str:
     wanted = c.dtype("dtype") if "dtype" in c else None
     if wanted is not None:
         name = cast_operand(c, name, wanted, "data")
-    return c.emit(kind, [name], quantization=None, axis=axis)
+    return c.emit(kind, [name], axis=axis)
 
 
 def read_glu(c: Reading) -> str:
@@ -190,7 +190,7 @@ def read_glu(c: Reading) -> str:
     if not isinstance(size, int) or size % 2:
         raise c.unsupported_error(f"an axis of size {size}", rule="shape-not-covered")
     halves = c.emit_several("Split", [c.name(), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
-    return c.emit("Mul", [halves[0], c.emit("Sigmoid", [halves[1]], quantization=None, hint="gate")], quantization=None)
+    return c.emit("Mul", [halves[0], c.emit("Sigmoid", [halves[1]], hint="gate")])
 
 
 def read_log_sigmoid(c: Reading) -> str:

@@ -165,7 +165,7 @@ def read_dynamic_conv(c: Reading) -> str:
 def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     """Float values rounded to the quantization of the data's range, decomposed."""
     axes = c.list64(list(range(c.rank())), "axes")
-    ends = [c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
+    ends = [c.emit(f"Reduce{kind}", [data, axes], hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
     low, high = (apply(kind, Part(c, end), 0) for kind, end in zip(("Min", "Max"), ends, strict=True))
     span = (high - low) / (127 if c["reduce_range"] else 255)
     scale = where(apply("Equal", span, 0, hint="empty"), 0.1, span, hint="scale")

@@ -71,7 +71,7 @@ def read_arange(c: Reading) -> str:
         if count <= _MOST:
             return c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range")
     names = [cast_operand(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
-    return c.emit("Range", names, dtype=dtype, quantization=None)
+    return c.emit("Range", names)
 
 
 def read_linspace(c: Reading) -> str:
@@ -103,7 +103,7 @@ def read_tensor(c: Reading) -> str:
             raise c.unsupported_error("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
         names = [emit_reshape(c, cast_operand(c, item, dtype, f"item{index}"), [], f"item{index}_") for index, item in enumerate(items)]
-        return c.emit("Pack", names, dtype=dtype, quantization=None, axis=0)
+        return c.emit("Pack", names, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")
     kinds = {type(item) for item in items}
@@ -156,7 +156,7 @@ def read_number(c: Reading, dtype: str, convert: Callable[[Any], Any]) -> Any:
         return convert(value)
     if c.lookup(value.name).dtype == dtype:
         return Ref(value.name, number=True)
-    return Ref(c.emit("Cast", [value.name], dtype=dtype, quantization=None, to=dtype), number=True)
+    return Ref(c.emit("Cast", [value.name], quantization=None, to=dtype), number=True)
 
 
 def read_item(c: Reading) -> Any:
@@ -166,10 +166,10 @@ def read_item(c: Reading) -> Any:
 
 
 @with_arguments
-def read_arithmetic(c: Reading, kind: str, dtype: str = "int64") -> Ref:
+def read_arithmetic(c: Reading, kind: str) -> Ref:
     """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
     names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
-    return Ref(c.emit(kind, names, dtype=dtype, quantization=None), number=True)
+    return Ref(c.emit(kind, names), number=True)
 
 
 @with_arguments
@@ -181,7 +181,7 @@ def read_comparison_of_lists(c: Reading, equal: bool) -> Any:
     places = [sizes_tensor(c, sizes, hint) for sizes, hint in ((a, "a"), (b, "b"))]
     differs = c.emit("ReduceMax", [c.emit("Abs", [c.emit("Sub", places)]), c.list64([0], "axes")], keepdims=0)
     kind = "Equal" if equal else "Greater"
-    return Ref(c.emit(kind, [differs, scalar(c, 0, "zero")], dtype="bool"), number=True)
+    return Ref(c.emit(kind, [differs, scalar(c, 0, "zero")]), number=True)
 
 
 def read_type(c: Reading) -> int:
@@ -222,7 +222,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "prim::is_quantized(T a)": read_property(lambda tensor: tensor.is_quantized),
     "prim::is_cuda|is_mkldnn|is_sparse|is_meta|is_nested|requires_grad|aten::is_complex(T a)": read_property(lambda tensor: False),
     "prim::device|layout(T a)": read_property(lambda tensor: None),
-    **{f"prim::{name}(i a, i b)": read_arithmetic(kind, "bool") for (name, kind) in COMPARISONS.items()},
+    **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in COMPARISONS.items()},
     **{f"prim::{n}(l a, l b)": read_comparison_of_lists(n == "eq") for n in ("eq", "ne")},
     **{f"prim::{name}(i a, i b)": read_arithmetic(kind) for (name, kind) in _NUMBERS.items()},
     "aten::floordiv(i a, i b)": read_arithmetic("FloorDiv"),
@@ -245,5 +245,5 @@ OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::eye(i n, i m, {_OPTIONS})": read_eye,
     f"aten::tensor|as_tensor(a data, {_TENSOR})": read_tensor,
     f"aten::scalar_tensor(a s, {_OPTIONS})": read_tensor,
-    "aten::_shape_as_tensor(T self)": lambda c: c.emit("Shape", [c.name()], dtype="int64", quantization=None),
+    "aten::_shape_as_tensor(T self)": lambda c: c.emit("Shape", [c.name()]),
 }  # fmt: skip

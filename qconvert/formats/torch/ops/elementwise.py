@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
 from qconvert.formats.torch.ops.create import COMPARISONS
+from qconvert.formats.torch.quantizing import emit_dequantize
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
@@ -80,9 +81,7 @@ def _with_relu(read: Callable[[Reading, str], str]) -> ReadFunction:
 
 def _dequantize(c: Reading, name: str, hint: str) -> str:
     """A tensor as float values, if it is quantized."""
-    if not c.lookup(name).is_quantized:
-        return name
-    return c.emit("Dequantize", [name], dtype="float32", hint=f"{hint}/real")
+    return emit_dequantize(c, name, hint=f"{hint}/real") if c.lookup(name).is_quantized else name
 
 
 @with_arguments
@@ -90,7 +89,7 @@ def read_comparison(c: Reading, kind: str) -> str:
     """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
     names, _ = operands(c, "self", "other")
     plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
-    return c.emit(kind, plain, dtype="bool")
+    return c.emit(kind, plain)
 
 
 def _cast_to_bool(c: Reading, argument: str) -> str:
@@ -100,7 +99,7 @@ def _cast_to_bool(c: Reading, argument: str) -> str:
 
 def read_logical(kind: str) -> ReadFunction:
     """aten::logical_and, or, xor: of what is not 0."""
-    return lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool")
+    return lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")])
 
 
 @with_arguments
@@ -109,7 +108,7 @@ def read_bitwise(c: Reading, kind: str) -> str:
     names, dtype = operands(c, "self", "other")
     if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
         raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-    return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
+    return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names)
 
 
 def read_not(c: Reading) -> str:
@@ -124,7 +123,7 @@ def read_bitwise_not(c: Reading) -> str:
         return c.emit("Not", [tensor.name])
     if tensor.is_quantized or "int" not in tensor.dtype:
         raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
-    return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, quantization=None)
+    return c.emit("BitwiseNot", [tensor.name])
 
 
 _ALIASES = {"eq": "__eq__", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
@@ -145,10 +144,10 @@ def _keep_numbers(c: Reading, read: Callable[[Reading], str]) -> Ref:
     return Ref(name, number=not any(isinstance(value, Ref) and not value.number for value in given))
 
 
-def _emit_binary(c: Reading, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> str:
+def _emit_binary(c: Reading, kind: str, names: Sequence[str], hint: str = "") -> str:
     """One operator on two plain operands."""
     c.require_plain(*names)
-    return c.emit(kind, names, dtype=dtype, hint=hint)
+    return c.emit(kind, names, hint=hint)
 
 
 def read_binary(kind: str, real: bool = False) -> ReadFunction:
@@ -156,8 +155,8 @@ def read_binary(kind: str, real: bool = False) -> ReadFunction:
 
     @_keep_numbers
     def read(c: Reading) -> str:
-        names, dtype = operands(c, "self", "other", real=real)
-        return _emit_binary(c, kind, names, dtype)
+        names, _ = operands(c, "self", "other", real=real)
+        return _emit_binary(c, kind, names)
 
     return read
 
@@ -176,8 +175,8 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
         if alpha != 1 and isinstance(scaled, (int, float)) and isinstance(alpha, (int, float)):
             second = cast_operand(c, scaled * alpha, dtype, "scaled")
         elif alpha != 1:
-            second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], dtype, "scaled")
-        return _emit_binary(c, kind, [first, second], dtype)
+            second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], "scaled")
+        return _emit_binary(c, kind, [first, second])
 
     return read
 
@@ -190,8 +189,8 @@ def read_division(c: Reading) -> str:
         raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
     names, dtype = operands(c, "self", "other", real=mode is None)
     if mode == "trunc" and dtype in REALS:
-        return emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient"))
-    return _emit_binary(c, "FloorDiv" if mode == "floor" else "Div", names, dtype)
+        return emit_trunc(c, _emit_binary(c, "Div", names, "quotient"))
+    return _emit_binary(c, "FloorDiv" if mode == "floor" else "Div", names)
 
 
 def emit_trunc(c: Reading, name: str, hint: str = "") -> str:
@@ -212,51 +211,51 @@ def read_power(c: Reading) -> str:
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
         return c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None)
     if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
-        return _emit_binary(c, "Mul", [c["self"].name] * 2, wanted)
-    names, dtype = operands(c, "self", "exponent")
-    return _emit_binary(c, "Pow", names, dtype)
+        return _emit_binary(c, "Mul", [c["self"].name] * 2)
+    names, _ = operands(c, "self", "exponent")
+    return _emit_binary(c, "Pow", names)
 
 
 @with_arguments
 def read_weighted(c: Reading, kind: str) -> str:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
     names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
-    term = _emit_binary(c, kind, names[1:], dtype, "term")
+    term = _emit_binary(c, kind, names[1:], "term")
     if c["value"] != 1:
-        term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled")
-    return _emit_binary(c, "Add", [names[0], term], dtype)
+        term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], "scaled")
+    return _emit_binary(c, "Add", [names[0], term])
 
 
 def read_lerp(c: Reading) -> str:
     """aten::lerp: x + weight * (end - x)."""
-    (start, end, weight), dtype = operands(c, "self", "end", "weight", real=True)
-    way = _emit_binary(c, "Sub", [end, start], dtype, "difference")
-    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], dtype, "part")], dtype)
+    (start, end, weight), _ = operands(c, "self", "end", "weight", real=True)
+    way = _emit_binary(c, "Sub", [end, start], "difference")
+    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], "part")])
 
 
 def read_outer(c: Reading) -> str:
     """aten::outer: each element of one list times each of another."""
-    (first, second), dtype = operands(c, "self", "vec2")
+    (first, second), _ = operands(c, "self", "vec2")
     upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright")
-    return _emit_binary(c, "Mul", [upright, second], dtype)
+    return _emit_binary(c, "Mul", [upright, second])
 
 
 def read_cosine(c: Reading) -> str:
     """aten::cosine_similarity: the sum of products over the product of both lengths, each at least eps."""
-    (first, second), dtype = operands(c, "x1", "x2", real=True)
+    (first, second), _ = operands(c, "x1", "x2", real=True)
     rank = max(c.rank("x1"), c.rank("x2"))
     axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
-    products = _emit_binary(c, "Mul", [first, second], dtype, "products")
+    products = _emit_binary(c, "Mul", [first, second], "products")
     total = c.emit("ReduceSum", [products, axes], hint="total", keepdims=0)
     lowest = c.real_constant(c.number("eps"), first, "eps")
     lengths = []
     for name, hint in ((first, "first"), (second, "second")):
         if c.lookup(name).shape != c.lookup(products).shape:  # what is repeated counts as often
-            whole = c.emit("Shape", [products], dtype="int64", hint=f"{hint}/shape")
+            whole = c.emit("Shape", [products], hint=f"{hint}/shape")
             name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole")
         length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0)
         lengths.append(c.emit("Max", [length, lowest], hint=f"{hint}/bounded"))
-    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths")], dtype)
+    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, "lengths")])
 
 
 @with_arguments
@@ -265,7 +264,7 @@ def read_shift(c: Reading, left: bool) -> str:
     count, tensor = c.integer("other"), c.operand()
     if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
         raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
-    return _emit_binary(c, "Mul" if left else "FloorDiv", [tensor.name, cast_operand(c, 2**count, tensor.dtype, "power")], tensor.dtype)
+    return _emit_binary(c, "Mul" if left else "FloorDiv", [tensor.name, cast_operand(c, 2**count, tensor.dtype, "power")])
 
 
 _SUM = "x self, x other, f alpha=1"

@@ -59,7 +59,7 @@ def _rows(c: Reading, hint: str = "") -> str:
     made = {"weight": lambda: _table(c, weight), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
     tables = {name: c.draft.variant_of(packed.name, name, make) for name, make in made.items()}
     chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0) for name, table in tables.items()]
-    real = c.emit("Cast", [chosen[0]], dtype="float32", hint="integers", to="float32")
+    real = c.emit("Cast", [chosen[0]], hint="integers", to="float32")
     scaled = c.emit("Mul", [real, chosen[1]], hint="scaled")
     return c.emit("Add", [scaled, chosen[2]], hint=hint)
 
@@ -166,7 +166,7 @@ def read_index(c: Reading) -> str:
     shape, (chosen, names) = c.operand().shape or (), read_indices(c)
     first = names[0]
     if chosen == [0] and c.lookup(first).dtype == "bool" and c.known(first) is None:
-        places = c.emit("NonZero", [first], dtype="int64", hint="places")
+        places = c.emit("NonZero", [first], hint="places")
         return c.emit("GatherND", [c.name(), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
     names = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
     if len(chosen) == 1:
@@ -177,7 +177,7 @@ def read_index(c: Reading) -> str:
 def combine_indices(c: Reading, names: list[str]) -> tuple[str, list[Any]]:
     """Indices of several axes as one tensor of places, and the sizes of their common shape."""
     wide, sizes = emit_broadcast(c, [cast_operand(c, name, "int64", f"index{i}") for i, name in enumerate(names)])
-    return c.emit("Pack", wide, dtype="int64", hint="indices", axis=len(sizes)), sizes
+    return c.emit("Pack", wide, hint="indices", axis=len(sizes)), sizes
 
 
 def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> str:
@@ -225,7 +225,7 @@ def read_where(c: Reading) -> str:
 
 def read_nonzero(c: Reading) -> str:
     """aten::nonzero(x): the places of what is not 0, one in each row."""
-    places = c.emit("NonZero", [c.name()], dtype="int64", hint="places")
+    places = c.emit("NonZero", [c.name()], hint="places")
     return c.emit("Transpose", [places], perm=(1, 0))
 
 

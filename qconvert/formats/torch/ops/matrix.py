@@ -124,7 +124,7 @@ def emit_gemm(
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = reshape_sizes(leading)
         return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")])
-    whole = c.emit("Shape", [tensor.name], dtype="int64", hint="data_shape")
+    whole = c.emit("Shape", [tensor.name], hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
     kept = c.emit("Slice", [whole, *bounds], hint="leading")
     shape = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
@@ -146,7 +146,7 @@ def read_attention(c: Reading) -> str:
     if not isinstance(depth, int):
         raise c.unknown_shape("query")
     scale = 1 / math.sqrt(depth) if c["scale"] is None else c.number("scale")
-    scores = c.emit("Mul", [scores, c.real_constant(scale, query, "scale")], quantization=None, hint="scores")
+    scores = c.emit("Mul", [scores, c.real_constant(scale, query, "scale")], hint="scores")
     if c["is_causal"]:
         scores = _mask_scores(c, scores, _make_causal_mask(c, query, key), "causal_scores")
     mask = c.get("attn_mask")
@@ -154,15 +154,15 @@ def read_attention(c: Reading) -> str:
         scores = _mask_scores(c, scores, mask.name, "masked_scores")
     elif mask is not None:
         added = cast_operand(c, mask, c.lookup(query).dtype, "mask")
-        scores = c.emit("Add", [scores, added], quantization=None, hint="masked_scores")
-    weights = c.emit("Softmax", [scores], quantization=None, hint="weights", axis=-1)
+        scores = c.emit("Add", [scores, added], hint="masked_scores")
+    weights = c.emit("Softmax", [scores], hint="weights", axis=-1)
     return c.emit("MatMul", [weights, value])
 
 
 def _mask_scores(c: Reading, scores: str, mask: str, hint: str) -> str:
     """Scores where a mask is true, minus infinity elsewhere."""
     lowest = c.real_constant(-math.inf, scores, f"{hint}/hidden")
-    return c.emit("Where", [mask, scores, lowest], quantization=None, hint=hint)
+    return c.emit("Where", [mask, scores, lowest], hint=hint)
 
 
 def _make_causal_mask(c: Reading, query: str, key: str) -> str:
@@ -172,7 +172,7 @@ def _make_causal_mask(c: Reading, query: str, key: str) -> str:
     if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _LARGEST_MASK:
         return c.const(np.tri(rows, columns, dtype=np.bool_), "causal_mask")
     zero, one = c.const(np.array(0, np.int64), "zero"), c.const(np.array(1, np.int64), "one")
-    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", hint=f"{hint}/positions")
+    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], hint=f"{hint}/positions")
              for size, hint in ((rows, "rows"), (columns, "columns"))]  # fmt: skip
     upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright")
     return c.emit("GreaterOrEqual", [upright, lines[1]], hint="causal_mask")
@@ -201,7 +201,7 @@ def read_linear(c: Reading) -> str:
 
 
 def _with_bias(c: Reading, result: str, bias: Sequence[str]) -> str:
-    return c.emit("Add", [result, *bias], quantization=None) if bias else result
+    return c.emit("Add", [result, *bias]) if bias else result
 
 
 def product(c: Reading, first: str, second: str, hint: str = "") -> str:
@@ -237,7 +237,7 @@ def read_added_product(c: Reading) -> str:
         return emit_gemm(c, a, [op.inputs[0], added], None)
     result = product(c, a, b, "product")
     if alpha != 1:
-        result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
+        result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], hint="scaled")
     if beta == 0:
         return result
     if beta != 1:
@@ -260,7 +260,7 @@ def read_einsum(c: Reading) -> str:
 
 def read_integer_product(c: Reading) -> str:
     """aten::_int_mm(a, b): int8 matrices, summed in int32."""
-    return c.emit("MatMulInteger", [c.name(), c.name("mat2")], dtype="int32", quantization=None)
+    return c.emit("MatMulInteger", [c.name(), c.name("mat2")])
 
 
 def read_weight_product(c: Reading) -> str:

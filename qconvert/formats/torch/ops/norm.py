@@ -118,7 +118,7 @@ def _normalize_over_space(c: Reading, shape: Shape) -> str:
     result = c.emit("LayerNormalization", [as_real(c), *factors], quantization=None, hint=hints[0], axis=2, epsilon=c.number("eps"))
     for (kind, name), hint in zip(parameters, hints[1:], strict=True):
         upright = c.emit("Reshape", [name, c.list64([-1, *[1] * (len(shape) - 2)], f"{kind}/shape")], hint=f"{kind}/upright")
-        result = c.emit(kind, [result, upright], quantization=None, hint=hint)
+        result = c.emit(kind, [result, upright], hint=hint)
     return result
 
 

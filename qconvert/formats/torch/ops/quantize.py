@@ -36,7 +36,6 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators import KINDS
 from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, where
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
@@ -56,7 +55,7 @@ class Part(Values):
 
     def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Part:
         names = [item.name if isinstance(item, Part) else self.c.const(np.float32(item), "number") for item in operands]
-        return Part(self.c, self.c.emit(kind, names, dtype=KINDS[kind].result_type or "float32", **{"hint": "part", **attributes}))
+        return Part(self.c, self.c.emit(kind, names, **{"hint": "part", **attributes}))
 
 
 def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> list[Value]:
@@ -65,7 +64,7 @@ def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bo
     found: list[Value] = []
     for kind, other in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
         hint = other.lower()
-        end = Part(c, c.emit(kind, [data, c.list64(axes, "axes")], quantization=None, hint=hint, keepdims=int(keepdims)))
+        end = Part(c, c.emit(kind, [data, c.list64(axes, "axes")], hint=hint, keepdims=int(keepdims)))
         found.append(apply(other, end, 0, hint=f"{hint}_zero") if with_zero else end)
     return found
 
@@ -96,7 +95,7 @@ def read_choose_symmetric(c: Reading) -> tuple[str, str]:
 
 
 def _unsqueeze_scalar(value: Part) -> str:
-    return value.c.emit("Unsqueeze", [value.name, value.c.list64([0], "axes")], quantization=None, hint="listed")
+    return value.c.emit("Unsqueeze", [value.name, value.c.list64([0], "axes")], hint="listed")
 
 
 def read_choose_rows(c: Reading) -> tuple[str, str]:
@@ -161,7 +160,7 @@ def read_dequantize(c: Reading) -> str:
     """aten::dequantize(x): what is not quantized stays as it is."""
     if not c.operand().is_quantized:
         return c.name()
-    return c.emit("Dequantize", [c.name()], dtype="float32")
+    return emit_dequantize(c, c.name())
 
 
 def read_int_repr(c: Reading) -> str:

@@ -11,6 +11,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape
 from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
+from qconvert.formats.torch.quantizing import emit_dequantize
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Op
@@ -22,9 +23,9 @@ def read_place(c: Reading, kind: str) -> str:
     name, rank = c.name(), c.rank()
     if c["dim"] is None:
         flat = emit_reshape(c, name, [-1], hint="flat")
-        found = c.emit(kind, [flat], dtype="int64", hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
+        found = c.emit(kind, [flat], hint="place" if c["keepdim"] else "", axis=0, keepdims=0)
         return emit_reshape(c, found, [1] * rank) if c["keepdim"] else found
-    return c.emit(kind, [name], dtype="int64", axis=_axis(c), keepdims=_keepdims(c))
+    return c.emit(kind, [name], axis=_axis(c), keepdims=_keepdims(c))
 
 
 def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[str]:
@@ -58,7 +59,7 @@ def read_cumulative(c: Reading, kind: str) -> str:
     tensor, wanted = c.operand(), c.dtype("dtype")
     c.require_plain(tensor.name)
     dtype = wanted or (tensor.dtype if tensor.dtype in REALS else "int64")
-    return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], dtype=dtype, quantization=None, axis=_axis(c))
+    return c.emit(kind, [cast_operand(c, tensor.name, dtype, "data")], axis=_axis(c))
 
 
 def read_kth(c: Reading) -> list[str]:
@@ -115,7 +116,7 @@ read_extreme = with_arguments(emit_reduction)
 def read_extreme_with_position(c: Reading, kind: str, position: str) -> tuple[str, str]:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
     values = emit_reduction(c, kind)
-    return values, c.emit(position, [c.name()], dtype="int64", hint="indices", axis=_axis(c), keepdims=_keepdims(c))
+    return values, c.emit(position, [c.name()], hint="indices", axis=_axis(c), keepdims=_keepdims(c))
 
 
 def read_truth(kind: str) -> ReadFunction:
@@ -128,20 +129,20 @@ def read_norm(c: Reading) -> str:
     order = c["ord"] if c["ord"] is not None else 2
     name = as_real(c)
     if c.lookup(name).is_quantized:
-        name = c.emit("Dequantize", [name], dtype="float32", hint="real")
+        name = emit_dequantize(c, name, hint="real")
     wanted = c.dtype("dtype")
     if wanted is not None:
         name = cast_operand(c, name, wanted, "data")
     if order in (1, 2):
         return emit_reduction(c, "ReduceL1" if order == 1 else "ReduceL2", name)
-    magnitudes = c.emit("Abs", [name], quantization=None, hint="magnitudes")
+    magnitudes = c.emit("Abs", [name], hint="magnitudes")
     if math.isinf(order):
         return emit_reduction(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
         raise c.unsupported_error("order 0")
     powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], hint="powers")
     total = emit_reduction(c, "ReduceSum", powers, hint="total")
-    return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
+    return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")])
 
 
 def _variance(c: Reading, name: str, hint: str) -> str:
@@ -157,8 +158,8 @@ def _variance(c: Reading, name: str, hint: str) -> str:
     if correction and any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape()
     axes = c.list64(listed, "axes")
-    mean = c.emit("ReduceMean", [name, axes], quantization=None, hint="mean", keepdims=1)
-    square = c.emit("Square", [c.emit("Sub", [name, mean], quantization=None, hint="difference")], hint="square")
+    mean = c.emit("ReduceMean", [name, axes], hint="mean", keepdims=1)
+    square = c.emit("Square", [c.emit("Sub", [name, mean], hint="difference")], hint="square")
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
         raise c.unsupported_error(f"a variance of {count} elements", rule="shape-not-covered")
@@ -172,11 +173,11 @@ def read_variance(c: Reading, root: bool, mean: bool = False) -> str | tuple[str
     name, quantization = as_real(c), c.operand().quantization
     dtype = c.operand().dtype
     if quantization is not None:
-        name = c.emit("Dequantize", [name], dtype="float32", hint="real")
+        name = emit_dequantize(c, name, hint="real")
     hint = "variance" if root else "" if quantization is None else "exact"
     result = _variance(c, name, hint)
     if root:
-        result = c.emit("Sqrt", [result], quantization=None, hint="" if quantization is None else "exact")
+        result = c.emit("Sqrt", [result], hint="" if quantization is None else "exact")
     if quantization is not None:
         result = c.emit("Quantize", [result], dtype=dtype, quantization=quantization)
     return (result, emit_reduction(c, "ReduceMean", name, hint="average")) if mean else result

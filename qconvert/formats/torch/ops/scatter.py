@@ -186,7 +186,7 @@ def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
         return c.emit("Where", [mask, total, name])
     if axis:
         raise c.unsupported_error("a mask after other axes, with values of more than one element,")
-    places = c.emit("NonZero", [mask], dtype="int64", hint="places")
+    places = c.emit("NonZero", [mask], hint="places")
     rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows")
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
 

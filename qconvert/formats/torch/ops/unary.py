@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand
 from qconvert.formats.torch.ops.elementwise import emit_trunc
+from qconvert.formats.torch.quantizing import emit_dequantize
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
@@ -30,7 +31,7 @@ def cast(c: Reading, name: str, dtype: str | None) -> str:
             return name
         raise c.unsupported_error(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
-        return c.emit("Dequantize", [c.label_tensor(tensor, Quantization.per_tensor(1.0))], dtype="float32")
+        return emit_dequantize(c, c.label_tensor(tensor, Quantization.per_tensor(1.0)))
     return cast_operand(c, tensor.name, dtype, "data")
 
 
@@ -124,7 +125,7 @@ def _read_minus_one(c: Reading, kind: str, inner: bool) -> str:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
     name = c.emit(kind, [as_real(c)], quantization=None, hint="function")
     one = c.real_constant(1.0, name, "one")
-    return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
+    return c.emit("Sub", [name, one] if inner else [one, name])
 
 
 def read_trunc(c: Reading) -> str:
@@ -163,7 +164,7 @@ def read_degrees(factor: float) -> ReadFunction:
 
 def read_finite(c: Reading) -> str:
     """aten::isfinite: neither infinite nor no number."""
-    found = [c.emit(kind, [c.name()], quantization=None, hint=kind) for kind in ("IsNaN", "IsInf")]
+    found = [c.emit(kind, [c.name()], hint=kind) for kind in ("IsNaN", "IsInf")]
     return c.emit("Not", [c.emit("Or", found, hint="endless")])
 
 
