@@ -1,22 +1,30 @@
-"""4 bits, 8 outputs in a word: AWQ (gemm), in the order 0, 2, 4, 6, 1, 3, 5, 7, and Quark, which is read alone.
+"""4 bits in AWQ's way: AWQ (gemm), with 8 outputs in a word in the order 0, 2, 4, 6, 1, 3, 5, 7; Quark, which is read alone; and ModelOpt,
+with two outputs in a byte and factors that data are multiplied by.
 
 AWQ: `qweight` int32 [K, N / 8], `qzeros` int32 [G, N / 8], `scales` [G, N]. Quark: `weight`, `weight_zero_point` and `weight_scale`
 likewise, int4 in two's complement or uint4; config.json says which, and the order (`export.pack_method`: "reorder" for AWQ's, "order" for 0
-to 7). The value is scale * (q - zero point). Source: packing_utils.py of AutoAWQ; export/nn/modules of amd-quark.
+to 7). The value is scale * (q - zero point).
+
+ModelOpt (W4A16_AWQ, W4A8_AWQ): `weight` uint8 [N / 2, K], whose lower half is output 2n, in two's complement; `weight_scale` float32 [N,
+G]; perhaps `pre_quant_scale` [K]. The value is scale * q. Of W4A8_AWQ, which is read alone, kernels round it to FP8 by `weight_scale_2` and
+data by `input_scale`.
+
+Source: packing_utils.py of AutoAWQ; export/nn/modules of amd-quark; export/quant_utils.py of TensorRT Model Optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
-from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks
-from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, unpack
+from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, symmetric_zero_point, unpack
 from qconvert.errors import UnsupportedError
 
 _BITS, _PER_WORD = 4, 8
@@ -99,7 +107,8 @@ AWQ = Container(
 )
 
 
-_SIGNS = np.uint32(0x88888888)  # what makes codes of two's complement
+#: What makes codes of two's complement.
+_SIGNS, _SIGNS_OF_BYTES = np.uint32(0x88888888), np.uint8(0x88)
 _ORDERS: Mapping[str, tuple[int, ...]] = {"reorder": PLACES, "order": tuple(range(_PER_WORD))}
 
 
@@ -139,4 +148,54 @@ QUARK = Container(
     lambda parts: parts.dtype("weight") == "int32" and "weight_zero_point" in parts,
     _read_quark,
     methods=("quark",),
+)
+
+
+_AWQ = "W4A16_AWQ"
+_PRODUCER = {"name": "modelopt", "version": "0.47.0"}
+
+
+def _read_modelopt(parts: Parts, config: Config) -> BlockWeight:
+    packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
+    if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
+        raise parts.shapes_error("weight", "weight_scale")
+    halves = packed ^ _SIGNS_OF_BYTES
+    codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
+    zeros = np.full(scales.shape, symmetric_zero_point(_BITS), np.int16)
+    factors, how = parts.factors(packed.shape[1]), read_activations(parts, config)
+    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
+
+
+def _write_modelopt(weight: BlockWeight) -> dict[str, Array]:
+    codes = weight.codes ^ np.uint8(symmetric_zero_point(_BITS))
+    found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": weight.scale}
+    return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
+
+
+def documents_of_modelopt(written: Written, algorithm: str) -> Documents:
+    """What config.json says, and ModelOpt's own file, which TensorRT-LLM reads."""
+    size = {"group_size": written.usual[1]} if written.usual[1] > 0 else {}
+    stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER, **size, "ignore": list(written.real)}
+    own = {"quant_algo": algorithm, "kv_cache_quant_algo": None, **size, "exclude_modules": list(written.real)}
+    if algorithm == _AWQ:
+        own |= {"has_zero_point": False, "pre_quant_scale": True}
+    return {**config_of(stated), FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": own}}
+
+
+INT4_MODELOPT = Container(
+    "awq-modelopt",
+    "ModelOpt (W4A16_AWQ)",
+    ("weight_scale", "weight", "pre_quant_scale", "weight_scale_2", "input_scale"),
+    lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float32",
+    _read_modelopt,
+    Needs(
+        (_BITS,),
+        zeros=lambda bits: (symmetric_zero_point(bits), symmetric_zero_point(bits)),
+        scales=("float32",),
+        has_factors=True,
+        outputs_in_words=True,
+        one_block=True,
+    ),
+    _write_modelopt,
+    partial(documents_of_modelopt, algorithm=_AWQ),
 )

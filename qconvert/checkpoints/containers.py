@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qconvert.arithmetic.storage import Array
-from qconvert.checkpoints.awq import AWQ, QUARK
+from qconvert.checkpoints.awq import AWQ, INT4_MODELOPT, QUARK
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT, BNB_INT8
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
 from qconvert.checkpoints.config import SCALES_OF_CACHE, Config
@@ -15,7 +15,6 @@ from qconvert.checkpoints.fp4 import MXFP4, MXFP4_GPT_OSS, MXFP4_MODELOPT, NVFP4
 from qconvert.checkpoints.fp8 import FLOAT_QUANTIZED, FP8, FP8_MODELOPT, MXFP8
 from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
-from qconvert.checkpoints.modelopt import INT4_MODELOPT
 from qconvert.checkpoints.torchao import TORCHAO
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.files.documents import json_of

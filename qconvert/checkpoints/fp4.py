@@ -17,10 +17,10 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
+from qconvert.checkpoints.awq import documents_of_modelopt
 from qconvert.checkpoints.compressed_tensors import activation_tensors, can_state_activations, config_of_groups
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
-from qconvert.checkpoints.modelopt import documents_of_modelopt
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.weight import E2M1, BlockWeight, dtype_of, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -74,10 +74,6 @@ def _write_nvfp4_modelopt(weight: BlockWeight) -> dict[str, Array]:
     assert weight.outer is not None
     found = {**_pack_tensors(weight, "weight"), "weight_scale_2": weight.outer}
     return {name: tensor.reshape(()) if tensor.size == 1 else tensor for name, tensor in found.items()}
-
-
-def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
-    return _pack_tensors(weight, "weight_packed", "uint8")
 
 
 def _config_nvfp4(written: Written) -> Documents:
@@ -134,7 +130,7 @@ MXFP4 = Container(
     lambda parts: "weight_packed" in parts and "weight_shape" not in parts and parts.dtype("weight_scale") == "uint8",
     partial(_read, name="weight_packed", blocks=_MXFP4_BLOCKS, scales=_E8M0),
     _MXFP4,
-    _write_mxfp4,
+    partial(_pack_tensors, name="weight_packed", scale_as="uint8"),
     _config_mxfp4,
 )
 MXFP4_MODELOPT = Container(

@@ -16,10 +16,10 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations, read_activations
+from qconvert.checkpoints.awq import documents_of_modelopt
 from qconvert.checkpoints.compressed_tensors import activation_tensors, can_state_activations, config_of_groups, has_matrix_of_scales
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
-from qconvert.checkpoints.modelopt import documents_of_modelopt
 from qconvert.checkpoints.weight import E4M3, BlockWeight, dtype_of, words_of_bytes
 
 _BITS, _SQUARE, _MODELOPT = 8, 128, "FP8"

@@ -220,26 +220,21 @@ def _save_module(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes:
         torch.jit.save(module, path.with_suffix(".pt"))
         return path.with_suffix(".pt")
     ready = prepare_module(torch, module)
-    ways: list[Callable[[], Path]] = [
-        lambda: _export_module(torch, ready, inputs, dynamic_shapes, path),
-        lambda: _trace_module(torch, ready, inputs, path.with_suffix(".pt")),
-    ]
+
+    def export() -> Path:
+        torch.export.save(torch.export.export(ready, tuple(inputs), dynamic_shapes=dynamic_shapes), path)
+        return path
+
+    def trace() -> Path:
+        torch.jit.save(torch.jit.trace(ready, tuple(inputs), check_trace=False), path.with_suffix(".pt"))
+        return path.with_suffix(".pt")
+
     quantized = any(value.is_quantized for value in inputs) or _computes_on_quantized_tensors(torch, ready)
-    return _try_ways(list(reversed(ways)) if quantized else ways)
+    return _try_ways([trace, export] if quantized else [export, trace])
 
 
 def _has_one_scale(torch: Any, value: Any) -> bool:
     return not value.is_quantized or value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
-
-
-def _export_module(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
-    torch.export.save(torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic_shapes), path)
-    return path
-
-
-def _trace_module(torch: Any, module: Any, inputs: Sequence[Any], path: Path) -> Path:
-    torch.jit.save(torch.jit.trace(module, tuple(inputs), check_trace=False), path)
-    return path
 
 
 def _try_ways(ways: Sequence[Callable[[], Path]]) -> Path:

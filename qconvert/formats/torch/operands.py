@@ -14,10 +14,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
-from qconvert.graph import Array, Op, Quantization, numpy_dtype
-
-_INTEGERS = ("int8", "int16", "int32", "int64")
-_FLOATS = ("float16", "float32", "float64")
+from qconvert.graph import Array, Op, Quantization, canonical_dtype, numpy_dtype
 
 
 def operands(c: Reading, *arguments: str, real: bool = False) -> tuple[list[str], str]:
@@ -89,19 +86,11 @@ def _category(dtype: str) -> int:
 
 
 def _promote_types(first: str, second: str) -> str:
-    """The type of two operands of one group."""
-    if first == second:
-        return first
+    """The type of two operands of one group: of one category as numpy promotes them."""
     low, high = sorted((first, second), key=_category)
-    if _category(low) < _category(high):
+    if _category(low) < _category(high) or low == high:
         return high
-    if {first, second} == {"float16", "bfloat16"}:
-        return "float32"
-    if _category(first) == 2:
-        return max((first, second), key=lambda dtype: _FLOATS.index(dtype) if dtype in _FLOATS else 0)
-    if "uint8" in (first, second):
-        first, second = (dtype.replace("uint8", "int16") for dtype in (first, second))
-    return max((first, second), key=lambda dtype: _INTEGERS.index(dtype) if dtype in _INTEGERS else len(_INTEGERS))
+    return "float32" if {low, high} == {"float16", "bfloat16"} else canonical_dtype(np.promote_types(numpy_dtype(low), numpy_dtype(high)))
 
 
 def size_of(c: Reading, name: str, axis: int) -> Any:

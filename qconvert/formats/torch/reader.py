@@ -129,18 +129,14 @@ def _other_container(path: Path) -> QConvertError | None:
 
 def _without_graph(archive: Archive) -> QConvertError:
     """The error for an archive without a graph. It states the contents, by the names in the pickle."""
+    reason, remedy = "the file holds no graph", READABLE
     inner = [name for name in archive if name.endswith((".pt", ".pt2", ".ptl", ".pth"))]
     if "data.pkl" not in archive:
         remedy = f"The archive contains {inner[0]}: extract and read that file." if inner else READABLE
-        return UnsupportedError("the file holds no graph", remedy=remedy, rule="graph-missing")
-    found = unpickle_entry(archive)
-    if not isinstance(found, dict):
-        return UnsupportedError("the file holds no graph", remedy=READABLE, rule="graph-missing")
-    return UnsupportedError(
-        f"the file holds a dictionary with {len(found)} entries, such as a state_dict, and no graph",
-        remedy=_NEEDS_GRAPH,
-        rule="graph-missing",
-    )
+    elif isinstance(found := unpickle_entry(archive), dict):
+        reason = f"the file holds a dictionary with {len(found)} entries, such as a state_dict, and no graph"
+        remedy = _NEEDS_GRAPH
+    return UnsupportedError(reason, remedy=remedy, rule="graph-missing")
 
 
 _STACK = "nn_module_stack"

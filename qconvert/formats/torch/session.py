@@ -90,14 +90,15 @@ class Session:
     """
 
     draft: Draft
-    constants: Constants
     scalar_types: Mapping[int, str]
     trained: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
     made_bytes: int = 0
+    constants: Constants = field(init=False)
 
     def __post_init__(self) -> None:
         self.draft.known.computes = True
+        self.constants = Constants(self.draft)
 
     def metadata(self, producer: str) -> dict[str, str]:
         """What the graph says of its source: the format, what made it, and what was read otherwise than PyTorch would convert it."""

@@ -165,12 +165,12 @@ class _Machine:
                 push([])
             case "APPEND" | "APPENDS":
                 items = [self._pop()] if name == "APPEND" else self._pop_mark()
-                self._list().extend(items)
+                self._target(list).extend(items)
             case "EMPTY_DICT":
                 push({})
             case "SETITEM" | "SETITEMS":
                 items = [self._pop(), self._pop()][::-1] if name == "SETITEM" else self._pop_mark()
-                self._dict().update(_pair_up(items))
+                self._target(dict).update(_pair_up(items))
             case "BUILD":
                 self._build(self._pop())
             case "NONE":
@@ -202,16 +202,11 @@ class _Machine:
         del self._stack[len(self._stack) - count :]
         return items
 
-    def _list(self) -> list[Any]:
+    def _target(self, kind: type) -> Any:
+        """The list or dictionary that gets items."""
         found = self._stack[-1]
-        if type(found) is not list:
-            raise TypeError("items are appended to what is no list")
-        return found
-
-    def _dict(self) -> dict[Any, Any]:
-        found = self._stack[-1]
-        if type(found) is not dict:
-            raise TypeError("items are set in what is no dictionary")
+        if type(found) is not kind:
+            raise TypeError(f"items are given to what is no {kind.__name__}")
         return found
 
     def _storage_of(self, value: Any) -> _Storage:

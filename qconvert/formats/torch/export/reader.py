@@ -168,7 +168,7 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
     stored = read_early_tensors(archive) if entry == _EARLY else read_stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
     program = restore_noted(program, stored, notes)
     draft = Draft()
-    session = Session(draft, Constants(draft), EXPORT)
+    session = Session(draft, EXPORT)
     reading = _Reading(program, session)
     inputs = reading.give_inputs(stored, given)
     reading.run()

@@ -12,7 +12,10 @@ import numpy as np
 from qconvert.formats.torch.quantized_modules.builder import Layer, ModuleBuilder, ModuleFunction
 from qconvert.formats.torch.writers.elementwise import bounds_of
 from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, pads_of
+from qconvert.formats.torch.writing import WriteFunction
 from qconvert.graph import Array, Op, Quantization
+from qconvert.kernels import KERNELS
+from qconvert.rewriting.lowering import with_conditions_of
 
 
 def _binary(operator: str) -> ModuleFunction:
@@ -188,3 +191,20 @@ WRITERS: Mapping[str, ModuleFunction] = {
     "Gemm": write_gemm,
     "MatMul": write_matmul,
 }
+_KERNELS = KERNELS["torch:modules"]
+
+
+def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
+    """The write functions of modules, by kind, next to those in float."""
+    chosen = {kind: _choose_writer(WRITERS.get(kind), real[kind]) for kind, _ in _KERNELS if kind in real}
+    return {**real, **chosen, "Reinterpret": write_reinterpret}
+
+
+def _choose_writer(write: ModuleFunction | None, real: WriteFunction) -> ModuleFunction:
+    def choose(op: Op, b: ModuleBuilder) -> None:
+        is_float = _KERNELS.find_kernel(b.graph, op, "uint8")[0] is None
+        b.on_bytes = write is None and not is_float
+        (real if is_float or write is None else write)(op, b)
+        b.on_bytes = False
+
+    return with_conditions_of(real, choose)

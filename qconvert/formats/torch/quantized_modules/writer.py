@@ -20,8 +20,8 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.program import Module, Node, quantized_modules, tensor_of, torch_package
-from qconvert.formats.torch.quantized_modules import module_writers
 from qconvert.formats.torch.quantized_modules.builder import LAYER, Layer, ModuleBuilder
+from qconvert.formats.torch.quantized_modules.operators import module_writers
 from qconvert.formats.torch.torchscript.reader import read_named
 from qconvert.formats.torch.writer import fill, lower_graph
 from qconvert.graph import Array, Graph, Op, Producers, Quantization

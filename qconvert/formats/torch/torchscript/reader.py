@@ -10,7 +10,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs, Input
-from qconvert.formats.torch.session import Constants, Session, flatten_outputs
+from qconvert.formats.torch.session import Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.guessed_shapes import Guesses, guess_shapes
@@ -88,13 +88,13 @@ class _Script:
             raise InvalidModelError(f"the class {model.class_name} has no method 'forward'", rule="forward-missing")
         self.forward: Method = method
         size = sum(archive.size(name) for name in archive if name == "data.pkl" or name.startswith("code/"))
-        self.session = Session(Draft(), Constants(Draft()), SCALAR_TYPES)
+        self.session = Session(Draft(), SCALAR_TYPES)
         self._most = _STEPS + min(size, _MOST_FURTHER)
         self.variables: dict[str, Any] = {}
 
     def run_forward(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
-        self.session = Session(draft, Constants(draft), SCALAR_TYPES)
+        self.session = Session(draft, SCALAR_TYPES)
         interpreter = Interpreter(self._code, self.session, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
         self.variables = interpreter.variables
