@@ -128,13 +128,8 @@ def _unpack_bits(data: Array, bits: int, count: int) -> Array:
         for place in range(each):
             whole[place::each] = (data >> (8 - bits * (place + 1))) & (2**bits - 1)
         return whole[:count]
-    found = np.zeros(-(-count // 8) * 8, np.uint8)
-    spread = np.zeros((found.size // 8, bits), np.uint8)  # eight numbers are `bits` bytes
-    spread.reshape(-1)[: data.size] = data
-    flags = np.unpackbits(spread, axis=1).reshape(-1, 8, bits)
-    for place in range(bits):
-        found |= (flags[:, :, place] << (bits - 1 - place)).reshape(-1)
-    return found[:count]
+    flags = np.unpackbits(data, count=count * bits).reshape(count, bits)
+    return np.packbits(flags, axis=1)[:, 0] >> np.uint8(8 - bits)
 
 
 def _scales(stated: Any, rows: int, inputs: int) -> tuple[Array, Array | None]:

@@ -86,7 +86,7 @@ def _guess_engine(graph: Graph, layers: list[Op]) -> tuple[str, str]:
 
 def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Tensor]) -> Op:
     """A layer with the integers that qnnpack makes of its bias."""
-    bias = graph.tensors.get(op.inputs[2]) if len(op.inputs) > 2 else None
+    bias = graph.tensors.get(op.input(2))
     data, weights = graph[op.inputs[0]].quantization, graph[op.inputs[1]].quantization
     if bias is None or bias.data is None or bias.dtype != "float32" or data is None or weights is None or not _is_quantized(graph, op):
         return op

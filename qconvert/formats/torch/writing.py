@@ -190,10 +190,9 @@ class Builder(OperatorWriting):
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of float values to the quantization of `tensor`."""
-        quantization = tensor.quantization
-        assert quantization is not None
         if "int" not in tensor.dtype:
             return quantize_floats(self, node, tensor)
+        quantization = tensor.require_quantization()
         if self.wide:
             return quantize_exactly(self, node, tensor)
         return self._call_decomposed("quantize", node, tensor.dtype, quantization, tensor.name)
@@ -320,8 +319,7 @@ def along_axis(values: Array, axis: int | None, rank: int | None) -> Array:
 
 def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
-    quantization = tensor.quantization
-    assert quantization is not None
+    quantization = tensor.require_quantization()
     low, high = b.limits(tensor.dtype, quantization)
     b.note_operator()
     if quantization.axis is None:

@@ -204,6 +204,7 @@ def _read_spec(spec: Any) -> tuple[str, Any, str]:
 
 
 _FOLDERS = (("data/weights", "_weights_config.json"), ("data/constants", "_constants_config.json"))
+#: Dictionaries of tensors that torch.save wrote, of PyTorch 2.1 to 2.7.
 _EARLY = ("serialized_state_dict.pt", "serialized_constants.pt")
 
 
@@ -218,6 +219,8 @@ def read_stored_tensors(archive: Archive, model: str = "model") -> dict[str, Sto
         InvalidModelError: a tensor does not lie within its bytes, or the list is damaged.
     """
     found: dict[str, StoredTensor | WrappedTensor] = {}
+    for entry in _EARLY:
+        found |= _dictionary(archive, entry)
     storages = Storages()
     for folder, ending in _FOLDERS:
         name = f"{folder}/{model}{ending}"
@@ -235,14 +238,6 @@ def read_stored_tensors(archive: Archive, model: str = "model") -> dict[str, Sto
                     found[str(key)] = value
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidModelError(f"the list {name} is damaged: {type(error).__name__} {error}", rule="damaged-entry") from error
-    return found
-
-
-def read_early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
-    """The tensors of an archive of PyTorch 2.1 to 2.7: dictionaries written by torch.save."""
-    found: dict[str, StoredTensor | WrappedTensor] = {}
-    for entry in _EARLY:
-        found |= _dictionary(archive, entry)
     return found
 
 

@@ -17,7 +17,6 @@ from qconvert.formats.torch.export.contents import (
     Node,
     Program,
     parse_program,
-    read_early_tensors,
     read_stored_tensors,
 )
 from qconvert.formats.torch.export.noted_operators import DECOMPOSED, emit_noted, restore_noted
@@ -165,7 +164,7 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
     """
     entry = program_entry(archive)
     program = parse_program(archive.text(entry))
-    stored = read_early_tensors(archive) if entry == _EARLY else read_stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
+    stored = read_stored_tensors(archive, entry.removeprefix(_FOLDER).removesuffix(".json"))
     program = restore_noted(program, stored, notes)
     draft = Draft()
     session = Session(draft, EXPORT)

@@ -32,8 +32,9 @@ def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
-def _emit_conv(c: Reading, spatial: int) -> str:
-    """A convolution; data without a batch get one."""
+def read_conv(c: Reading, spatial: int | None = None) -> str:
+    """aten::conv1d, 2d, 3d, of as many axes as the name says or `spatial`: padding by numbers, or "same" and "valid"."""
+    spatial = c.spatial if spatial is None else spatial
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
     factors = [c.name("weight"), *c.names("bias")]
@@ -51,8 +52,9 @@ def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def _emit_conv_transpose(c: Reading, spatial: int) -> str:
-    """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
+def read_transposed(c: Reading, spatial: int | None = None) -> str:
+    """aten::conv_transpose1d, 2d, 3d, whose weights PyTorch has as I,O/groups,spatial."""
+    spatial = c.spatial if spatial is None else spatial
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
         raise c.invalid(f"{groups} groups do not fit weights of shape {shape} for {spatial} axes", rule="counts-differ")
@@ -99,21 +101,11 @@ def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
     return c.emit("Reshape", [turned, c.list64([groups * outputs, inputs // groups, *kernel], "weights_shape")], hint="weights")
 
 
-def read_conv(c: Reading) -> str:
-    """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
-    return _emit_conv(c, c.spatial)
-
-
-def read_transposed(c: Reading) -> str:
-    """aten::conv_transpose1d, 2d, 3d."""
-    return _emit_conv_transpose(c, c.spatial)
-
-
 def read_convolution(c: Reading) -> str:
     """aten::convolution, what PyTorch's decompositions make of all convolutions."""
     shape = c.operand("weight").shape
     spatial = len(c.integers("stride")) if shape is None else len(shape) - 2
-    return _emit_conv_transpose(c, spatial) if c["transposed"] else _emit_conv(c, spatial)
+    return read_transposed(c, spatial) if c["transposed"] else read_conv(c, spatial)
 
 
 def _emit_packed_conv(c: Reading, quantization: Quantization | None, *, hint: str = "", **attributes: Any) -> str:
@@ -247,8 +239,8 @@ _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b t
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::conv#d({_CONV}, l padding=0, l dilation=1, i groups=1)": read_conv,
     f"aten::conv#d({_CONV}, s padding='valid', l dilation=1, i groups=1)": read_conv,
-    f"aten::conv_transpose#d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": read_transposed,
-    "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": lambda c: _emit_conv(
+    f"aten::conv_transpose#d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": lambda c: read_transposed(c, c.spatial),
+    "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": lambda c: read_conv(
         c, c.rank("weight") - 2
     ),
     f"aten::convolution({_CONVOLUTION})": read_convolution,

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.stored_values import TorchType
@@ -140,8 +139,7 @@ class ModuleBuilder(Builder):
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of float values to the quantization of `tensor`, within its limits."""
-        quantization = tensor.quantization
-        assert quantization is not None
+        quantization = tensor.require_quantization()
         kind = self.quantized_type(tensor.dtype)
         if quantization.axis is not None or quantization.block_size:
             scales, points = self._parameters(quantization, tensor.name)
@@ -167,8 +165,7 @@ class ModuleBuilder(Builder):
 
     def output_qparams(self, op: Op) -> tuple[float, int]:
         """Scale and zero point of the result, which is a tensor of bytes."""
-        quantization = self.output_tensor(op).quantization
-        assert quantization is not None
+        quantization = self.output_tensor(op).require_quantization()
         return quantization.step, quantization.point
 
     def has_relu(self, op: Op) -> bool:
@@ -188,16 +185,12 @@ class ModuleBuilder(Builder):
         tensor = self.tensor(op.outputs[0])
         bounds = activation_bounds(op)
         if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._is_implied(tensor, bounds):
-            assert tensor.quantization is not None
-            node = self._clamp_integers(node, tensor.quantization, *clip_range(tensor, bounds))
+            node = self._clamp_integers(node, tensor.require_quantization(), *clip_range(tensor, bounds))
         self.set_node(tensor.name, node)
 
     def real_vector(self, name: str) -> Array:
         """The float values of a constant in float32."""
-        tensor = self.tensor(name)
-        assert tensor.data is not None
-        data = tensor.data if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
-        return np.asarray(data, np.float32)
+        return np.asarray(self.tensor(name).float_values(), np.float32)
 
 
 ModuleFunction = Callable[[Op, ModuleBuilder], None]

@@ -58,16 +58,11 @@ def make_batch_norm(op: Op, b: ModuleBuilder) -> Layer:
     return Layer(f"BatchNorm{b.rank(op) - 2}d", (len(values[0]), float(op["epsilon"])), b.output_qparams(op), parameters=parameters)
 
 
-def _vector(b: ModuleBuilder, name: str, sizes: list[int], default: float) -> Array:
-    """The float values of a parameter, or the default where it is left out."""
-    return b.real_vector(name) if name else np.full(sizes, default, np.float32)
-
-
 def make_layer_norm(op: Op, b: ModuleBuilder) -> Layer:
     """LayerNormalization over the axes from `axis` on."""
     sizes = [int(size) for size in b.shape(op)[op["axis"] % b.rank(op) :]]
-    names = (*op.inputs[1:3], "", "")[:2]
-    values = [_vector(b, name, sizes, value) for name, value in zip(names, (1.0, 0.0), strict=True)]
+    names = op.input(1), op.input(2)
+    values = [b.real_vector(name) if name else np.full(sizes, value, np.float32) for name, value in zip(names, (1.0, 0.0), strict=True)]
     return Layer("LayerNorm", (sizes, *values, *b.output_qparams(op), float(op["epsilon"])))
 
 

@@ -72,6 +72,18 @@ class Entries:
             )
         return found
 
+    def layer(self, module: str) -> tuple[Array, Array | None, dict[str, Array]]:
+        """The weights, in float32, the bias and the statistics of the normalization of a module."""
+        weight, bias = self.numbers(module, "weight"), self.numbers(module, "bias")
+        if weight is None:
+            raise InvalidModelError("a fake quantization of weights has no weights", where=module, rule="weights-missing")
+        norm = self.statistics(module, weight)
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise InvalidModelError(
+                f"a bias of shape {bias.shape} does not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
+            )
+        return weight.astype(np.float32), bias, norm
+
     def number(self, module: str, name: str) -> float | None:
         """The same of one number."""
         found = self.numbers(module, name)

@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.states.entries import STATISTICS, Entries, quantization, take_rest
+from qconvert.formats.torch.states.entries import STATISTICS, Entries, entry_name, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
@@ -113,9 +113,11 @@ def read_observed(entries: Entries, how: Observers) -> Parameters:
         scale, point = how.scales(low.reshape(-1), high.reshape(-1))
         data[module] = _quantization(how, scale, point, module)
         odd += data[module].runs_in_float
-        weight = entries.numbers(module, "weight")
-        if weight is not None:
-            folded[module] = _folding(entries, module, weight, how)
+        if entry_name(module, "weight") in entries.values:
+            weight, bias, norm = entries.layer(module)
+            if weight.ndim < 2:
+                raise InvalidModelError(f"the weights have shape {weight.shape}", where=module, rule="counts-differ")
+            folded[module] = Folding(partial(_fold_weights, module, weight, bias, norm, how), bool(norm))
     tensors = take_rest(entries)
     notes = [f"a state_dict does not state how its observers compute; assumed: {how} (change with --oneflow)"]
     if odd:
@@ -130,18 +132,6 @@ def _quantization(how: Observers, scale: Array, point: Array, module: str) -> QP
         return quantization(scale, point, module, how.dtype, low, high)
     checked = quantization(scale, 0, module, how.dtype, low, high).quantization
     return QParams(how.dtype, Quantization(checked.scale, point.astype(np.int64), quant_min=low, quant_max=high), True)
-
-
-def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Folding:
-    bias = entries.numbers(module, "bias")
-    norm = entries.statistics(module, weight)
-    if weight.ndim < 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise InvalidModelError(
-            f"weights of shape {weight.shape} do not fit a bias of {None if bias is None else bias.shape}",
-            where=module,
-            rule="counts-differ",
-        )
-    return Folding(partial(_fold_weights, module, weight.astype(np.float32), bias, norm, how), bool(norm))
 
 
 def _fold_weights(

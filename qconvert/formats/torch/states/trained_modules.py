@@ -55,7 +55,9 @@ def read_trained(entries: Entries) -> Parameters:
         is_on, is_observing = entries.number(fake, "fake_quant_enabled"), entries.number(fake, "observer_enabled")
         found = _take_fake_quantize(entries, fake)
         if fake.rpartition(".")[2] == _WEIGHTS:
-            folded[parent(fake)] = _folding(entries, parent(fake), found if is_on else None)
+            module = parent(fake)
+            weight, bias, norm = entries.layer(module)
+            folded[module] = Folding(partial(_fold_weights, module, weight, bias, norm, found if is_on else None), bool(norm))
         else:
             own = _quantization_of(found, fake) if is_on else None
             match = _LISTED.match(fake)
@@ -148,19 +150,6 @@ def _steps(found: _Fake, scale: float, point: float) -> tuple[int, int]:
     if abs(twice - nearest) < 0.01 * nearest:
         return nearest, 0 if point > 0 else -(nearest + 1) // 2
     return default
-
-
-def _folding(entries: Entries, module: str, fake: _Fake | None) -> Folding:
-    """What gives the tensors of a module: its weights with their quantization, with the normalization that the module holds."""
-    weight, bias = entries.numbers(module, "weight"), entries.numbers(module, "bias")
-    if weight is None:
-        raise InvalidModelError("a fake quantization of weights has no weights", where=module, rule="weights-missing")
-    statistics = entries.statistics(module, weight)
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise InvalidModelError(
-            f"a bias of shape {bias.shape} does not fit weights of shape {weight.shape}", where=module, rule="counts-differ"
-        )
-    return Folding(partial(_fold_weights, module, weight.astype(np.float32), bias, statistics, fake), bool(statistics))
 
 
 def _fold_weights(

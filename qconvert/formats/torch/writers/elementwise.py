@@ -55,20 +55,19 @@ def write_sqrt(op: Op, b: Builder) -> None:
 
 def write_clip(op: Op, b: Builder) -> None:
     """Clip: bounds that are single constants are numbers, others tensors."""
-    names = (*op.inputs[1:3], "", "")[:2]
     bounds = bounds_of(op, b)
     node = b.float_input(op)
     if not any(isinstance(bound, Node) for bound in bounds):
         b.finish(op, node if bounds == [None, None] else b.clip(node, *bounds))
         return
-    for operator, name in zip(("maximum", "minimum"), names, strict=True):
+    for operator, name in zip(("maximum", "minimum"), (op.input(1), op.input(2)), strict=True):
         node = b.aten(operator, node, b.float_value(name)) if name else node
     b.finish(op, node)
 
 
 def bounds_of(op: Op, b: Builder) -> list[Any]:
     """The two bounds of a Clip, each a number, None for none, or its node."""
-    return [_bound(op, b, name) for name in (*op.inputs[1:3], "", "")[:2]]
+    return [_bound(op, b, op.input(index)) for index in (1, 2)]
 
 
 def _bound(op: Op, b: Builder, name: str) -> Any:

@@ -31,8 +31,7 @@ from qconvert.operators import kind_of, reduced_count
 def finish_stored(op: Op, b: Builder, steps: Node, offset: int = 0) -> None:
     """Ends an operator with integers, plus an offset, clipped to the limits of the quantization and of a fused activation."""
     tensor = b.output_tensor(op)
-    quantization = tensor.quantization
-    assert quantization is not None
+    quantization = tensor.require_quantization()
     bounds = activation_bounds(op)
     limits = [
         int(limit if bound is None else quantize(np.array(bound), quantization, tensor.dtype))
@@ -104,8 +103,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         sizes: of a window.
     """
     result, name, count = b.output_tensor(op), op["arithmetic"], np.float32(math.prod(sizes))
-    quantization = result.quantization
-    assert quantization is not None
+    quantization = result.require_quantization()
     low, stored = integer_range(result.dtype)[0], quantization.point
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
@@ -203,8 +201,7 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
 
 def _steps(b: Builder, tensor: Tensor) -> Node:
     """Stored integers less their zero point."""
-    assert tensor.quantization is not None
-    return _add_offset(b.cast(b.stored_value(tensor.name), "int64"), -tensor.quantization.point)
+    return _add_offset(b.cast(b.stored_value(tensor.name), "int64"), -tensor.require_quantization().point)
 
 
 def _add_offset(node: Node, offset: int) -> Node:

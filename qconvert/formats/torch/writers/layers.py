@@ -124,7 +124,7 @@ def _float_weights(op: Op, b: Builder) -> Any:
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm: a linear layer; what is added and is no vector of the outputs is added after it."""
-    vector = len(op.inputs) > 2 and bool(op.inputs[2]) and b.input_tensor(op, 2).rank == 1
+    vector = op.has(2) and b.input_tensor(op, 2).rank == 1
 
     def linear(x: Node, w: Node, bias: Node | None) -> Node:
         if bias is None or vector:
@@ -139,7 +139,7 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
     operands = []
     for index, axis in ((0, -1), (1, -2)):
         node = b.cast(b.stored_input(op, index), "int32")
-        point = op.inputs[index + 2] if len(op.inputs) > index + 2 else ""
+        point = op.input(index + 2)
         if point:
             zero = b.cast(b.stored_value(point), "int32")
             if b.tensor(point).rank == 1 and b.tensor(point).static_shape != (1,):
@@ -153,18 +153,12 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger: a convolution of whole numbers in float64, which holds all sums of int32."""
     spatial = b.rank(op) - 2
-    data, pads = (
-        b.stored_input(op),
-        pads_of(op, b, [int(size) for size in b.static_shape(op, 1)[2:]], op["dilations"]),
-    )
-    weights = b.cast(b.stored_input(op, 1), "float64")
-    data = b.cast(data, "float64")
-    points = [*op.inputs[2:], "", ""][:2]
-    if points[0]:
-        data = data - b.aten("reshape", b.stored_value(points[0]), [])
-    if points[1]:
-        shape = [-1, *[1] * (spatial + 1)]
-        weights = weights - b.aten("reshape", b.stored_value(points[1]), shape)
+    pads = pads_of(op, b, b.static_shape(op, 1)[2:], op["dilations"])
+    weights, data = (b.cast(b.stored_input(op, index), "float64") for index in (1, 0))
+    if op.has(2):
+        data = data - b.aten("reshape", b.stored_input(op, 2), [])
+    if op.has(3):
+        weights = weights - b.aten("reshape", b.stored_input(op, 3), [-1, *[1] * (spatial + 1)])
     if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
     sizes = (op["strides"], pads[:spatial], op["dilations"], op["group"])

@@ -29,7 +29,7 @@ def write_layer_norm(op: Op, b: Builder) -> None:
         raise b.unsupported_error(op, "further results")
     first = len(shape) - len(sizes)
     known = [b.size_at(op, first + place) for place in range(len(sizes))]
-    names = (*op.inputs[1:3], "", "")[:2]
+    names = op.input(1), op.input(2)
     if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
         parameters = [b.float_value(name) for name in names]
         b.finish(op, b.aten("layer_norm", b.float_input(op), known, *parameters, float(op["epsilon"])))

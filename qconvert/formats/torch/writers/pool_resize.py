@@ -172,8 +172,7 @@ def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
 def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
     """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
     data, result, size = b.input_tensor(op), b.output_tensor(op), math.prod(kernel)
-    quantization = data.quantization
-    assert quantization is not None
+    quantization = data.require_quantization()
     node = pad_data(op, b, pads, None) if any(pads) else b.stored_value(data.name)
     node = subtract_zero_point(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
     flat = len(kernel) == 1

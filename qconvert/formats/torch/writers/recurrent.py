@@ -63,9 +63,7 @@ def _find_obstacle(op: Op, scope: Scope) -> str:
 
 def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     """Matrices and biases of one direction, gates in PyTorch's order."""
-    found = []
-    for index in (1, 2):
-        found.append(_reorder_gates(op, b, _direction(b, op.inputs[index], direction)))
+    found = [_reorder_gates(op, b, _direction(b, op.inputs[index], direction)) for index in (1, 2)]
     half = len(_LAYERS[op.kind].order) * op["hidden_size"]
     if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
@@ -99,7 +97,7 @@ def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
     """The first states, (directions, rows, cells)."""
     found = []
     for place in range(cell_of(op).states):
-        name = op.inputs[_STATE + place] if len(op.inputs) > _STATE + place else ""
+        name = op.input(_STATE + place)
         if name:
             node = b.float_value(name)
             found.append(b.aten("transpose.int", node, 0, 1) if op["layout"] else node)
