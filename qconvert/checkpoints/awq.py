@@ -49,7 +49,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         raise parts.shapes_error("qweight", "qzeros", "scales")
     if inputs % _PER_WORD:
         raise parts.shapes_error("qweight")
-    config.require("bits", _BITS, parts.layer)
+    config.require_bits(parts.layer, _BITS)
     config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "version", ("gemm",))
     made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)

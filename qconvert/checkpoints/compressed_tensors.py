@@ -22,7 +22,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
-from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_bytes
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_integers
 
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"
@@ -105,9 +105,8 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += expanded
         _require_codes(parts, zeros, bits)
-    codes = integers.view(np.uint8) + np.uint8(half)
-    words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
     factors, how = parts.factors(integers.shape[1]), read_activations(parts, config)
+    words = words_of_integers(integers, bits)
     return BlockWeight(words, bits, integers.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 
 

@@ -182,12 +182,12 @@ class Config:
                 f"config.json states {key} {stated!r}, which is not covered", where=repr(layer), rule="blocks-not-covered"
             )
 
-    def require(self, name: str, found: int, where: str) -> None:
-        """Raise InvalidModelError if a number stated for all layers contradicts the tensors."""
-        stated = self.of_layer(where).get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
-        if stated is not None and _whole_number(name, stated, where) != found:
+    def require_bits(self, layer: str, bits: int) -> None:
+        """Raise InvalidModelError if the bits that are stated for all layers contradict the tensors."""
+        stated = self.of_layer(layer).get("bits") if not self.stated.get("dynamic") else None  # which has others for single layers
+        if stated is not None and _whole_number("bits", stated, layer) != bits:
             raise InvalidModelError(
-                f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"
+                f"config.json states bits {stated}, the tensors of the layer say {bits}", where=repr(layer), rule="config-contradicts"
             )
 
 

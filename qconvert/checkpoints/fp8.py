@@ -32,9 +32,15 @@ def refuse_nan_codes(parts: Parts, codes: Array) -> None:
         raise parts.invalid("weight has codes of FP8 that stand for no number (NaN)", rule="weights-not-finite")
 
 
-def _read(parts: Parts, config: Config) -> BlockWeight:
-    codes = parts.matrix("weight", "float8_e4m3fn").view(np.uint8)
+def float8_codes(parts: Parts, name: str) -> Array:
+    """The codes of a matrix of FP8, all of which stand for numbers."""
+    codes = parts.matrix(name, "float8_e4m3fn").view(np.uint8)
     refuse_nan_codes(parts, codes)
+    return codes
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    codes = float8_codes(parts, "weight")
     name = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
     if parts.dtype(name) == "uint8":
         scale = parts.small_scales(name, "float8_e8m0fnu")

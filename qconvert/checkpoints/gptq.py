@@ -31,7 +31,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
     if not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "scales")
-    config.require("bits", bits, parts.layer)
+    config.require_bits(parts.layer, bits)
     config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
     zeros = unpack(packed, bits, outputs).astype(np.int16)

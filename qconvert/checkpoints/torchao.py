@@ -20,8 +20,8 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
-from qconvert.checkpoints.fp8 import refuse_nan_codes
-from qconvert.checkpoints.weight import E4M3, BlockWeight, pack, symmetric_zero_point, words_of_bytes
+from qconvert.checkpoints.fp8 import float8_codes
+from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point, words_of_bytes, words_of_integers
 from qconvert.errors import UnsupportedError
 
 _PREFIX = "_weight_"
@@ -99,14 +99,11 @@ def _read_integers(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
         zeros += whole.astype(np.int16)
     if not -half <= int(integers.min()) <= int(integers.max()) < half:
         raise parts.invalid(f"an integer is outside of {-half} to {half - 1}", rule="value-outside-type")
-    codes = integers.view(np.uint8) + np.uint8(half)
-    words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
-    return BlockWeight(words, bits, integers.shape[1], scale, zeros, is_signed=True)
+    return BlockWeight(words_of_integers(integers, bits), bits, integers.shape[1], scale, zeros, is_signed=True)
 
 
 def _read_float8(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
-    codes = parts.matrix("qdata", "float8_e4m3fn").view(np.uint8)
-    refuse_nan_codes(parts, codes)
+    codes = float8_codes(parts, "qdata")
     return BlockWeight(words_of_bytes(codes), 8, codes.shape[1], _in_blocks(parts, "scale", codes.shape, stated), table=E4M3)
 
 

@@ -86,6 +86,12 @@ def words_of_bytes(codes: Array) -> Array:
     return pack(codes, _BYTE) if codes.shape[1] % (WORD // _BYTE) else np.ascontiguousarray(codes).view("<u4")
 
 
+def words_of_integers(integers: Array, bits: int) -> Array:
+    """Signed integers of some bits, int8 [N, K], as a stream of words of codes, which are counted from the smallest integer."""
+    codes = integers.view(np.uint8) + np.uint8(symmetric_zero_point(bits))
+    return words_of_bytes(codes) if bits == _BYTE else pack(codes, bits)
+
+
 def to_row_major(words: Array) -> Array:
     """A matrix of words with its rows one after another in memory: itself, or a copy of one that lies in columns.
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, dequantize
+from qconvert.arithmetic import TORCH_AVERAGES
 from qconvert.formats.torch.engines import ENGINES
-from qconvert.formats.torch.program import torch_package
+from qconvert.formats.torch.program import make_quantized_tensor, torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -79,8 +79,8 @@ def _is_quantized(tensor: Tensor) -> bool:
 
 
 def _scale_and_zero_point(tensor: Tensor) -> tuple[float, int]:
-    assert tensor.quantization is not None
-    return tensor.quantization.step, tensor.quantization.point
+    quantization = tensor.require_quantization()
+    return quantization.step, quantization.point
 
 
 def _as_quantized(tensor: Tensor) -> Callable[[Any], Any]:
@@ -88,15 +88,6 @@ def _as_quantized(tensor: Tensor) -> Callable[[Any], Any]:
     scale, zero_point = _scale_and_zero_point(tensor)
     make: Callable[..., Any] = torch_package()._make_per_tensor_quantized_tensor
     return lambda values: make(values, scale, zero_point)
-
-
-def _weights(data: Array, quantization: Quantization, axis: int) -> Any:
-    torch = torch_package()
-    values = torch.from_numpy(np.array(data, order="C"))
-    if quantization.is_per_tensor:
-        return torch._make_per_tensor_quantized_tensor(values, quantization.step, quantization.point)
-    scales, points = torch.from_numpy(quantization.scale.astype(np.float64)), torch.from_numpy(quantization.zero_point.astype(np.int64))
-    return torch._make_per_channel_quantized_tensor(values, scales, points, axis)
 
 
 def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | None:
@@ -114,8 +105,7 @@ def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | 
         return None
     real = None
     if bias is not None and bias.data is not None:
-        values = bias.data if bias.quantization is None else dequantize(bias.data, bias.quantization)
-        real = torch_package().from_numpy(np.array(values, np.float32))
+        real = torch_package().from_numpy(np.array(bias.float_values(), np.float32))
     assert weights.data is not None and weights.quantization is not None
     return data, weights.data, weights.quantization, real
 
@@ -152,10 +142,10 @@ def _conv(op: Op, b: Builder) -> Any:
         return None
     (data, weights, quantization, bias), group = found, int(op["group"])
     if not kind_of(op).spreads:
-        return _layer(op, b, f"conv{rank}d", data, (_weights(weights, quantization, 0), bias, *sizes, group))
+        return _layer(op, b, f"conv{rank}d", data, (make_quantized_tensor(weights, quantization), bias, *sizes, group))
     if op["activation"] or (group != 1 and not quantization.is_per_tensor):
         return None
-    turned = _weights(swapped_weights(weights, group), quantization, 1)
+    turned = make_quantized_tensor(swapped_weights(weights, group), quantization.with_axis(None if quantization.is_per_tensor else 1))
     arguments = (turned, bias, sizes[0], sizes[1], list(op["output_padding"]), sizes[2], group)
     return _layer(op, b, f"conv_transpose{rank}d", data, arguments)
 
@@ -165,7 +155,7 @@ def _gemm(op: Op, b: Builder) -> Any:
     if found is None:
         return None
     data, weights, quantization, bias = found
-    return _layer(op, b, "linear", data, (_weights(weights, quantization, 0), bias))
+    return _layer(op, b, "linear", data, (make_quantized_tensor(weights, quantization), bias))
 
 
 def _add(op: Op, b: Builder) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic.storage import IN_BYTES, in_bytes
 from qconvert.errors import MissingPackageError
 from qconvert.formats.torch.stored_values import TorchType
-from qconvert.graph import Array
+from qconvert.graph import Array, Quantization
 
 
 def _binary(operator: str) -> Callable[[Node, Any], Node]:
@@ -209,3 +209,12 @@ def tensor_of(data: Array) -> Any:
         plain = torch.from_numpy(np.array(data, order="C").view(f"int{8 * data.dtype.itemsize}"))
         return plain.view(torch_type(name))
     return torch.from_numpy(np.array(data, order="C"))
+
+
+def make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
+    """A quantized tensor of PyTorch. Scales along an axis are float64 there."""
+    torch = torch_package()
+    if quantization.axis is None:
+        return torch._make_per_tensor_quantized_tensor(tensor_of(data), quantization.step, quantization.point)
+    scales, points = tensor_of(quantization.scale.astype(np.float64)), tensor_of(quantization.zero_point.astype(np.int64))
+    return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, quantization.axis)

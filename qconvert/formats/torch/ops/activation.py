@@ -68,9 +68,9 @@ def read_bounded(c: Reading, /, kind: str, **attributes: Any) -> str:
 
 
 @with_arguments
-def read_function(c: Reading, kind: str, **numbers: str) -> str:
+def read_function(c: Reading, /, kind: str, **numbers: str) -> str:
     """A function of float values with numbers of the call as attributes, rounded once to the quantization that it states or keeps."""
-    attributes = {attribute: c.number(argument) for attribute, argument in numbers.items()}
+    attributes: dict[str, Any] = {attribute: c.number(argument) for attribute, argument in numbers.items()}
     return c.emit(kind, [as_real(c)], quantization=_stated_quantization(c), **attributes)
 
 

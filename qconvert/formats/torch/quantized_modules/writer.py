@@ -19,12 +19,12 @@ from qconvert.errors import QConvertError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.notes import NOTES, graph_notes
-from qconvert.formats.torch.program import Module, Node, quantized_modules, tensor_of, torch_package
+from qconvert.formats.torch.program import Module, Node, make_quantized_tensor, quantized_modules, tensor_of, torch_package
 from qconvert.formats.torch.quantized_modules.builder import LAYER, Layer, ModuleBuilder
 from qconvert.formats.torch.quantized_modules.operators import module_writers
 from qconvert.formats.torch.torchscript.reader import read_named
 from qconvert.formats.torch.writer import fill, lower_graph
-from qconvert.graph import Array, Graph, Op, Producers, Quantization
+from qconvert.graph import Array, Graph, Op, Producers
 from qconvert.plugins import operators
 
 #: Operators of aten that TorchScript calls otherwise.
@@ -52,7 +52,7 @@ class Modules(Module):
 
     def _constant(self, node: Node) -> Any:
         quantization = self._builder.quantizations.get(node)
-        return super()._constant(node) if quantization is None or node.data is None else _make_quantized_tensor(node.data, quantization)
+        return super()._constant(node) if quantization is None or node.data is None else make_quantized_tensor(node.data, quantization)
 
     def _free(self, wanted: str) -> str:
         """A name that is an identifier, as old versions want."""
@@ -72,7 +72,7 @@ def _make_module(layer: Layer) -> Any:
     arguments = [_parameter(value) if isinstance(value, np.ndarray) else value for value in layer.arguments]
     module = getattr(quantized_modules(layer.fused), layer.kind)(*arguments)
     if layer.weights is not None:
-        module.set_weight_bias(_make_quantized_tensor(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
+        module.set_weight_bias(make_quantized_tensor(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
     for name, values in layer.parameters.items():
         setattr(module, name, _parameter(values) if isinstance(getattr(module, name), torch_package().nn.Parameter) else tensor_of(values))
     if layer.quantization is not None:
@@ -83,15 +83,6 @@ def _make_module(layer: Layer) -> Any:
 
 def _parameter(values: Array) -> Any:
     return torch_package().nn.Parameter(tensor_of(values), requires_grad=False)
-
-
-def _make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
-    """A quantized tensor. Scales along an axis are float64 there."""
-    torch = torch_package()
-    if quantization.axis is None:
-        return torch._make_per_tensor_quantized_tensor(tensor_of(data), quantization.step, quantization.point)
-    scales, points = tensor_of(quantization.scale.astype(np.float64)), tensor_of(quantization.zero_point.astype(np.int64))
-    return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, quantization.axis)
 
 
 #: Operators between the one that stands for a canonical operator and its result: a Quantize, a Relu, a Clip …

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -37,14 +38,12 @@ class _LeftError(Exception):
         self.ends = ends
 
 
+@dataclass(frozen=True, slots=True)
 class Function:
     """What stands before a call: a method with its object, or an operator or function by its name."""
 
-    __slots__ = ("name", "target")
-
-    def __init__(self, name: str, target: Any = None) -> None:
-        self.name = name
-        self.target = target
+    name: str
+    target: Any = None
 
 
 class Frame:

@@ -271,11 +271,12 @@ class Interpreter:
             return self._call_from_file(name, given, named, where)
         if name in PACKING:
             return PACKING[name](self.objects.packed_name(place or hint, [*given, *named.values()]), where, *given, **named)
-        if (compute := function_of(name, given, True)) is not None:
-            return compute_number(name, compute, given, named, where, self.budget)
-        self.budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple))) // 8)
-        kinds = {type(leaf) for leaf in leaves([given, named], self.budget.spend)}
-        if (compute := function_of(name, given, bool(kinds & _TENSORS))) is not None:
+        compute, kinds = function_of(name, given, True), set[type]()
+        if compute is None:
+            self.budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple))) // 8)
+            kinds = {type(leaf) for leaf in leaves([given, named], self.budget.spend)}
+            compute = function_of(name, given, bool(kinds & _TENSORS))
+        if compute is not None:
             return compute_number(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
             if name not in NUMBERS and not is_covered(name):
