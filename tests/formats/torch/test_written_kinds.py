@@ -176,6 +176,24 @@ def test_a_kind_means_what_it_means(case: Any) -> None:
 
 
 @pytest.mark.torch
+def test_data_without_a_range_have_the_scale_1() -> None:
+    """As onnxruntime has it: PyTorch's program had a scale of 0."""
+    data = np.zeros((2, 3), np.float32)
+    graph, feed = _graph(("DynamicQuantizeLinear", [data], {}, ("uint8", "float32", "uint8")))
+    found = run(live(graph), graph, feed)
+    assert found["o1"] == np.float32(1) and found["o2"] == 0 and not found["o0"].any()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["Trilu", "MatrixDiag", "ZerosLike"])
+def test_sizes_may_be_known_at_run_time_alone(kind: str) -> None:
+    tensors = [Tensor("x", "float32", ("rows", "columns")), Tensor("y", "float32", None)]
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",))
+    feed = {"x": _real(3, 4)}
+    assert np.array_equal(run(live(graph), graph, feed)["y"], evaluate(graph, feed)["y"])
+
+
+@pytest.mark.torch
 def test_all_are_read_as_they_were(tmp_path: Any) -> None:
     graph = joined([graph for graph, _ in map(_graph, CASES) if graph.name != "NonZero" and graph.inputs])
     qconvert.save(graph, tmp_path / "model.pt2")

@@ -121,6 +121,12 @@ _FOLLOWED: Mapping[str, Any] = {
 }
 
 
+def write_trilu(op: Op, b: Builder) -> None:
+    """Trilu from a known diagonal on; the formula needs sizes that are known."""
+    first = b.integers(op, 1)[0] if op.has(1) else 0
+    b.store(op, b.aten("triu" if op["upper"] else "tril", b.stored_input(op), first))
+
+
 def write_interior_pad(op: Op, b: Builder) -> None:
     """InteriorPad: the elements that are left are put at their places among fillers."""
     before, after = b.static_shape(op), b.static_shape(op, op.outputs[0])
@@ -158,6 +164,9 @@ WRITERS: Mapping[str, WriteFunction] = {"Shape": write_shape} | {
         "BitShift": write_bit_shift,
         "Bitcast": write_bitcast,
         "Range": write_range,
+        "Trilu": write_trilu,
+        "MatrixDiag": lambda op, b: b.store(op, b.aten("diag_embed", b.stored_input(op))),
+        "MatrixSetDiag": lambda op, b: b.store(op, b.aten("diagonal_scatter", *b.stored_values(op), 0, -2, -1)),
         "InteriorPad": write_interior_pad,
     }.items()
 }
