@@ -23,7 +23,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, i
 from qconvert.graph.names import quote_nearest
 from qconvert.kernels import Kernel, Kernels
 from qconvert.operators import KINDS
-from qconvert.plugins import Derived, Pass, Runtime, Target, find_target, format_named, kernels_named, target_named
+from qconvert.plugins import Derived, Pass, Runtime, Target, find_target, format_named, kernels_named, pass_named, target_named
 from qconvert.rules.validation import validate
 
 __all__ = [
@@ -197,7 +197,7 @@ def try_kernels(
     """
     chosen = find_target(target)
     # A pass that takes another form where a kernel is coarse would leave the kernel untried.
-    chosen = replace(chosen, passes=tuple(item for item in chosen.passes if item != "requantize_in_float"))
+    chosen = replace(chosen, passes=tuple(item for item in chosen.passes if "one rounding" not in pass_named(item).ensures))
     runtime, name = kernels_named(kernels)
     rows = runtime.rows(name)
     named = {kind for row in rows.rows for kind in row.kinds}

@@ -151,7 +151,7 @@ def test_a_pass_that_lies_is_a_fault_of_qconvert(tmp_path: Path) -> None:
         "import qconvert.passes.assign_layout as m\n"
         "from qconvert.errors import InternalError\n"
         "def run(*a, **b): raise InternalError('the pass assign_layout lies')\n"
-        "m.run = run"
+        "m.assign_layout = run"
     )
     done = run("convert", MODEL, tmp_path / "x.onnx", before=before)
     assert (done.returncode, done.stderr) == (3, "error: the pass assign_layout lies\n")

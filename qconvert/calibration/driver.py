@@ -38,7 +38,7 @@ from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_o
 from qconvert.errors import LossError, OptionError, UnsupportedError, require_word
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.passes import compute_constants
+from qconvert.passes.constants import fold_float_constants
 from qconvert.plugins import target_named
 from qconvert.plugins.options import ReadOptions
 
@@ -260,7 +260,7 @@ def load_float_network(model: Model, format: str = "") -> Graph:
         raise UnsupportedError(
             reason, file=file, remedy="Calibrate its float form: `qconvert extract-scales` writes one.", rule="already-quantized"
         )
-    return run_passes(compute_constants.fold_float_constants(graph), PREPARED)[0]
+    return run_passes(fold_float_constants(graph), PREPARED)[0]
 
 
 def _skip_tensors(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:

@@ -240,7 +240,7 @@ class _Planner:
         return 1 if is_layer and (self._is_rows(op) or not any(item.storage.activation_granularity for item in self.targets)) else None
 
     def _is_rows(self, op: Op) -> bool:
-        """Whether a product with a matrix becomes a Gemm, whose weights may have several scales everywhere (passes/matmul_to_gemm.py)."""
+        """Whether a product with a matrix becomes a Gemm, whose weights may have several scales everywhere (passes/gemms.py)."""
         data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
         return data.rank == 2 or ((data.rank or 0) > 2 and sum(isinstance(size, str) for size in result.shape or ("?", "?")) <= 1)
 

@@ -26,7 +26,11 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activat
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.passes import absorb_quantization, fold_constants, fuse_pad, matmul_to_gemm, remove_dead_code
+from qconvert.passes.absorb_quantization import absorb_quantization
+from qconvert.passes.constants import fold_constants
+from qconvert.passes.gemms import matmul_to_gemm
+from qconvert.passes.pads import fuse_pad
+from qconvert.passes.remove_dead_code import remove_dead_code
 from qconvert.plugins import Target
 
 _NO_TARGET = Target("", "", "no target")
@@ -36,9 +40,9 @@ def to_comparison_form(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
     forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
     graph = _read_indices_directly(_remove_identities(_drop_size_names(graph)))
-    graph, _ = matmul_to_gemm.run(graph, None)
-    graph, _ = absorb_quantization.run(graph, None)
-    graph, _ = fuse_pad.run(_remove_identities(graph), _NO_TARGET)
+    graph, _ = matmul_to_gemm(graph, None)
+    graph, _ = absorb_quantization(graph, None)
+    graph, _ = fuse_pad(_remove_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     ops = [_dequantize_bounds(graph, part, tensors) for op in ops for part in _split_op(graph, op, tensors)]
@@ -54,7 +58,7 @@ def _read_indices_directly(graph: Graph) -> Graph:
         if wrap is not None and rows is not None and size is not None and size.tolist() == rows[int(op["axis"])]:
             direct[id(op)] = op.with_input(1, wrap.inputs[0])
     ops = [direct.get(id(op), op) for op in graph.ops]
-    return remove_dead_code.run(graph.evolve(ops=ops), None)[0] if direct else graph
+    return remove_dead_code(graph.evolve(ops=ops), None)[0] if direct else graph
 
 
 def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
@@ -124,7 +128,7 @@ def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph with all operators rounding to the nearest integer, ties to even, and the changes in words."""
     kept = [_reshape_to_identity(graph, op) for op in graph.ops]
     if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
-        graph, _ = remove_dead_code.run(graph.evolve(ops=kept), None)
+        graph, _ = remove_dead_code(graph.evolve(ops=kept), None)
     ops = [_simplify_activation(graph, op) for op in graph.ops]
     implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
     rounded = [_round_to_even(op) for op in ops]
@@ -227,7 +231,7 @@ def _fold_sizes(graphs: tuple[Graph, Graph], numbers: Mapping[str, int]) -> tupl
     """The graphs, with constants in the place of what is computed of sizes that can be told apart."""
     if not numbers or len({*numbers.values()}) < len(numbers):
         return graphs
-    source, result = (fold_constants.run(graph, None)[0] for graph in graphs)
+    source, result = (fold_constants(graph, None)[0] for graph in graphs)
     return source, result
 
 

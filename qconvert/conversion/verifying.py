@@ -17,7 +17,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Arrays, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators import kind_of
-from qconvert.passes import io_to_states
+from qconvert.passes.states import io_to_states
 from qconvert.plugins import Change, Pass
 from qconvert.rewriting.claims import verify
 
@@ -49,7 +49,7 @@ class Verifier:
             return
         require_valid(after, f"the pass {item.name} makes a graph that is not valid")
         stored = before, after
-        before, after = (io_to_states.run(graph, None)[0] for graph in (before, after))
+        before, after = (io_to_states(graph, None)[0] for graph in (before, after))
         feed = self._feeds[0] if self._feeds else {}
         turned = find_layout_changes(before.metadata, after.metadata)
         hidden = [name for name in after.inputs if name in turned]

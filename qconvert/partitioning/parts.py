@@ -172,7 +172,7 @@ class Judge:
         if self.codegen is not None:
             return self.codegen.states
         known = formats().get(self.target.format)
-        return "states_to_io" in self.target.passes or (known is not None and "states" in known.scopes)
+        return self.target.ensures("no states") or (known is not None and "states" in known.scopes)
 
     def refusal(self, places: Iterable[int]) -> Refusal | None:
         """Return why the target does not take operators as one part; None if it does.

@@ -18,8 +18,9 @@ from qconvert.encodings import Encoding, Encodings, QParams, weights_quantizatio
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.passes import absorb_quantization, float_bias_to_int32
-from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_encoding, match_entries, normalize, split_limits
+from qconvert.passes.absorb_quantization import absorb_quantization
+from qconvert.passes.bias_types import float_bias_to_int32
+from qconvert.passes.encoding_entries import Matched, drop_unrounded, fit_encoding, match_entries, normalize, split_limits
 from qconvert.plugins import Change, PassResult, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
@@ -27,7 +28,7 @@ from qconvert.rewriting import Rewriter
 _SHOWN = 5
 
 
-def run(
+def apply_encodings(
     graph: Graph,
     target: Target | None,
     *,
@@ -64,8 +65,8 @@ def quantize_by_encodings(graph: Graph, encodings: Encodings, *, fill: str = "no
     work = _Encoding(graph, match_entries(graph, encodings, renamed), range_dtype)
     filled = propagate_quantizations(graph, work.quantizations) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
-    changed, _ = absorb_quantization.run(work.insert_qdq(), None)
-    changed, biases = float_bias_to_int32.run(changed, None)
+    changed, _ = absorb_quantization(work.insert_qdq(), None)
+    changed, biases = float_bias_to_int32(changed, None)
     changed = Rewriter(changed).finish(prune=True)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
     if renamed:

@@ -1,8 +1,10 @@
 """assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
 
+assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
+
 Images and volumes are one after the other. Every tensor of rank 4 (or 5) gets a label: stored as in the source, or transposed. A
 Transpose is needed wherever an operator wants the other label than the one its input has; one serves all such readers. The labelling
-with the fewest (then smallest) Transposes is a minimum cut (layout/minimum_cut.py): operators are nodes, tensors are edges, fixed operators
+with the fewest (then smallest) Transposes is a minimum cut (FlowGraph): operators are nodes, tensors are edges, fixed operators
 are tied to a side. The reduction of "paid once, whichever readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov,
 2004, section 3).
 
@@ -12,12 +14,15 @@ A graph in channels first, for a target that wants channels last (Relu and Add h
 becomes
     x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
                 -> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
+
+The labelling of least cost of a graph, as a minimum cut, by Dinic's algorithm (E. A. Dinic, 1970).
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,8 +34,7 @@ from qconvert.graph.metadata import TRANSPOSED, read_names
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 from qconvert.operators.sizes import reshape_sizes
-from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
-from qconvert.passes.layout.operators import Role, data_inputs, permute_op, permute_tensor, role
+from qconvert.passes.operator_layouts import Role, data_inputs, permute_op, permute_tensor, role
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
@@ -39,7 +43,7 @@ _RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
 
 
-def run(graph: Graph, target: Target, *, io_layout: str = "") -> PassResult:
+def assign_layout(graph: Graph, target: Target, *, io_layout: str = "") -> PassResult:
     """Rewrite the whole graph for target.layout.
 
     Args:
@@ -308,3 +312,74 @@ class _Layout(Rewriter):
             if is_turned and tensor.rank == self._rank and self.is_read_once(name):
                 self.relate(name, self._variants[known], permutation=self._perm)
         return self._variants[known]
+
+
+#: The capacity of an edge that no cut takes.
+INFINITE = 2**62
+
+
+class FlowGraph:
+    """Nodes are numbers; node 0 is the source side (label 0) and node 1 the sink side (label 1)."""
+
+    def __init__(self) -> None:
+        self._edges: list[list[int]] = [[], []]  # for each node, indices into the lists below
+        self._head: list[int] = []
+        self._capacity: list[int] = []
+
+    def node(self) -> int:
+        """Add a node."""
+        self._edges.append([])
+        return len(self._edges) - 1
+
+    def edge(self, tail: int, head: int, capacity: int) -> None:
+        """Add an edge, which costs `capacity` when `tail` gets label 0 and `head` label 1."""
+        for node, other, size in ((tail, head, capacity), (head, tail, 0)):
+            self._edges[node].append(len(self._head))
+            self._head.append(other)
+            self._capacity.append(size)
+
+    def labels(self) -> list[int]:
+        """Return the label, 0 or 1, of each node in a labelling of least cost; nodes that may have either get 1."""
+        while True:
+            level = self._levels()
+            if level[1] < 0:
+                return [0 if found >= 0 else 1 for found in level]
+            position = [0] * len(self._edges)
+            while self._push(level, position):
+                pass
+
+    def _levels(self) -> list[int]:
+        level = [-1] * len(self._edges)
+        level[0] = 0
+        queue = deque([0])
+        while queue:
+            node = queue.popleft()
+            for index in self._edges[node]:
+                head = self._head[index]
+                if self._capacity[index] and level[head] < 0:
+                    level[head] = level[node] + 1
+                    queue.append(head)
+        return level
+
+    def _push(self, level: list[int], position: list[int]) -> int:
+        """Send flow along one path of the level graph; return how much. Iterative, since models are deep."""
+        path: list[int] = []
+        node = 0
+        while node != 1:
+            if position[node] < len(self._edges[node]):
+                index = self._edges[node][position[node]]
+                if self._capacity[index] and level[self._head[index]] == level[node] + 1:
+                    path.append(index)
+                    node = self._head[index]
+                else:
+                    position[node] += 1
+            elif path:
+                node = self._head[path.pop() ^ 1]
+                position[node] += 1
+            else:
+                return 0
+        amount = min(self._capacity[index] for index in path)
+        for index in path:
+            self._capacity[index] -= amount
+            self._capacity[index ^ 1] += amount
+        return amount

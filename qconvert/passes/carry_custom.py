@@ -16,7 +16,7 @@ from qconvert.plugins import Change, PassResult, Target
 _FLEX = "Flex"
 
 
-def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> PassResult:
+def carry_custom(graph: Graph, target: Target | None, *, custom: str = "carry") -> PassResult:
     """Name the custom operators, with counts.
 
     Args:

@@ -35,7 +35,7 @@ from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting.requantize import quantized_bias
 
 
-def run(
+def change_bits(
     graph: Graph,
     target: Target | None,
     weight_bits: int = 0,

@@ -24,7 +24,7 @@ from qconvert.rewriting import Rewriter
 _KINDS = ("Softmax", "LogSoftmax")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def clip_softmax(graph: Graph, target: Target | None) -> PassResult:
     """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
     if target is not None and target.accelerator is not None:
         return graph, ()

@@ -27,7 +27,7 @@ _SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point", attributes=_PLAIN)
 _SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True, attributes=_PLAIN)
 
 
-def run(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
+def decompose_weights(graph: Graph, target: Target | None, *, form: str = "") -> PassResult:
     """Write each Dequantize of a constant that nothing else reads as such operators; QONNX has a node of its own for it."""
     if form == "qonnx":
         return graph, ()

@@ -41,7 +41,7 @@ _TEXTS = {
 }
 
 
-def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> PassResult:
+def dynamic_range(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> PassResult:
     """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
     own = "" if target is None else target.kernels.dynamic_range
     noted = _read_roundings(graph)

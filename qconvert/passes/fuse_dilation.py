@@ -25,7 +25,7 @@ _WIDE_CONV = Pattern("Conv", Pattern("Unsqueeze", _SPLIT, name="unsqueeze"), nam
 _WIDE = Pattern("BatchToSpace", Pattern("Squeeze", _WIDE_CONV, name="squeeze"), name="join")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def fuse_dilation(graph: Graph, target: Target | None) -> PassResult:
     """Fuse every such three operators between which nothing else reads."""
     if not graph.of_kind("BatchToSpace"):
         return graph, ()

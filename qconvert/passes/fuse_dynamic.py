@@ -52,7 +52,7 @@ _ROUNDED = tuple(
 )
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def fuse_dynamic(graph: Graph, target: Target | None) -> PassResult:
     """Change every such product whose weights have one scale, or one for each output channel."""
     fusing = _Fusing(graph)
     for op in fusing:

@@ -228,7 +228,7 @@ def _parameters(kind: Kind, constants: Sequence[str]) -> Iterator[tuple[str, ...
         yield from itertools.permutations(constants)
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def fuse_functions(graph: Graph, target: Target | None) -> PassResult:
     """Replace the last operator of each decomposition; parts with other readers stay."""
     writers = operators(target.format, "write") if target is not None else {}
     legal = legality(writers)

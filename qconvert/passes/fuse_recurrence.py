@@ -1,7 +1,7 @@
 """fuse_recurrence: loops over a sequence that TensorFlow's converter decomposed become LSTM, GRU, RNN, or a Scan.
 
 A While with a counter from 0 to a constant that reads a sequence at this index is a Scan over it, with the operators of its body as they
-are: exact (recurrences/loop_recognition.py). A body that computes a cell in float, as frameworks write it with products, sums and gates,
+are: exact (loop_recognition.py). A body that computes a cell in float, as frameworks write it with products, sums and gates,
 becomes the operator of that name: its step (operators/recurrent.py) is drawn as a pattern, in which the sum of each gate stands for any
 products and constants. The operator sums in its own order: the last bit of a float may differ.
 """
@@ -30,14 +30,14 @@ from qconvert.rewriting.control_flow import prefix_of
 from qconvert.rewriting.drawn_patterns import Drawn
 
 if TYPE_CHECKING:
-    from qconvert.passes.recurrences.loop_recognition import ScanForm
+    from qconvert.passes.loop_recognition import ScanForm
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def fuse_recurrence(graph: Graph, target: Target | None) -> PassResult:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
     if not graph.functions or not any(inner.of_kind("While") for _, inner in all_graphs(graph)):
         return graph, ()
-    from qconvert.passes.recurrences.loop_recognition import scan_form
+    from qconvert.passes.loop_recognition import scan_form
 
     functions, counts = dict(graph.functions), Counter[str]()
     done: dict[str, Graph] = {}

@@ -23,7 +23,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target) -> PassResult:
+def guard_saturation(graph: Graph, target: Target) -> PassResult:
     """Choose int8 or uint8 storage for the constant weights of Conv, Gemm and MatMul by the largest sum that its kernels hold."""
     if not target.storage.activations:
         return graph, ()

@@ -36,7 +36,7 @@ _BYTES = ("int4", "uint4", "uint8")
 _FLAT_RANK = 4
 
 
-def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> PassResult:
+def isolate_float(graph: Graph, target: Target | None, *, no_float: bool = False, numerics: str = "exact") -> PassResult:
     """Make the conversions explicit around every operator that the target cannot run on integers, as Target.judge says, and around those
     that are exact in float alone, unless no_float is true or numerics is "fast".
 

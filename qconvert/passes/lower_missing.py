@@ -16,12 +16,12 @@ from qconvert.graph.schema import count_kinds
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import formulas_of
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
-from qconvert.passes.compute_constants import fold_float_constants
+from qconvert.passes.constants import fold_float_constants
 from qconvert.plugins import PassResult, Target, operators
 from qconvert.rewriting.lowering import legality, lower
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def lower_missing(graph: Graph, target: Target | None) -> PassResult:
     """Lower the operators that have a formula of which all is accepted; constants that the runtime cannot dequantize become float."""
     if target is None or (target.own_rules is None and not target.kernels.missing):
         return graph, ()

@@ -269,7 +269,7 @@ _NUDGED = "with other input scales, to round as the source's kernels do for ever
 _LINES = "with another scale and slope, to round as XNNPACK does for every input"
 
 
-def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> PassResult:
+def match_rounding(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> PassResult:
     """Mark the operators that the target would round otherwise than the source's kernels; rewrite those of PyTorch's."""
     source = graph.metadata.get(SOURCE_KERNELS, "")
     of_torch = source.startswith("torch:") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))

@@ -28,7 +28,7 @@ from qconvert.rewriting.requantize import requantize_tensor
 from qconvert.rewriting.torch_forms import add_windows
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def match_scales(graph: Graph, target: Target | None) -> PassResult:
     """Insert what a target's kernels ask for: results with the quantization that they fix, sides with one quantization."""
     if target is None or not target.kernels.kinds(lambda row: bool(row.result or row.one_quantization)):
         return graph, ()

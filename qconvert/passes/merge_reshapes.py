@@ -14,7 +14,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def merge_reshapes(graph: Graph, target: Target | None) -> PassResult:
     """Let the last of a chain read what the first reads; chains of which others read a part keep that part."""
     graph, count = _remove_identities(graph)
     rewriter = Rewriter(graph)

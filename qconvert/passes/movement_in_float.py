@@ -16,7 +16,7 @@ from qconvert.rewriting import Rewriter
 _FEW = ("int2", "uint2", "int4", "uint4")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
     """Put each such operator between Dequantize and Quantize; of few bits, what one gives to the next is not quantized between them."""
     rewriter = Rewriter(graph)
     every = target is not None and target.storage.moves_in_float

@@ -17,7 +17,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def narrow_indices(graph: Graph, target: Target | None) -> PassResult:
     """Change the type of results that a kind says are indices, and that others read as such or not at all."""
     rewriter, count = Rewriter(graph), 0
     for op in graph.ops:

@@ -26,7 +26,7 @@ from qconvert.rewriting import Rewriter
 _SLOPE = 64
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def quantize_operands(graph: Graph, target: Target | None) -> PassResult:
     """Change operators with a quantized result, at least one quantized operand, and real constants for the rest."""
     rewriter = Rewriter(graph)
     count, widened, costs = 0, 0, list[Cost]()

@@ -24,7 +24,7 @@ _ROWS = ("input", "output", "forget", "cell")
 _COSTS = ((32, 17, 1), (96, 28, 4), (128, 32, 7))
 
 
-def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> PassResult:
+def real_recurrence(graph: Graph, target: Target | None, *, numerics: str = "exact") -> PassResult:
     """Replace those that an LSTM can say: with four gates of their own, and neither peepholes, projection nor layer normalization. Of each
     it is said which form it has, and what the other would cost."""
     if target is None or target.format != "onnx":

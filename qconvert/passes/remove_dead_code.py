@@ -8,7 +8,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def remove_dead_code(graph: Graph, target: Target | None) -> PassResult:
     """Keep what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""
     changed = Rewriter(graph).finish(prune=True)
     ops, tensors = len(graph.ops) - len(changed.ops), len(graph.tensors) - len(changed.tensors)

@@ -110,7 +110,7 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     return Difference(int(np.abs(exact - decomposed).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
 
 
-def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> PassResult:
+def requantize_to_fixed_point(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> PassResult:
     """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
     decomposition = _Decomposition(graph, fixed_point)

@@ -16,7 +16,7 @@ from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries, read_names
 from qconvert.operators import kind_of
-from qconvert.passes.fuse_pad import fuse_pads
+from qconvert.passes.pads import fuse_pads
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import adds_as_litert
@@ -25,7 +25,7 @@ from qconvert.rewriting.torch_forms import adds_as_litert
 _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def restate_attributes(graph: Graph, target: Target | None) -> PassResult:
     """Give what the metadata entries say to its operators and constants, and take the entries away."""
     graph, fused = _restore_padding(graph)
     graph, stated = _restore_attributes(graph)

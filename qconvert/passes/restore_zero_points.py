@@ -25,8 +25,8 @@ from qconvert.arithmetic import accumulator_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
-from qconvert.passes import absorb_quantization
-from qconvert.passes.fuse_pad import fuse_pads
+from qconvert.passes.absorb_quantization import absorb_quantization
+from qconvert.passes.pads import fuse_pads
 from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, shift_of_sums
 from qconvert.passes.shifting.uint8_io import restore_unsigned
 from qconvert.plugins import PassResult, Target
@@ -40,7 +40,7 @@ _NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name
 _SURE = 0.25
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def restore_zero_points(graph: Graph, target: Target | None) -> PassResult:
     """Restore what the metadata note; the note counts the activations."""
     if SHIFTED not in graph.metadata:
         return graph, ()
@@ -54,7 +54,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     whole = restore_unsigned(restored)
     if whole is restored and not points:
         return whole, ()
-    absorbed, _ = absorb_quantization.run(whole, target)
+    absorbed, _ = absorb_quantization(whole, target)
     changed, _ = fuse_pads(absorbed, lambda op: op.name.startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
     said = (f"{len(points)} activations have the zero points again that they had before shift_to_symmetric",) if points else ()
     return redeclare_changes(graph, changed), said

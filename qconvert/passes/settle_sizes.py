@@ -22,7 +22,7 @@ _MOST_TRIES = 100
 _LONGEST_SHAPE = 16
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def settle_sizes(graph: Graph, target: Target | None) -> PassResult:
     """Settle the names for which 1 does not fit and just one of the numbers that the graph holds does."""
     notes = []
     symbols = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))

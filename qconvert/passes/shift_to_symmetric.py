@@ -48,7 +48,7 @@ from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
+def shift_to_symmetric(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
     """Shift the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.storage.symmetric_activations
     joined = join_averages(graph) if "int8" in dtypes else graph

@@ -19,7 +19,7 @@ from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None, pairs: str = "every") -> PassResult:
+def sparse_pairs(graph: Graph, target: Target | None, pairs: str = "every") -> PassResult:
     """Take the quantizations away where `pairs` is "sparse"."""
     if pairs != "sparse":
         return graph, ()

@@ -46,7 +46,7 @@ def find_weights(graph: Graph) -> set[str]:
     return {op.inputs[index] for op in graph.ops for index in weight_inputs(op)}
 
 
-def run(graph: Graph, target: Target) -> PassResult:
+def store_activations(graph: Graph, target: Target) -> PassResult:
     """Shift all 8-bit quantized activations to target.storage.activations; constants that are data, not weights, go along."""
     graph, notes = _widths_of_16(graph, target)
     changed, others = _widths_of_8(graph, target)

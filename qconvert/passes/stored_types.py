@@ -1,6 +1,13 @@
-"""What passes share that store quantized tensors as another integer type of the same width.
+"""Quantized tensors stored as another integer type of the same width.
+
+What passes share that store quantized tensors as another integer type of the same width.
 
 Exact: every stored integer and its zero point move by half the range together, so the float values stay as they are.
+
+signed_to_unsigned, unsigned_to_signed: quantized tensors of 4, 8 and 16 bits are stored as integers of the other sort. Exact.
+
+Activations, weights, graph inputs and outputs alike: stored integers and zero points move by half the range. Biases (int32) stay. Where
+an operator needs the integers themselves (one outside the operator set, an int64 bias), its tensors stay, after a Requantize.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
+from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 #: Signed type -> unsigned type of the same width, and back.
@@ -122,3 +130,26 @@ def replace_quantizations(
         rewriter.replace(op, op.with_names(twins), *back)
     count = sum(not tensor.is_constant for tensor in changed.values())
     return rewriter.finish(states={**graph.states, **states}), count
+
+
+def signed_to_unsigned(graph: Graph, target: Target | None) -> PassResult:
+    """int4, int8 and int16 become uint4, uint8 and uint16. Who feeds the graph adds 8, 128 or 32768."""
+    return _store_as(graph, UNSIGNED)
+
+
+def unsigned_to_signed(graph: Graph, target: Target | None) -> PassResult:
+    """uint4, uint8 and uint16 become int4, int8 and int16. Who feeds the graph subtracts 8, 128 or 32768."""
+    return _store_as(graph, SIGNED)
+
+
+def _store_as(graph: Graph, dtypes: Mapping[str, str]) -> PassResult:
+    """Store all quantized tensors in other types, old -> new."""
+    moved = [tensor for tensor in graph.tensors.values() if tensor.is_quantized and tensor.dtype in dtypes]
+    changed, count = change_storage(graph, moved, dtypes, keep_io=False)
+    if all(tensor.name in changed.tensors and changed[tensor.name] == tensor for tensor in moved):
+        return graph, ()
+    types = ", ".join(f"{dtype} as {dtypes[dtype]}" for dtype in sorted({tensor.dtype for tensor in moved}))
+    constants = sum(tensor.is_constant for tensor in moved)
+    return changed, (
+        f"{count} activations and {constants} constants are stored as another type ({types}); their dequantized values are unchanged",
+    )

@@ -23,7 +23,7 @@ from qconvert.rewriting import Rewriter
 _MOST_PARTS = 64
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def sums_in_float(graph: Graph, target: Target | None) -> PassResult:
     """Decompose both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
     decomposition = _Decomposition(graph)

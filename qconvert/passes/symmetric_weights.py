@@ -36,7 +36,7 @@ from qconvert.plugins import Change, PassResult, Target, describe_worst
 _TRIED_OF_FEW = 8192
 
 
-def run(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
+def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked") -> PassResult:
     """Change the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
     new: list[tuple[WeightUse, Tensor]] = []
     counts: Counter[str] = Counter()

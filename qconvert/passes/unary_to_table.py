@@ -39,7 +39,7 @@ _Roots = Callable[[], Mapping[str, tuple[str, ...]]]
 _BYTE = 8
 
 
-def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> PassResult:
+def unary_to_table(graph: Graph, target: Target | None, *, tables: str = "missing") -> PassResult:
     """Make tables for the functions that hold a kind which the target's format or runtime lacks; for chains where they are asked for."""
     rewriter, roots = Tables(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)

@@ -25,7 +25,7 @@ from qconvert.rewriting.control_flow import prefix_of
 MOST = 256
 
 
-def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> PassResult:
+def unroll_sequences(graph: Graph, target: Target | None, *, unroll: int = 0) -> PassResult:
     """Unroll what runs over sequences, if a limit is given."""
     if not unroll:
         return graph, ()

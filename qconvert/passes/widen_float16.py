@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
-from qconvert.passes import absorb_quantization
+from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.quantizations.scales_and_costs import middle
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -25,7 +25,7 @@ from qconvert.rewriting import Rewriter
 _NARROW = ("float16", "bfloat16")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def widen_float16(graph: Graph, target: Target | None) -> PassResult:
     """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that the target's product_types do not
     name, or next to zero points."""
     if target is None or any(kind_of(op).rule == "opaque" for op in graph.ops):
@@ -44,7 +44,7 @@ def run(graph: Graph, target: Target | None) -> PassResult:
     listed = " and ".join(sorted(narrow))
     note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{following}"
     changed = rewriter.finish()
-    return (absorb_quantization.run(changed, target)[0] if shifted else changed), (note,)
+    return (absorb_quantization(changed, target)[0] if shifted else changed), (note,)
 
 
 def _widen(rewriter: Rewriter) -> tuple[int, int]:

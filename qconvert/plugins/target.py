@@ -99,6 +99,12 @@ class Target(Abilities):
             words = lacks(op)
             yield op, Verdict("cpu", words) if words else Verdict("integers", f"{self.accelerator.name} runs it")
 
+    def ensures(self, property: str) -> bool:
+        """Return whether a pass of the target ensures a property of graphs, in the words of the pass."""
+        from qconvert.plugins.registry import pass_named
+
+        return any(property in pass_named(name).ensures for name in self.passes)
+
     def _judge_operators(self, graph: Graph, ops: tuple[Op, ...], final: bool) -> Iterator[Verdict]:
         from qconvert.plugins.judging import judge_operators
 

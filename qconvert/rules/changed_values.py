@@ -149,7 +149,7 @@ def _may_follow(op: Op) -> bool:
 
 
 def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
-    """Weights as the other graph may have them: with zeros for groups and holes (passes/dense_weights.py)."""
+    """Weights as the other graph may have them: with zeros for groups and holes (passes/convolutions.py)."""
     data, found, shape = weights.data, other.data, weights.shape or ()
     if not kind_of(op).has_weights or data is None or found is None or data.size == found.size or data.ndim < 3:
         return weights

@@ -27,7 +27,7 @@ from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph, numpy_dtype
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
-from qconvert.passes import states_to_io
+from qconvert.passes.states import states_to_io
 from qconvert.plugins import ModelFile, format_named
 from qconvert.runtimes.packages import capture_stderr
 from qconvert.runtimes.torch_engines import engine_of, use_engine, writers_of
@@ -107,7 +107,7 @@ def stateful_program(graph: Graph, engine: str) -> tuple[Function, str, Callable
 
     The states are inputs and outputs of the program, and are carried here.
     """
-    plain, _ = states_to_io.run(graph, None)
+    plain, _ = states_to_io(graph, None)
     function, refused = program(plain, engine)
     if not graph.states:
         return function, refused, None

@@ -24,7 +24,7 @@ from qconvert.formats.qgraph.document import from_document, to_document
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import KINDS, Kind, function, has
-from qconvert.passes import remove_dead_code
+from qconvert.passes.remove_dead_code import remove_dead_code
 from qconvert.plugins import format_named, passes, target_named, targets
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
@@ -120,7 +120,7 @@ def test_a_state_is_kept_or_refused_in_words(target: str, tmp_path: Path) -> Non
 def test_a_write_is_not_dead_code() -> None:
     graph = counter()
     unread = replace(graph, outputs=())
-    changed, _ = remove_dead_code.run(unread, None)
+    changed, _ = remove_dead_code(unread, None)
     assert [op.kind for op in changed.ops] == ["ReadState", "Add", "WriteState"]
 
 

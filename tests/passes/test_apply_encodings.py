@@ -28,11 +28,10 @@ from qconvert import (
     save_encodings,
 )
 from qconvert.arithmetic import scale_and_zero_point
-from qconvert.conversion.encodings import extract_file
+from qconvert.conversion.encodings import add_implied_encodings, extract_file
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.passes.apply_encodings import quantize_by_encodings
-from qconvert.passes.encodings.implied import add_implied_encodings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RNG = np.random.default_rng(3)

@@ -7,7 +7,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.passes import match_scales
+from qconvert.passes.match_scales import match_scales
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 
@@ -29,7 +29,7 @@ def averaging(own: Quantization, pads: tuple[int, ...] = (0, 0, 0, 0), counts: i
 @pytest.mark.parametrize(("pads", "counts"), [((0, 0, 0, 0), 0), ((1, 1, 1, 1), 1)])
 def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], counts: int, dtype: str, target: str) -> None:
     graph = averaging(Quantization.per_tensor(0.17, 5), pads, counts, dtype)
-    changed, (note,) = match_scales.run(graph, target_named(target))
+    changed, (note,) = match_scales(graph, target_named(target))
     validate(changed)
     (op,) = changed.ops
     assert (op.kind, op["group"], op["activation"], op["pads"], op["strides"]) == ("Conv", 3, "relu", pads, (2, 2))
@@ -53,7 +53,7 @@ def test_becomes_a_convolution_with_the_same_values(pads: tuple[int, ...], count
     ],
 )
 def test_stays_an_average_on_one_scale_or_where_windows_differ(own: Quantization, pads: tuple[int, ...], kinds: list[str]) -> None:
-    changed, _ = match_scales.run(averaging(own, pads), target_named("tflite"))
+    changed, _ = match_scales(averaging(own, pads), target_named("tflite"))
     assert [op.kind for op in changed.ops] == kinds
 
 
@@ -70,7 +70,7 @@ def test_is_exact_only_where_ties_go_the_same_way(window: int, arithmetic: str, 
             "y": Tensor("y", "int8", (1, 13 - window, 13 - window, 1), None, Quantization.per_tensor(scale)),
         }
         graph = Graph("g", tensors, (Op("AveragePool", ("x",), ("y",), attributes),), ("x",), ("y",))
-        changed, notes = match_scales.run(graph, target_named("tflite"))
+        changed, notes = match_scales(graph, target_named("tflite"))
         if scale != 0.05:
             (note,) = notes
             assert changed.ops[0].kind == "Conv" and note.exact is exact

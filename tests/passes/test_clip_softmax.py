@@ -10,7 +10,8 @@ import pytest
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.passes import absorb_quantization, clip_softmax
+from qconvert.passes.absorb_quantization import absorb_quantization
+from qconvert.passes.clip_softmax import clip_softmax
 from qconvert.plugins import Accelerator, target_named
 from qconvert.rules.validation import validate
 
@@ -31,22 +32,22 @@ def softmax(kind: str, zero_point: int, attributes: dict[str, object]) -> Graph:
 )
 def test_the_clip_changes_nothing(kind: str, zero_point: int, attributes: dict[str, object]) -> None:
     graph = softmax(kind, zero_point, {})
-    found, notes = clip_softmax.run(softmax(kind, zero_point, attributes), target_named("portable"))
+    found, notes = clip_softmax(softmax(kind, zero_point, attributes), target_named("portable"))
     assert [op.kind for op in found.ops] == ["Dequantize", kind, "Clip", "Quantize"] and notes == (
         "1 Softmax computed in float, and clipped",
     )
     validate(found)
     feed = {"x": np.random.default_rng(3).integers(-128, 128, (3, 10)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
-    assert clip_softmax.run(found, target_named("portable"))[0].ops == found.ops
+    assert clip_softmax(found, target_named("portable"))[0].ops == found.ops
     validate(found)
-    assert absorb_quantization.run(found, None)[0].ops == graph.ops
+    assert absorb_quantization(found, None)[0].ops == graph.ops
 
 
 def test_an_accelerator_keeps_the_operator_that_it_knows() -> None:
     graph = softmax("Softmax", -128, {})
     npu = target_named("portable").derive(name="npu", accelerator=Accelerator("NPU", lambda *_: lambda op: ""))
-    assert clip_softmax.run(graph, npu) == (graph, ())
+    assert clip_softmax(graph, npu) == (graph, ())
 
 
 @pytest.mark.onnxruntime
@@ -56,7 +57,7 @@ def test_onnxruntime_keeps_a_min_where_its_kernel_overflows() -> None:
 
     scores = softmax("Softmax", -128, {})
     graph = scores.evolve(tensors=[replace(scores["y"], quantization=Quantization.per_tensor(1 / 1530, -128))])
-    found, _ = clip_softmax.run(graph, target_named("portable"))
+    found, _ = clip_softmax(graph, target_named("portable"))
     feed = {"x": np.arange(30, dtype=np.int8).reshape(3, 10)}
     session = onnxruntime.InferenceSession(build(found, 18, {}, numerics="fast", guards=False).SerializeToString())
     np.testing.assert_array_equal(session.run(None, feed)[0], evaluate(graph, feed)["y"])

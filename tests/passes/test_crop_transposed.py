@@ -8,7 +8,7 @@ import pytest
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.passes import crop_transposed
+from qconvert.passes.convolutions import crop_transposed
 
 RNG = np.random.default_rng(5)
 
@@ -23,9 +23,9 @@ def test_unequal_pads_become_a_slice_of_the_same_integers(layout: str, batch: in
     attributes = {"data_format": layout, "pads": (0, 1, 1, 1), "strides": (2, 2), "dilations": (1, 1), "group": 1}
     op = Op("ConvTranspose", ("x", "w"), ("y",), attributes)
     graph = infer(Graph("one", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",)))
-    found, notes = crop_transposed.run(graph, None)
+    found, notes = crop_transposed(graph, None)
     assert [op.kind for op in found.ops] == ["ConvTranspose", "Slice"] and notes == ("1 ConvTranspose operator cropped by a Slice",)
     assert tuple(found.ops[0]["pads"]) == (0, 1, 0, 1)
     feed = {"x": RNG.integers(-128, 128, (2, *sizes)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
-    assert crop_transposed.run(found, None)[0].ops == found.ops
+    assert crop_transposed(found, None)[0].ops == found.ops

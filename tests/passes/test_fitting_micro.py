@@ -12,7 +12,8 @@ from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
-from qconvert.passes import narrow_indices, separate_pads
+from qconvert.passes.narrow_indices import narrow_indices
+from qconvert.passes.pads import separate_pads
 from qconvert.plugins import target_named
 
 
@@ -30,7 +31,7 @@ def test_indices_are_narrow_where_readers_take_them() -> None:
         Op("Add", ("b", "one"), ("z",)),
     )
     graph = Graph("g", {item.name: item for item in tensors}, ops, ("x",), ("a", "y", "z"))
-    found, notes = narrow_indices.run(graph, None)
+    found, notes = narrow_indices(graph, None)
     assert (found["a"].dtype, found["b"].dtype) == ("int32", "int64")
     assert notes == ("1 tensor of indices: int32 in place of int64",)
     feed = {"x": np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)}
@@ -43,11 +44,11 @@ def test_indices_are_narrow_where_readers_take_them() -> None:
 def test_padding_stands_before_space_to_batch(dtype: str, layout: str) -> None:
     rng = np.random.default_rng(0)
     graph = make_graph("SpaceToBatch", dtype, rng, Kernels(), layout)
-    found, _ = separate_pads.run(graph, target_named("tflite-micro"))
+    found, _ = separate_pads(graph, target_named("tflite-micro"))
     assert [op.kind for op in found.ops] == ["Pad", "SpaceToBatch"]
     feed = random_operands(graph, "SpaceToBatch", rng)
     assert np.array_equal(evaluate(graph, feed)["o0"], evaluate(found, feed)["o0"])
-    assert separate_pads.run(graph, target_named("tflite"))[0] is graph
+    assert separate_pads(graph, target_named("tflite"))[0] is graph
 
 
 def test_an_unpadded_operator_stays() -> None:

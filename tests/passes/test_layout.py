@@ -14,8 +14,7 @@ from qconvert import Graph, Op, Quantization, Tensor, convert, load
 from qconvert import run as run_model
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.passes.assign_layout import run
-from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
+from qconvert.passes.assign_layout import INFINITE, FlowGraph, assign_layout
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 
@@ -43,7 +42,7 @@ def transposes(found: Graph) -> int:
 
 def rewritten(source: Graph, **options: str) -> Graph:
     """The graph in the target's layout, valid, and giving the same numbers."""
-    result, _ = run(source, TARGET, **options)
+    result, _ = assign_layout(source, TARGET, **options)
     validate(result)
     assert all(op["data_format"] == "channels_first" for op in result.ops if "data_format" in op.attributes)
     if not options:
@@ -218,7 +217,7 @@ def resized(op: str, sizes: tuple[int, int], mode: str = "linear", last: tuple[O
 def test_large_interpolated_data_stay_channels_last(sizes: tuple[int, int], mode: str, layout: str) -> None:
     """The Transpose then stands before the Resize, where data are a quarter; both have one at the start."""
     source = resized("Resize", sizes, mode)
-    result, _ = run(source, TARGET)
+    result, _ = assign_layout(source, TARGET)
     validate(result)
     assert [op["data_format"] for op in result.ops if op.kind == "Resize"] == [layout]
     assert transposes(result) == 2
@@ -228,7 +227,7 @@ def test_large_interpolated_data_stay_channels_last(sizes: tuple[int, int], mode
 
 def test_interpolated_data_between_layers_are_not_transposed_for_it() -> None:
     source = resized("Resize", (12, 12), last=(Op("MaxPool", ("c",), ("d",), POOL),))
-    result, _ = run(source, TARGET)
+    result, _ = assign_layout(source, TARGET)
     assert [op["data_format"] for op in result.ops if op.kind == "Resize"] == ["channels_first"]
     assert transposes(result) == 2
 

@@ -13,7 +13,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
 from qconvert.operators.values import FAR
-from qconvert.passes import lower_missing
+from qconvert.passes.lower_missing import lower_missing
 from qconvert.plugins import Accelerator, Target, target_named
 from qconvert.rules.validation import validate
 
@@ -53,7 +53,7 @@ CHOICE = (Tensor("c", "bool", (2, 3)), *(Tensor(name, "int32", (2, 3)) for name 
     ],
 )  # fmt: skip
 def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> None:
-    found, notes = lower_missing.run(graph, MICRO)
+    found, notes = lower_missing(graph, MICRO)
     assert [op.kind for op in found.ops] == kinds
     assert notes == (f"composed of operators that tflite-micro has: 1 {graph.ops[0].kind}",)
     validate(found)
@@ -67,15 +67,15 @@ def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> N
     feed = {name: values(graph[name]) for name in graph.inputs}
     np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
     assert {verdict.runs for _, verdict in MICRO.verdicts(found)} <= {"integers", "floats"}
-    assert lower_missing.run(graph, target_named("tflite"))[0] is graph
-    assert lower_missing.run(found, MICRO)[0] is found
+    assert lower_missing(graph, target_named("tflite"))[0] is graph
+    assert lower_missing(found, MICRO)[0] is found
 
 
 @pytest.mark.parametrize(("missing", "kinds"), [(("Mish",), ["Softplus", "Tanh", "Mul"]), (("Mish", "Softplus"), [])])
 def test_what_a_row_says_has_no_kernel_is_composed(missing: tuple[str, ...], kinds: list[str]) -> None:
     chip = Target("chip", "qgraph", "a chip", kernels=Kernels((Kernel(missing, runs="nothing"), Kernel(runs="float"))))
     graph = graph_of("Mish", NUMBERS, dtype="float32")
-    found, _ = lower_missing.run(graph, chip)
+    found, _ = lower_missing(graph, chip)
     assert not {op.kind for op in found.ops} & {*missing}
     assert not kinds or [op.kind for op in found.ops] == kinds
     feed = {"x": np.linspace(-4, 4, 6, dtype=np.float32).reshape(2, 3)}
@@ -85,7 +85,7 @@ def test_what_a_row_says_has_no_kernel_is_composed(missing: tuple[str, ...], kin
 @pytest.mark.parametrize("shape", [(1, 2, 3, 2, 3, 4), (2, 3, 2, 3, 4, 5), ("n", 1, 3, 2, 2, 3)])
 def test_a_transpose_of_too_many_axes_is_one_of_fewer(shape: tuple[int | str, ...]) -> None:
     graph = graph_of("Transpose", replace(BYTES, shape=shape), dtype="int8", perm=(0, 3, 1, 2, 4, 5))
-    found, _ = lower_missing.run(graph, MICRO)
+    found, _ = lower_missing(graph, MICRO)
     assert [op.kind for op in found.ops] == ["Reshape", "Transpose", "Reshape"] and found["y"] == graph["y"]
     x = np.random.default_rng(3).integers(-128, 128, [size if isinstance(size, int) else 2 for size in shape]).astype(np.int8)
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], x.transpose(0, 3, 1, 2, 4, 5))
@@ -98,7 +98,7 @@ def test_a_slice_of_too_many_axes_is_one_of_fewer(size: int | str) -> None:
         for name, data in zip("seaz", ([1, 0, -1], [2, FAR, -9], [1, 2, -1], [1, 1, -2]), strict=True)
     ]
     graph = graph_of("Slice", replace(BYTES, shape=(size, 3, 2, 3, 4)), *bounds, dtype="int8")
-    found, _ = lower_missing.run(graph, MICRO)
+    found, _ = lower_missing(graph, MICRO)
     assert [op.kind for op in found.ops] == ["Reshape", "Slice", "Reshape"] and found["y"] == graph["y"]
     x = np.random.default_rng(3).integers(-128, 128, (3, 3, 2, 3, 4)).astype(np.int8)
     np.testing.assert_array_equal(evaluate(found, {"x": x})["y"], x[:, 1:2, :, :, ::-2])
@@ -113,7 +113,7 @@ def test_a_slice_of_too_many_axes_is_one_of_fewer(size: int | str) -> None:
     ],
 )
 def test_what_has_no_formula_for_its_operands_stays(graph: Graph) -> None:
-    assert lower_missing.run(graph, MICRO)[0].ops == graph.ops
+    assert lower_missing(graph, MICRO)[0].ops == graph.ops
 
 
 def test_constants_that_the_runtime_cannot_dequantize_are_float() -> None:
@@ -121,11 +121,11 @@ def test_constants_that_the_runtime_cannot_dequantize_are_float() -> None:
     tensors = (weights, replace(NUMBERS, name="real"), NUMBERS, replace(NUMBERS, name="y"))
     ops = (Op("Dequantize", ("w",), ("real",)), Op("Mul", ("x", "real"), ("y",)))
     graph = Graph("one", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
-    found, notes = lower_missing.run(graph, MICRO)
+    found, notes = lower_missing(graph, MICRO)
     assert [op.kind for op in found.ops] == ["Mul"] and notes
     assert found["real"].data.tolist() == [[0, 0.5, 1], [6, 8, 10]]  # type: ignore[union-attr]
     single = graph.evolve(tensors=[replace(weights, quantization=Quantization.per_tensor(0.5))])
-    assert lower_missing.run(single, MICRO)[0].ops == ops
+    assert lower_missing(single, MICRO)[0].ops == ops
 
 
 def test_functions_are_lowered_and_keep_the_choices_in_them() -> None:
@@ -137,7 +137,7 @@ def test_functions_are_lowered_and_keep_the_choices_in_them() -> None:
         return Graph("one", tensors, (op,), ("c", "x"), ("y",), functions=functions)
 
     graph = choose("inner", tile=tile, inner=choose("tile"))
-    found, notes = lower_missing.run(graph, MICRO)
+    found, notes = lower_missing(graph, MICRO)
     assert {name: [op.kind for op in item.ops] for name, item in found.functions.items()} == {"tile": ["Concat"] * 2, "inner": ["If"]}
     assert found.ops == graph.ops and notes == ("composed of operators that tflite-micro has: 1 Tile",)
 
@@ -145,7 +145,7 @@ def test_functions_are_lowered_and_keep_the_choices_in_them() -> None:
 def test_an_accelerator_keeps_what_it_runs() -> None:
     graph = graph_of("Tile", BYTES, REPEATS, dtype="int8")
     npu = MICRO.derive(name="npu", accelerator=Accelerator("NPU", lambda graph: lambda op: ""))
-    assert lower_missing.run(graph, npu)[0].ops == graph.ops
+    assert lower_missing(graph, npu)[0].ops == graph.ops
 
 
 @pytest.mark.tflite_micro

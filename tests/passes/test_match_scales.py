@@ -12,7 +12,7 @@ from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
-from qconvert.passes import match_scales
+from qconvert.passes.match_scales import match_scales
 from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.changed_values import changed_values
 
@@ -25,7 +25,7 @@ def test_equal_numbers_of_another_type_are_another_quantization() -> None:
     k = np.arange(18, dtype=np.int8).reshape(shape)
     tensors = [Tensor("x", "uint8", shape, None, GRID), Tensor("k", "int8", shape, k, GRID), Tensor("y", "int8", shape, None, GRID)]
     graph = Graph("g", {t.name: t for t in tensors}, (op,), ("x",), ("y",))
-    found, _ = match_scales.run(graph, target_named("tflite-same"))
+    found, _ = match_scales(graph, target_named("tflite-same"))
     (kept,) = [item for item in found.ops if item.kind == op.kind]
     assert len({found[name].dtype for name in (*kept.inputs, *kept.outputs)}) == 1
     x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
@@ -42,7 +42,7 @@ def test_zeros_take_the_scale_of_what_they_are_added_to(kind: str, turned: bool)
     tensors.append(Tensor("y", "int8", shape, None, Quantization.per_tensor(0.00031, 4)))
     op = Op(kind, ("k", "x") if turned else ("x", "k"), ("y",))
     graph = Graph("g", {t.name: t for t in tensors}, (op,), ("x",), ("y",))
-    found, (change,) = match_scales.run(graph, target_named("tflite"))
+    found, (change,) = match_scales(graph, target_named("tflite"))
     assert isinstance(change, Change) and change.exact
     (kept,) = found.ops
     assert all(found[name].quantization == quantization for name in kept.inputs)
@@ -57,7 +57,7 @@ def test_zeros_have_the_common_scale_of_a_target_that_asks_for_one() -> None:
     tensors = [Tensor("x", "int8", (1, 4), None, GRID), zeros, Tensor("y", "int8", (1, 4), None, Quantization.per_tensor(0.06, 3))]
     graph = Graph("g", {t.name: t for t in tensors}, (Op("Add", ("x", "k"), ("y",)),), ("x",), ("y",))
     joining = Kernels((Kernel(("Add",), ("int8",), one_quantization="data"), Kernel()))
-    found, _ = match_scales.run(graph, Target("one scale", "onnx", "", kernels=joining))
+    found, _ = match_scales(graph, Target("one scale", "onnx", "", kernels=joining))
     assert [(op.kind, op.inputs, op.outputs) for op in found.ops] == [("Add", ("x", "k/zeros"), ("y",))]
     assert found["k/zeros"].quantization == GRID and (found.constant("k/zeros") == 3).all()
 
@@ -84,7 +84,7 @@ def test_a_clip_is_rounded_once_at_its_bounds_too() -> None:
     bounds = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("low", -0.52), ("high", 0.93))]
     y = Tensor("y", "int8", (256,), None, Quantization.per_tensor(0.011, 3))
     graph = Graph("g", {t.name: t for t in (x, *bounds, y)}, (Op("Clip", ("x", "low", "high"), ("y",)),), ("x",), ("y",))
-    found, _ = match_scales.run(graph, target_named("tflite-micro"))
+    found, _ = match_scales(graph, target_named("tflite-micro"))
     assert [op.kind for op in found.ops] == ["Requantize", "Clip"]
     codes = np.arange(-128, 128, dtype=np.int8)
     np.testing.assert_array_equal(evaluate(found, {"x": codes})["y"], evaluate(graph, {"x": codes})["y"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.passes.absorb_quantization import run
+from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.rules.validation import validate
 
 
@@ -24,7 +24,7 @@ def test_a_constant_with_scales_along_an_axis_is_turned_twice() -> None:
         Op("Gemm", ("x", "c"), ("y",)),
     )
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
-    changed, _ = run(graph, None)
+    changed, _ = absorb_quantization(graph, None)
     validate(changed)
     feed = {"x": np.array([[1, -2, 3]], np.float32)}
     assert np.array_equal(evaluate(changed, feed)["y"], evaluate(graph, feed)["y"])

@@ -16,7 +16,7 @@ from qconvert.conversion import normalize
 from qconvert.conversion.verifying import random_inputs
 from qconvert.evaluate import evaluate
 from qconvert.graph import integer_range, numpy_dtype
-from qconvert.passes.requantize_to_fixed_point import run
+from qconvert.passes.requantize_to_fixed_point import requantize_to_fixed_point
 from qconvert.plugins import Change, target_named
 from tests.tflite_models import TensorSpec, run_litert, single_op
 
@@ -26,7 +26,7 @@ ROUNDINGS = {"single": "tflite_single_rounding", "away": "tvm_to_nearest", "doub
 
 def decomposed(graph: Graph, rounding: str = "single") -> tuple[Graph, Change]:
     changed, _ = applied(graph, "requantize_to_fixed_point", fixed_point=rounding)
-    _, (change, *_) = run(graph, None, fixed_point=rounding)
+    _, (change, *_) = requantize_to_fixed_point(graph, None, fixed_point=rounding)
     assert isinstance(change, Change)
     for name in changed.tensors:
         assert "float" not in changed[name].dtype
@@ -245,11 +245,11 @@ def test_what_stays_and_why() -> None:
         "its multiplier has no fixed point": graph.evolve(tensors=[replace(graph["y"], quantization=q(1e-30))]),
     }
     for reason, changed in cases.items():
-        found, notes = run(changed, None)
+        found, notes = requantize_to_fixed_point(changed, None)
         assert found is changed and notes == (f"1 operators stay, Conv: {reason}",)
-    _, notes = run(graph, target_named("tflite"))
+    _, notes = requantize_to_fixed_point(graph, target_named("tflite"))
     assert "tflite has no ConvInteger" in notes[0]
-    assert "tflite has no" in str(notes[0]) and run(graph, target_named("ort-x86"))[0] is not graph
+    assert "tflite has no" in str(notes[0]) and requantize_to_fixed_point(graph, target_named("ort-x86"))[0] is not graph
 
 
 @pytest.mark.onnxruntime

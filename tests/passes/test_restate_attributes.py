@@ -17,7 +17,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.notes import quantization_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS
-from qconvert.passes import restate_attributes
+from qconvert.passes.restate_attributes import restate_attributes
 
 pytestmark = pytest.mark.formats
 
@@ -82,7 +82,7 @@ def _noted(limits: Any, graph: Graph | None = None, name: str = "w") -> Graph:
     ],
 )  # fmt: skip
 def test_limits_that_are_none_of_the_constant_are_left_out(limits: Any) -> None:
-    graph, notes = restate_attributes.run(_noted(limits), None)
+    graph, notes = restate_attributes(_noted(limits), None)
     assert _limits(graph) == (None, None)
     assert (notes, graph.metadata) == ((), {})
 
@@ -90,16 +90,16 @@ def test_limits_that_are_none_of_the_constant_are_left_out(limits: Any) -> None:
 @pytest.mark.parametrize("text", ["{", "5", '{"y": 1}', "[" * 100_000])
 def test_a_list_of_padded_tensors_that_is_damaged_is_left_out(text: str) -> None:
     graph = replace(_layer(Quantization.per_tensor(0.25)), metadata={FUSED_PADDING: text})
-    found, notes = restate_attributes.run(graph, None)
+    found, notes = restate_attributes(graph, None)
     assert (found.ops, found.metadata, notes) == (graph.ops, {}, ())
 
 
 def test_the_file_wins_over_a_note() -> None:
     """Limits of its own, computed tensors, other types, and names that are of nothing."""
     own = _layer(replace(Quantization.per_tensor(0.25), quant_min=-127, quant_max=None))
-    assert _limits(restate_attributes.run(_noted([-127, 127], own), None)[0]) == (-127, None)
+    assert _limits(restate_attributes(_noted([-127, 127], own), None)[0]) == (-127, None)
     for name in ("x", "y", "b", "nothing"):
-        assert qconvert.diff(restate_attributes.run(_noted([-127, 127], name=name), None)[0], _layer(Quantization.per_tensor(0.25))) == []
+        assert qconvert.diff(restate_attributes(_noted([-127, 127], name=name), None)[0], _layer(Quantization.per_tensor(0.25))) == []
 
 
 def test_weights_that_were_edited_have_no_limits(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_weights_that_were_edited_have_no_limits(tmp_path: Path) -> None:
 def test_attributes_that_are_none_of_the_operator_are_left_out(stated: Any) -> None:
     graph = _layer(Quantization.per_tensor(0.25))
     noted = replace(graph, metadata={STATED_ATTRIBUTES: stated if isinstance(stated, str) else json.dumps(stated)})
-    found, notes = restate_attributes.run(noted, None)
+    found, notes = restate_attributes(noted, None)
     assert (notes, found.metadata) == ((), {})
     assert qconvert.diff(graph, found) == []
 
@@ -132,7 +132,7 @@ def test_attributes_that_are_none_of_the_operator_are_left_out(stated: Any) -> N
 @pytest.mark.parametrize("stated", ["", "[" * 100_000, '{"x": 1}', "[[1]]"])
 def test_padding_that_is_no_list_of_names_is_left_out(stated: str) -> None:
     graph = _layer(Quantization.per_tensor(0.25))
-    found, notes = restate_attributes.run(replace(graph, metadata={FUSED_PADDING: stated}), None)
+    found, notes = restate_attributes(replace(graph, metadata={FUSED_PADDING: stated}), None)
     assert (notes, found.metadata) == ((), {}) and qconvert.diff(graph, found) == []
 
 

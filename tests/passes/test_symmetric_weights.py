@@ -18,7 +18,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.passes import symmetric_weights
+from qconvert.passes.symmetric_weights import symmetric_weights
 from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.validation import validate
 
@@ -31,7 +31,7 @@ def limited(name: str, ranges: dict[str, tuple[int, int]]) -> Target:
 
 
 def for_target(graph: Graph, target: Target | str | None = "tflite-micro") -> tuple[Graph, tuple[str, ...]]:
-    changed, notes = symmetric_weights.run(graph, target_named(target) if isinstance(target, str) else target)
+    changed, notes = symmetric_weights(graph, target_named(target) if isinstance(target, str) else target)
     validate(changed)
     return changed, said(notes)
 
@@ -232,7 +232,7 @@ def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_ax
     old = Quantization.per_axis(scale, 0, point + low) if per_axis else q(float(scale[0]), point + low)
     tensors = [constant("w", data, old), Tensor("y", "uint8", (2, 5), None, q(0.5, 100))]
     graph = whole([Op("Gemm", ("x", "w"), ("y",))], tensors, 9)
-    changed, _ = symmetric_weights.run(graph, target_named("tflite-micro"))
+    changed, _ = symmetric_weights(graph, target_named("tflite-micro"))
     stored, quantization = weights_of(changed)
     assert quantization.is_symmetric and stored.dtype == np.int8
     real, new = dequantize(data, old), dequantize(stored, quantization)
@@ -260,7 +260,7 @@ def test_errors_of_a_channel_cancel(seed: int) -> None:
 @pytest.mark.formats
 def test_almost_all_channels_of_a_real_model_are_exact() -> None:
     graph = load(FIXTURES / "coral_mobilenet_v2_224_uint8.tflite")
-    changed, notes = symmetric_weights.run(graph, target_named("tflite-micro"))
+    changed, notes = symmetric_weights(graph, target_named("tflite-micro"))
     validate(changed)
     lossy = next(note for note in notes if isinstance(note, Change) and note.costs)
     exact = channels = 0

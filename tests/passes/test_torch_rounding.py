@@ -26,7 +26,8 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.passes import match_rounding, restate_attributes
+from qconvert.passes.match_rounding import match_rounding
+from qconvert.passes.restate_attributes import restate_attributes
 from qconvert.plugins import ModelFile, runtimes, target_named
 
 _RUNTIMES = {".onnx": ("onnxruntime", "optimized"), ".tflite": ("litert", "default")}
@@ -105,7 +106,7 @@ def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
         found.update(own)
         noted = back.evolve(metadata={**back.metadata, STATED_ATTRIBUTES: json.dumps({"c": {"arithmetic": name}})})
         bare = noted.evolve(ops=[op.with_attributes(arithmetic="") if op.kind == "Add" else op for op in noted.ops])
-        again = restate_attributes.run(bare, None)[0]
+        again = restate_attributes(bare, None)[0]
         stated = [op["arithmetic"] for op in again.ops if op.kind == "Add" and op.outputs == ("c",)]
         (last,) = [op for op in again.ops if op.kind == "Add"]
         quantizations = [again[key].quantization for key in (*last.inputs, "c")]
@@ -125,7 +126,7 @@ def test_other_additions_of_a_tflite_file_round_as_its_kernels() -> None:
         pair = [Op("Add", ("a", "b"), (name,), {"arithmetic": own}) for name, own in (("c", "qnnpack"), ("d", ""))]
         metadata = {SOURCE_KERNELS: "litert:default", SOURCE_FORMAT: "tflite"}
         both = graph.evolve(tensors=[replace(graph["c"], name="d")], ops=pair, outputs=("c", "d"), metadata=metadata)
-        matched, _ = match_rounding.run(both, target_named("ort-x86"))
+        matched, _ = match_rounding(both, target_named("ort-x86"))
         assert matched.ops[0]["arithmetic"] == "qnnpack"
         found.append(matched.ops[1]["arithmetic"])
     assert set(found) == {"", "xnnpack"}

@@ -8,7 +8,7 @@ import pytest
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators.shapes_and_functions import infer
-from qconvert.passes import transposed_to_conv
+from qconvert.passes.convolutions import transposed_to_conv
 
 RNG = np.random.default_rng(5)
 
@@ -38,7 +38,7 @@ def test_strides_of_1_give_the_same_integers(changes: dict[str, object], kind: s
     attributes = {"data_format": layout, "pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1, **changes}
     op = Op("ConvTranspose", ("x", "w"), ("y",), attributes)
     graph = infer(Graph("one", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",)))
-    found, _ = transposed_to_conv.run(graph, None)
+    found, _ = transposed_to_conv(graph, None)
     assert [op.kind for op in found.ops] == [kind]
     feed = {"x": RNG.integers(-128, 128, (2, *sizes)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])

@@ -27,7 +27,7 @@ from qconvert.checking.same_codes import stored_offset
 from qconvert.graph import Graph, Op
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
-from qconvert.passes import deduplicate_constants
+from qconvert.passes.constants import deduplicate_constants
 
 _NO_SUCH = "the source has no such operator on what it reads"
 #: Of an output that is not one of the source's tensors.
@@ -151,7 +151,7 @@ class Trace:
     def _read_source(self) -> None:
         """Source tensors as elements of those that operators compute, and the operators by what they read."""
         graph, own, through = self.source.graph, self.source.elements, self._through.elements
-        first = find_representatives(deduplicate_constants.run(graph, None)[0])
+        first = find_representatives(deduplicate_constants(graph, None)[0])
         for name in graph.inputs:
             own[name] = through[name] = Elements.of(graph[name])
         for op in graph.ops:

@@ -19,7 +19,7 @@ from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, reduce, reshape
-from qconvert.passes.encodings.entries import split_limits
+from qconvert.passes.encoding_entries import split_limits
 
 
 class Rounding:

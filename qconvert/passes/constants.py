@@ -1,24 +1,95 @@
-"""compute_constants: what is computed of constants alone is computed once, in the conversion, each operator being rounded once.
+"""Constants: operators on them are replaced by their results, and copies by the first of their kind.
+
+fold_constants: operators on constants are replaced by their results. Exact: only where every runtime gives the same bits.
+
+What can be folded, and up to which size, is in folding.py. Integers made of sizes with names are folded where these do not count
+(evaluate/known_sizes.py): a size that a Resize takes from a Concat of an open batch and two numbers.
+
+Numbers that a Dequantize of constants gives stay computed at run time: that is how weights are stored in few bits, and folding it would
+store them as floats.
+
+compute_constants: what is computed of constants alone is computed once, in the conversion, each operator being rounded once.
 
 Position embeddings that are resized, tables of relative positions after a small network: an exporter leaves them in the graph, and a
 quantizer puts quantizations between their parts. The target's kernels would compute them again at each run, and round them as they do; here
 they become what the source means. Weights that are only unpacked or moved stay as they are (fold_constants). Sources of the target's own
 format are left alone: their constants are what their kernels make of them.
+
+deduplicate_constants: constants of equal type, shape, bits and quantization become one. Exact.
+
+Large models have many weights of one shape. Only constants that agree in type, shape, quantization and a sample of their first
+elements are read through, so that a file of gigabytes is not hashed to find a few equal scalars.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
+from itertools import islice
 
-from qconvert.errors import QConvertError
+import numpy as np
+
+from qconvert.errors import QConvertError, format_counts
 from qconvert.evaluate import evaluate_op
-from qconvert.evaluate.folding import GROWTH, LARGEST
-from qconvert.graph import Array, Graph, Op, numpy_dtype
+from qconvert.evaluate.folding import GROWTH, LARGEST, evaluate_constant
+from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
+
+
+def fold_constants(graph: Graph, target: Target | None) -> PassResult:
+    """Fold in the order of the graph, so that chains disappear whole. Operators that write graph outputs stay.
+
+    All results together may have LARGEST bytes, or twice the size of the model's constants: many small operators make much, too.
+    """
+    rewriter = Rewriter(graph)
+    tensors = dict(graph.tensors)
+    unpacked: set[str] = set()  # real numbers that a Dequantize of constants gives
+    folded: set[int] = set()
+    budget = max(LARGEST, 2 * count_constant_bytes(graph))
+    sizes = KnownSizes(tensors, rewriter.producers)
+    for op in rewriter:
+        if not graph.public.isdisjoint(op.outputs):
+            continue
+        values = [tensors[name].data if name else None for name in op.inputs]
+        found = evaluate_constant(op, graph.tensors, values) or _evaluate_sizes(op, sizes)
+        size = sum(array.nbytes for array in found or ())
+        if found is None or size > budget:
+            continue
+        budget -= size
+        tensors |= {name: replace(tensors[name], data=data, shape=data.shape) for name, data in zip(op.outputs, found, strict=True) if name}
+        folded.add(id(op))
+        if kind_of(op).dequantizes or (not kind_of(op).quantizes and unpacked.intersection(op.inputs)):
+            unpacked.update(op.outputs)
+    wanted = set(graph.outputs)
+    gone: list[Op] = []
+    for op in reversed(graph.ops):
+        is_unpacked = not unpacked.isdisjoint(op.outputs)
+        if id(op) not in folded or (is_unpacked and not wanted.isdisjoint(op.outputs)):
+            wanted.update(op.inputs)
+            continue
+        rewriter.remove(op)
+        gone.append(op)
+        for name in op.outputs:
+            if name and not is_unpacked:
+                rewriter.define(tensors[name])
+    if not gone:
+        return graph, ()
+    listed = format_counts(count_kinds(gone))
+    return rewriter.finish(), (f"{len(gone)} operators on constants are replaced by their results ({listed})",)
+
+
+def _evaluate_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:
+    """Return the results of an operator on sizes, if each of their elements is one number in every run."""
+    found = [sizes.numbers(name) if name else None for name in op.outputs]
+    known = [value for value in found if value is not None]
+    return known if known and len(known) == len(found) else None
+
 
 #: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
 #: of TFLite would compute it at each run, with functions of their own.
@@ -29,7 +100,7 @@ _MOST_WORK = 2**28
 _UNPACKED = 4
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def compute_constants(graph: Graph, target: Target | None) -> PassResult:
     """Replace every computed tensor without inputs after it that something with inputs reads."""
     if target is None or graph.is_from(target.format):
         return graph, ()
@@ -132,3 +203,55 @@ def _evaluate_constants(graph: Graph, fixed: Mapping[str, Op], wanted: list[str]
         except (QConvertError, MemoryError):
             continue
     return values
+
+
+_SAMPLE = 256  # elements
+
+
+def deduplicate_constants(graph: Graph, target: Target | None) -> PassResult:
+    """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
+    groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
+    groups = _split_groups(_split_groups(groups, _sample), _digest)
+    rewriter = Rewriter(graph)
+    count = saved = 0
+    for first, *copies in groups:
+        for copy in copies:
+            rewriter.forward(copy.name, first.name)
+            count += 1
+            saved += 0 if copy.data is None else copy.data.nbytes
+    return rewriter.finish_with(lambda number: f"{number} constants ({saved:,} bytes) are copies of others and share their data", count)
+
+
+def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
+    """Return the groups taken apart by `key`, without those of one member."""
+    found: list[list[Tensor]] = []
+    for group in groups:
+        parts: dict[Hashable, list[Tensor]] = defaultdict(list)
+        for tensor in group:
+            parts[key(tensor)].append(tensor)
+        found += [part for part in parts.values() if len(part) > 1]
+    return found
+
+
+def _form(tensor: Tensor) -> Hashable:
+    return tensor.dtype, tensor.shape, tensor.quantization and tensor.quantization.key
+
+
+def _sample(tensor: Tensor) -> bytes:
+    assert tensor.data is not None
+    places = islice(np.ndindex(tensor.data.shape), _SAMPLE)  # a view that is not contiguous is not copied as a whole
+    return _bits(np.asarray([tensor.data[place] for place in places], tensor.data.dtype))
+
+
+def _digest(tensor: Tensor) -> bytes:
+    assert tensor.data is not None
+    return hashlib.sha256(_bits(tensor.data)).digest()
+
+
+def _bits(data: Array) -> bytes:
+    """Return what makes two constants equal; of types below 8 bits the unused high bits of a byte mean nothing."""
+    if data.dtype == object:
+        return repr(data.tolist()).encode()
+    if data.dtype.name in ("int2", "uint2", "int4", "uint4"):
+        return data.astype(np.int8).tobytes()
+    return np.ascontiguousarray(data).tobytes()

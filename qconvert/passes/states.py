@@ -1,8 +1,18 @@
-"""lift_states: states that functions read and write are read and written by the network itself. Exact.
+"""States: of functions as values, and as inputs and outputs of the network.
+
+lift_states: states that functions read and write are read and written by the network itself. Exact.
 
 A function takes the value that a state has and gives the next one, as do the operators that run it; a loop carries it. So passes see all
 that has the type and the quantization of a state, and formats whose functions name no states hold it. A function that a signature enters
 keeps its states.
+
+states_to_io: states become inputs and outputs of the network, for formats that have no variables. Exact.
+
+The state "s" becomes the input "s" and the output "s_next". The caller feeds each input with its output of the run before, and in
+the first run with its first value. The metadata (STATES) hold the pairs and the first values in the format of graph/carried_states.py;
+io_to_states makes states of them again.
+
+io_to_states: inputs and outputs that the metadata call states (see states_to_io) become states again. Exact.
 """
 
 from __future__ import annotations
@@ -10,16 +20,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Names, Op
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.graph import Graph, Names, Op, Tensor, drop_keys
+from qconvert.graph.carried_states import Carried, carried_text, parse_states
+from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_ops, named_functions, with_used_functions
+from qconvert.operators.sizes import is_compatible
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import copy_duplicates
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def lift_states(graph: Graph, target: Target | None) -> PassResult:
     """Read each state before all operators and write it after them, where functions name it.
 
     Raises:
@@ -167,3 +180,117 @@ def _places(op: Op) -> tuple[int, int, int, int]:
 def _insert_names(names: Sequence[str], place: int, more: Sequence[str]) -> tuple[str, ...]:
     place = len(names) if place < 0 else place
     return (*names[:place], *more, *names[place:])
+
+
+def states_to_io(graph: Graph, target: Target | None) -> PassResult:
+    """Make an input and an output of every state of the graph.
+
+    Raises:
+        UnsupportedError: a function reads or writes a state.
+    """
+    if not graph.states:
+        return graph, ()
+    _require_main(graph)
+    rewriter = Rewriter(graph)
+    found = [Carried(rewriter.add(name, state), rewriter.add(f"{name}_next", state), state) for name, state in graph.states.items()]
+    current = StateThreading(graph).thread(rewriter, {item.state.name: item.input for item in found})
+    for item in found:
+        rewriter.emit(Op("Identity", (current[item.state.name],), (item.output,)))
+    changed = rewriter.finish(
+        inputs=(*graph.inputs, *(item.input for item in found)),
+        outputs=(*graph.outputs, *(item.output for item in found)),
+        metadata={**graph.metadata, STATES: carried_text(found)},
+        states={},
+    )
+    listed = ", ".join(f"{item.input!r} -> {item.output!r}" for item in found[:3]) + (" …" if len(found) > 3 else "")
+    return changed, (f"{len(found)} states are inputs and outputs ({listed}): run them with qconvert.streaming.Session",)
+
+
+def _require_main(graph: Graph) -> None:
+    for name, inner in graph.functions.items():
+        if any(kind_of(op).rule == "state" for op in inner.ops):
+            raise UnsupportedError(
+                "it reads or writes a state; only states of the network can become inputs and outputs",
+                where=f"function {name!r}",
+                rule="state-in-function",
+            )
+
+
+def io_to_states(graph: Graph, target: Target | None) -> PassResult:
+    """Put reads before all operators and writes after them.
+
+    Raises:
+        InvalidModelError: the metadata entry is damaged, or is of another network than this one.
+    """
+    text = graph.metadata.get(STATES)
+    if text is None or graph.states:
+        return graph, ()
+    found = parse_states(text)
+    for item in found:
+        _require_fit(graph, item)
+    inputs, outputs = {item.input for item in found}, {item.output for item in found}
+    graph = replace(
+        graph,
+        inputs=tuple(name for name in graph.inputs if name not in inputs),
+        outputs=tuple(name for name in graph.outputs if name not in outputs),
+        metadata=drop_keys(graph.metadata, STATES),
+        states={item.state.name: item.state for item in found},
+    )
+    rewriter = Rewriter(graph)
+    for item in found:
+        _emit_read(rewriter, item)
+    for item in found:
+        _emit_write(rewriter, item)
+    return rewriter.finish(), (f"{len(found)} inputs and outputs are states",)
+
+
+def _require_fit(graph: Graph, item: Carried) -> None:
+    for what, name, names in (("input", item.input, graph.inputs), ("output", item.output, graph.outputs)):
+        reason = f"the metadata entry {STATES} names {name!r}"
+        if name not in names:
+            raise InvalidModelError(
+                f"{reason}, which is not an {what}", remedy="Convert the model again, or remove the entry.", rule="unknown-tensor"
+            )
+        tensor = graph[name]
+        if tensor.dtype != item.state.dtype or not is_compatible(tensor.shape, item.state.shape):
+            raise InvalidModelError(
+                f"{reason} as {item.state.dtype} of shape {item.state.shape}; the tensor is {tensor.dtype} of shape {tensor.shape}",
+                rule="type-mismatch",
+            )
+
+
+def _emit_read(rewriter: Rewriter, item: Carried) -> None:
+    """Emit a ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
+    readers, name, source = rewriter.readers[item.input], item.input, ""
+    if len(readers) == 1 and kind_of(readers[0]).copies:
+        name, source = readers[0].outputs[0], readers[0].source
+        rewriter.remove(readers[0])
+        rewriter.relate(item.input, name)
+    if not readers and name not in rewriter.graph.public:
+        return
+    stored = _state_tensor(rewriter, name, item.state)
+    rewriter.emit(Op("ReadState", (), (stored,), {"state": item.state.name}, source))
+    if stored != name:
+        rewriter.emit(Op("Reinterpret", (stored,), (name,)))
+
+
+def _emit_write(rewriter: Rewriter, item: Carried) -> None:
+    """Append a WriteState of the output, or of what an Identity makes it of; a Reinterpret where the file says other scales."""
+    name, maker = item.output, rewriter.producers.find(item.output, "Identity")
+    is_alone = item.output not in rewriter.readers and item.output not in rewriter.graph.public
+    if maker is not None and is_alone and not rewriter.is_replaced(maker):
+        name = maker.inputs[0]
+        rewriter.remove(maker)
+        rewriter.relate(item.output, name)
+    stored = _state_tensor(rewriter, name, item.state)
+    if stored != name:
+        rewriter.append(Op("Reinterpret", (name,), (stored,)))
+    rewriter.append(Op("WriteState", (stored,), (), {"state": item.state.name}))
+
+
+def _state_tensor(rewriter: Rewriter, name: str, state: Tensor) -> str:
+    """Return a tensor for the integers of `name` on the state's quantization: itself, if it is on it."""
+    tensor = rewriter.graph[name]
+    if tensor.quantization == state.quantization:
+        return name
+    return rewriter.define(replace(tensor, name=rewriter.fresh(f"{name}/stored"), quantization=state.quantization))

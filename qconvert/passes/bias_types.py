@@ -1,9 +1,16 @@
-"""float_bias_to_int32: float32 biases of quantized operators become int32 at input scale * weight scale.
+"""Biases of quantized operators as int32 and as float32.
+
+float_bias_to_int32: float32 biases of quantized operators become int32 at input scale * weight scale.
 
 Integer kernels add the bias to the sum of products, whose scale this is; the scale is the float32 product of the two float32 scales.
 Values are divided in float32, as onnxruntime does, or in float64 for a source of other kernels, and rounded half to even (rounded_bias()).
 Not exact: the note says the largest error in steps (LSB) of that scale. The bias of an operator that the target runs in float
 (isolate_float) stays as it is.
+
+int32_bias_to_float: int32 biases of quantized operators become float32.
+
+Each is value * scale, computed in float64 and rounded once. Exact as long as the integers have at most 24 bits; above, float32 has fewer
+digits than the integer. The note says how many values cannot be taken back to the same integer.
 """
 
 from __future__ import annotations
@@ -13,18 +20,19 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
-from qconvert.graph import Graph, Tensor
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
 from qconvert.passes.linear import BiasQuantizations
 from qconvert.plugins import Change, Cost, PassResult, Target
+from qconvert.rewriting import Rewriter
 from qconvert.rewriting.requantize import quantized_bias
 
 #: PyTorch's engines whose layers add a real bias to the exact sum.
 _REAL = ("x86", "fbgemm", "onednn")
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def float_bias_to_int32(graph: Graph, target: Target | None) -> PassResult:
     """Change the constant biases of Conv, ConvTranspose and Gemm with quantized data, weights and results.
 
     A bias that would leave int32, or whose scale would leave float32, stays and is named. One that operators of different scales
@@ -64,3 +72,36 @@ def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
     scale, _ = scale_and_zero_point(new.require_quantization(), old.data.shape)
     error = np.abs(real - old.data) / scale
     return int((real.astype(np.float32) != old.data).sum()), float(error.max(initial=0))
+
+
+def int32_bias_to_float(graph: Graph, target: Target | None) -> PassResult:
+    """Change the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
+    rewriter, found = Rewriter(graph), dict[str, list[Op]]()
+    for op in rewriter:
+        bias = quantized_bias(graph, op)
+        if bias is not None and bias.dtype == "int32" and bias.quantization is not None:
+            found.setdefault(bias.name, []).append(op)
+    if not found:
+        return graph, ()
+    made: list[str] = []
+    values = lost = 0
+    for name, ops in found.items():
+        shared = len(rewriter.readers[name]) > len(ops) or name in graph.public
+        data = graph[name].float_values().astype(np.float32)
+        bias = Tensor(rewriter.fresh(f"{name}/float32") if shared else name, "float32", graph[name].shape, data)
+        made.append(rewriter.define(bias))
+        values += data.size
+        lost += _count_lost_values(graph[name], bias)
+        for op in ops:
+            rewriter.replace(op, op.with_input(2, bias.name))
+    words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
+    costs = tuple(Cost(name, None, None) for name in made)
+    note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
+    return rewriter.finish(), (note,)
+
+
+def _count_lost_values(bias: Tensor, real: Tensor) -> int:
+    """Return how many float32 values lie nearer to another integer's."""
+    assert bias.data is not None and real.data is not None
+    scale, _ = scale_and_zero_point(bias.require_quantization(), bias.data.shape)
+    return int((np.rint(real.data.astype(np.float64) / scale.astype(np.float64)) != bias.data).sum())

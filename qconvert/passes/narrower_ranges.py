@@ -1,9 +1,17 @@
-"""reduced_range: 7 of 8 bits, so that kernels that add pairs of products in 16 bits do not saturate. Not exact.
+"""Quantizations that leave integers of their type out.
+
+reduced_range: 7 of 8 bits, so that kernels that add pairs of products in 16 bits do not saturate. Not exact.
 
 onnxruntime's reduce_range leaves weights from -64 to 64, PyTorch's activations from 0 to 127; `reduce` says which of both, or both. Weights
 use -64 to 63 around the middle of their type: channels that fit stay as they are, the others get the scale with the smallest mean square
 error, one for each channel. Activations get 0 to 127, or -64 to 63 of signed ones, for the range that they have, and never leave it: an
 activation, or a Clip where none says it, limits them. Those within this range already stay (passes/quantizations).
+
+narrow_range: weights do not use the lowest integer of their type, -128 in 8 bits, as TFLite's specification wants them. Not exact.
+
+Two products of -128 leave 16 bits, in which some kernels add pairs. Channels without that integer stay as they are. The others keep their
+scale, where one step less costs least, or get the one with the smallest mean square error, and are rounded so that their errors cancel.
+Of unsigned weights it is 0. Zero points stay.
 """
 
 from __future__ import annotations
@@ -14,17 +22,19 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import affine_range, quantize
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Interval
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.activations import Choice, infer_joint_intervals, requantize_activations
-from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
+from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio, middle
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
+    is_scalable,
     requantize_weights,
     rescale_symmetric,
+    rescale_weights,
 )
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, PassResult, Target
@@ -33,7 +43,7 @@ _EIGHT_BITS = ("int8", "uint8")
 _LIMITS = (-64, 63)
 
 
-def run(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> PassResult:
+def reduced_range(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> PassResult:
     """Change 8-bit weights, activations or both, and biases with them."""
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):
@@ -110,3 +120,25 @@ def _reduce_range(tensor: Tensor) -> Quantization:
         if _fits((lowest, highest), replace(tensor, quantization=found)):
             return found
         scale *= 1 + 1 / 254
+
+
+def narrow_range(graph: Graph, target: Target | None) -> PassResult:
+    """Change the weights of Conv, ConvTranspose, Gemm and MatMul."""
+    changed, notes = requantize_weights(graph, _narrow, "narrow", "leave the lowest integer of their type out")
+    return changed, tuple(notes)
+
+
+def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:
+    """Return weights with each channel within the limits around its own zero point; one scale stays one."""
+    if not is_scalable(use, weights) or weights.data is None or weights.quantization is None:
+        return None
+    low, high = integer_range(weights.dtype)
+    if not weights.data.size or int(weights.data.min()) > low:
+        return None
+    limits = (low + 1 - middle(weights.dtype), high - middle(weights.dtype))
+
+    def scaling(channel: Channel) -> float | None:
+        step_limits = (limits[0] - channel.zero_point, limits[1] - channel.zero_point)
+        return least_loss_ratio(channel.steps, step_limits) if channel.steps.min() < step_limits[0] else None
+
+    return rescale_weights(weights, None, weights.dtype, limits, scaling, keeps_points=True)

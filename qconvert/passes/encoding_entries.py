@@ -15,7 +15,8 @@ from qconvert.errors import InvalidModelError, format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of, output_axis
-from qconvert.passes import compute_constants, fold_batch_norm
+from qconvert.passes.batch_norms import fold_batch_norm
+from qconvert.passes.constants import fold_float_constants
 from qconvert.rewriting import Rewriter
 
 #: What runtimes fuse into the layer before it, which then has the name of this result.
@@ -305,7 +306,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
     Returns:
         the graph, and the result of each layer that is gone -> what the layer computes now.
     """
-    graph = compute_constants.fold_float_constants(graph, _find_encoded_tensors(graph, encodings))
+    graph = fold_float_constants(graph, _find_encoded_tensors(graph, encodings))
     producers = graph.producers()
     norms = graph.of_kind("BatchNormalization")
     between = {norm.inputs[0]: norm.name for norm in norms if _has_weights(producers.get(norm.inputs[0]))}
@@ -316,7 +317,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
         or any(place.role == "tensor" and place.name in between for place in encodings.entries)
     ):
         return graph, {}
-    folded, _ = fold_batch_norm.run(graph, None)
+    folded, _ = fold_batch_norm(graph, None)
     return folded, {before: after for before, after in between.items() if before not in folded.tensors and after in folded.tensors}
 
 

@@ -1,1 +1,0 @@
-"""The walk of absorb_quantization over the operators, and its conditions."""

@@ -1,1 +1,0 @@
-"""Encodings and graphs: what finds the places of entries, carries quantizations on, and puts them into a graph."""
