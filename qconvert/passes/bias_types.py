@@ -20,12 +20,11 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
 from qconvert.passes.linear import BiasQuantizations
 from qconvert.plugins import Change, Cost, PassResult, Target
-from qconvert.rewriting import Rewriter
 from qconvert.rewriting.requantize import quantized_bias
 
 #: PyTorch's engines whose layers add a real bias to the exact sum.
@@ -76,28 +75,19 @@ def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
 
 def int32_bias_to_float(graph: Graph, target: Target | None) -> PassResult:
     """Change the biases of Conv, ConvTranspose and Gemm with quantized data and weights. A bias that others read too is copied."""
-    rewriter, found = Rewriter(graph), dict[str, list[Op]]()
-    for op in rewriter:
+    biases = BiasQuantizations(graph, "float32")
+    for op in biases:
         bias = quantized_bias(graph, op)
         if bias is not None and bias.dtype == "int32" and bias.quantization is not None:
-            found.setdefault(bias.name, []).append(op)
-    if not found:
+            biases.put(op, bias, Tensor("", "float32", bias.shape, bias.float_values().astype(np.float32)))
+    if not biases.made:
         return graph, ()
-    made: list[str] = []
-    values = lost = 0
-    for name, ops in found.items():
-        shared = len(rewriter.readers[name]) > len(ops) or name in graph.public
-        data = graph[name].float_values().astype(np.float32)
-        bias = Tensor(rewriter.fresh(f"{name}/float32") if shared else name, "float32", graph[name].shape, data)
-        made.append(rewriter.define(bias))
-        values += data.size
-        lost += _count_lost_values(graph[name], bias)
-        for op in ops:
-            rewriter.replace(op, op.with_input(2, bias.name))
+    values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
+    lost = sum(_count_lost_values(graph[name], tensor) for (name, *_), tensor in biases.made.items())
     words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
-    costs = tuple(Cost(name, None, None) for name in made)
-    note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
-    return rewriter.finish(), (note,)
+    costs = tuple(Cost(tensor.name, None, None) for tensor in biases.made.values())
+    note = Change(f"{len(biases.made)} biases of {values} values are float32; {words}", costs=costs)
+    return biases.finish(), (note,)
 
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:

@@ -30,8 +30,7 @@ def guard_saturation(graph: Graph, target: Target) -> PassResult:
     changed: list[tuple[WeightUse, Tensor]] = []
     guarded = signed = 0
     for use in weight_uses(graph):
-        readers = [graph.ops[index] for index in use.readers]
-        weights, used = graph[use.name], [op for op in readers if _multiplies_bytes(graph, op, target)]
+        weights, used = graph[use.name], [op for op in use.readers if _multiplies_bytes(graph, op, target)]
         if not used or weights.data is None:
             continue
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)

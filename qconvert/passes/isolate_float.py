@@ -50,24 +50,13 @@ def isolate_float(graph: Graph, target: Target | None, *, no_float: bool = False
     def reason(op: Op) -> str:
         return target.judge(graph, op, final=False).isolated_for or (_double_rounding_reason(graph, target, op) if exact else "")
 
-    isolating = _Isolating(graph, reason, target)
+    isolating = Isolating(graph, reason, target)
     if no_float:
         _refuse_floats(graph, target, isolating)
     return isolating.result()
 
 
-def isolate_operators(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> PassResult:
-    """Return the graph with operators in float between Dequantize and Quantize, and what was done in words.
-
-    Args:
-        graph: what is changed.
-        reason: an operator -> why it has to be there, in the words of a list of many; "" if it need not.
-        target: says in which type constant weights may stay integers.
-    """
-    return _Isolating(graph, reason, target).result()
-
-
-def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
+def _refuse_floats(graph: Graph, target: Target, isolating: Isolating) -> None:
     """Raise UnsupportedError where operators would run in float: those that were isolated, and those that did so before."""
     reasons = list(isolating.reasons)
     for op, verdict in target.verdicts(graph, final=False):
@@ -122,12 +111,16 @@ def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool
     return fixed.step >= 2 * step or lost > step
 
 
-class _Isolating(Rewriter):
-    """A graph in which operators are isolated.
+class Isolating(Rewriter):
+    """A graph with operators in float between Dequantize and Quantize.
+
+    Args:
+        graph: what is changed.
+        reason: an operator -> why it has to be there, in the words of a list of many; "" if it need not.
+        target: says in which type constant weights may stay integers.
 
     Attributes:
-        reasons: (kind, reason) -> how many operators of that kind were isolated for it.
-        first: the first of them.
+        reasons: each of these operators, and why.
     """
 
     def __init__(self, graph: Graph, reason: Callable[[Op], str], target: Target | None) -> None:

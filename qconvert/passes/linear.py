@@ -24,22 +24,22 @@ class WeightUse:
     Attributes:
         name: of the constant.
         axis: of its output channels, as these operators read it.
-        readers: indices into graph.ops.
+        readers: these operators.
         alone: whether nothing else reads it: no operator of another role or axis or type of data, and no graph output.
     """
 
     name: str
     axis: int
-    readers: tuple[int, ...]
+    readers: tuple[Op, ...]
     alone: bool
 
 
 def weight_uses(graph: Graph) -> list[WeightUse]:
     """Return every quantized constant that linear operators read as weights, once for each axis and type of the data next to it."""
-    uses: dict[tuple[str, int, str], list[int]] = {}
+    uses: dict[tuple[str, int, str], list[Op]] = {}
     ways: Counter[str] = Counter(graph.outputs)
     others: set[str] = set()
-    for index, op in enumerate(graph.ops):
+    for op in graph.ops:
         for position, name in enumerate(op.inputs):
             tensor = graph[name] if name else None
             if tensor is None or tensor.quantization is None or tensor.data is None:
@@ -47,11 +47,11 @@ def weight_uses(graph: Graph) -> list[WeightUse]:
             if kind_of(op).sums_products and position == 1 and (tensor.rank or 0) >= 2:
                 key = (name, output_axis(op, tensor.rank or 0), graph[op.inputs[0]].dtype)
                 ways[name] += key not in uses
-                uses.setdefault(key, []).append(index)
+                uses.setdefault(key, []).append(op)
             elif name not in others:
                 others.add(name)
                 ways[name] += 1
-    return [WeightUse(name, axis, tuple(dict.fromkeys(readers)), ways[name] == 1) for (name, axis, _), readers in uses.items()]
+    return [WeightUse(name, axis, tuple(readers), ways[name] == 1) for (name, axis, _), readers in uses.items()]
 
 
 def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffix: str) -> tuple[Graph, set[str]]:
@@ -65,7 +65,7 @@ def replace_weights(graph: Graph, new: Sequence[tuple[WeightUse, Tensor]], suffi
     rewriter, names = Rewriter(graph), set[str]()
     for use, tensor in new:
         name = rewriter.define(tensor) if use.alone else rewriter.add(f"{use.name}/{suffix}", tensor, data=tensor.data)
-        for op in (graph.ops[index] for index in use.readers):
+        for op in use.readers:
             rewriter.replace(op, op.with_input(1, name))
         _relate_copy(rewriter, use.name, name)
         names.add(name)

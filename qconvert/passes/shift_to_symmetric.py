@@ -28,7 +28,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, drop_keys
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
-from qconvert.passes.isolate_float import isolate_operators
+from qconvert.passes.isolate_float import Isolating
 from qconvert.passes.shifting.operators import (
     is_shifted_product,
     is_ties_away_average,
@@ -55,17 +55,16 @@ def shift_to_symmetric(graph: Graph, target: Target | None, scope: str = "asked"
     plain = _drop_roundings(joined) if target is not None and target.storage.symmetric_activations else joined
     whole = separate_roles(bypass_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
-    whole, notes = isolate_operators(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
+    whole, notes = Isolating(whole, lambda op: obstacle(whole, op, points), target).result() if points else (whole, ())
     points = _points(whole, dtypes)
-    rewriter = Rewriter(whole)
-    shifting = Shifting(rewriter, points, _find_fixed_tensors(whole))
+    shifting = Shifting(whole, points, _find_fixed_tensors(whole))
     for name in graph.inputs:
         shifting.settle(name)
-    for op in rewriter:
-        rewriter.remove(op)
+    for op in shifting:
+        shifting.remove(op)
         shifting.source = op.source
         _emit(shifting, op, target)
-    changed = rewriter.finish()
+    changed = shifting.finish()
     if changed.ops == whole.ops and not notes:
         return whole if whole.ops != graph.ops else graph, _describe_no_change(whole, target)
     changed, shifted = shifting.without_unread(changed)
@@ -109,7 +108,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
     """Emit what an operator becomes."""
     kind = kind_of(op)
     if kind.takes_stored:
-        s.rewriter.emit(op)
+        s.emit(op)
         for name in op.outputs:
             s.settle(name)
     elif is_shifted_product(s, op):
@@ -125,15 +124,15 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
     elif is_ties_away_average(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)
     else:
-        s.rewriter.emit(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
+        s.emit(replace(op, inputs=tuple(s.twin(name) for name in op.inputs), outputs=tuple(s.twin(name) for name in op.outputs)))
         for name in op.outputs:
-            s.finish(name)
+            s.give_out(name)
 
 
 def _convert(s: Shifting, op: Op) -> None:
     """Emit Quantize, Dequantize and Requantize with the difference of the shifts added in float."""
     name, result = op.inputs[0], op.name
-    value = name if kind_of(op).quantizes else s.dequantize(name)
+    value = name if kind_of(op).quantizes else s.dequantize_shifted(name)
     if kind_of(op).dequantizes:
         s.plus(value, -s.shift(name), result)
     else:

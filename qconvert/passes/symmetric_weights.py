@@ -64,7 +64,7 @@ def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked")
             continue
         ranges = target.storage.quant_ranges if target is not None else {}
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
-        axis = None if _is_per_tensor_only(graph, use, target) else use.axis
+        axis = None if _is_per_tensor_only(use, target) else use.axis
         found = rescale_weights(signed, axis, signed.dtype, limits, _scaling(limits, kept))
         if found.cost is not None and _is_used_in_float(graph.evolve(tensors=[found.tensor]), use, target):
             continue
@@ -97,7 +97,7 @@ def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:
     """Return the type that the target wants these weights in; "" for any."""
     if target is None:
         return "int8"
-    data = graph[graph.ops[use.readers[0]].inputs[0]]
+    data = graph[use.readers[0].inputs[0]]
     if target.storage.weights == "uint8" and not data.is_quantized:  # LiteRT's hybrid kernels read the integers as signed ones
         return "int8"
     if target.storage.weights != "source":
@@ -108,7 +108,7 @@ def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:
 def _widen_to_int8(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
     """Return weights of fewer bits with the same integers in int8, where a target has kernels for that alone next to their data; else
     None."""
-    weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
+    weights, data = graph[use.name], graph[use.readers[0].inputs[0]]
     taken = target.storage.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
     if weights.dtype not in ("int4", "uint4", "int2", "uint2") or weights.dtype in taken or "int8" not in taken or weights.data is None:
         return None
@@ -124,14 +124,13 @@ def _is_used_in_float(graph: Graph, use: WeightUse, target: Target | None) -> bo
     Args:
         graph: with the new weights, whose type some targets take next to a real result.
     """
-    ops = [graph.ops[index] for index in use.readers]
     if target is None or not target.knows_kernels:
         return False
-    if target.floats and all(target.kernels.types(op) is None for op in ops):
+    if target.floats and all(target.kernels.types(op) is None for op in use.readers):
         return True
-    if any(graph[op.name].is_quantized for op in ops):
+    if any(graph[op.name].is_quantized for op in use.readers):
         return False
-    return all(graph[op.inputs[0]].is_quantized and target.judge(graph, op, final=False).isolated_for for op in ops)
+    return all(graph[op.inputs[0]].is_quantized and target.judge(graph, op, final=False).isolated_for for op in use.readers)
 
 
 def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:
@@ -151,11 +150,11 @@ def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bo
     return not data.size or bool(limits[0] <= data.min() and data.max() <= limits[1])
 
 
-def _is_per_tensor_only(graph: Graph, use: WeightUse, target: Target | None) -> bool:
+def _is_per_tensor_only(use: WeightUse, target: Target | None) -> bool:
     """Whether the target takes no scale for each output channel here; what a MatMul multiplies are data."""
     if target is None:
         return False
-    are_data = any(not kind_of(graph.ops[index]).has_weights for index in use.readers)
+    are_data = any(not kind_of(op).has_weights for op in use.readers)
     return target.storage.weight_granularity == "per_tensor" or (are_data and target.storage.activation_granularity == "per_tensor")
 
 

@@ -95,19 +95,15 @@ def rescale_weights(
 
 def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
     """Return weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
-    q, data = weights.quantization, weights.data
-    assert q is not None and data is not None and not q.block_size
-    new = np.float32(scale)
-    steps = weights.steps()
-    parts = steps[None] if q.axis is None else np.moveaxis(steps, q.axis, 0)
-    kept = 0
-    for part, own in zip(parts, q.scale, strict=True):
-        fits = own == new and part.size and part.min() >= limits[0] and part.max() <= limits[1]
-        kept += int(fits)
-        part[...] = part if fits else rounded_steps(part, float(new) / float(own), limits)
-    quantization = Quantization.per_tensor(float(new), middle(dtype))
-    result = replace(weights, dtype=dtype, data=(steps + middle(dtype)).astype(numpy_dtype(dtype)), quantization=quantization)
-    return Rescaled(result, tensor_cost(weights, result), kept, len(parts))
+    new = float(np.float32(scale))
+
+    def scaling(channel: Channel) -> float | None:
+        fits = channel.scale == new and channel.steps.min() >= limits[0] and channel.steps.max() <= limits[1]
+        return None if fits else new / channel.scale
+
+    found = rescale_weights(weights, None, dtype, limits, scaling)
+    result = replace(found.tensor, quantization=Quantization.per_tensor(new, middle(dtype)))
+    return replace(found, tensor=result, cost=tensor_cost(weights, result))
 
 
 def is_scalable(use: WeightUse, weights: Tensor) -> bool:

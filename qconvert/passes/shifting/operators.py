@@ -69,23 +69,23 @@ def shift_linear(s: Shifting, op: Op) -> None:
     result, limits = s.graph[name], _limits(s.graph, op)
     attributes = drop_keys(op.attributes, "activation", "arithmetic")
     fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
-    source = s[data]
+    source = s.twin(data)
     if "pads" in op.attributes and s.shift(data):
         source = s.pad_with_zero(data, _amounts(s.graph, op))
         attributes |= {"auto_pad": "NOTSET", "pads": (0,) * 2 * len(op["strides"])}
     plain = replace(op, inputs=(source, op.inputs[1], *_bias(s, op)), attributes=attributes)
     adds = not kind_of(op).has_weights and bool(s.shift(data) or s.shift(name))
     if limits is None and not adds:
-        s.rewriter.emit(replace(plain.with_attributes(**fused), outputs=(s[name],)))
-        s.finish(name)
+        s.emit(replace(plain.with_attributes(**fused), outputs=(s.twin(name),)))
+        s.give_out(name)
         return
-    value = s.rewriter.add_float(f"{name}/real", result)
-    s.rewriter.emit(replace(plain, outputs=(value,)))
+    value = s.add_float(f"{name}/real", result)
+    s.emit(replace(plain, outputs=(value,)))
     if adds:
         total = shift_of_sums(op, s.graph[op.inputs[1]], s.shift(data), s.shift(name))
-        row = s.rewriter.constant(f"{name}/shift", total[..., None, :].astype(np.float32))
-        moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
-        value = s.emit("Add", (value, row), moved, **fused)
+        row = s.constant(f"{name}/shift", total[..., None, :].astype(np.float32))
+        moved = s.add(f"{name}/moved", s[value]) if result.is_quantized else name
+        value = s.write("Add", (value, row), moved, **fused)
     if limits is not None:
         value = _emit_clip(s, name, value, limits)
     if result.is_quantized:
@@ -96,10 +96,10 @@ def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> s
     """Clip float values so that they leave the stored integers between the limits."""
     quantization = s.quantization(name)
     point = 0 if s.shift(name) else quantization.point
-    clip = s.rewriter.clip(value, [(limit - point) * quantization.step for limit in limits], name)
+    clip = s.clip(value, [(limit - point) * quantization.step for limit in limits], name)
     s.counts["activations are Clips in float"] += 1
-    clipped = s.rewriter.add_float(f"{name}/clipped", s.graph[name])
-    s.rewriter.emit(replace(clip, outputs=(clipped,)))
+    clipped = s.add_float(f"{name}/clipped", s.graph[name])
+    s.emit(replace(clip, outputs=(clipped,)))
     return clipped
 
 
@@ -194,10 +194,10 @@ def shift_average(s: Shifting, op: Op) -> None:
     """Emit the average of shifted float values, and the factor."""
     attributes = drop_keys(op.attributes, "arithmetic")
     name = op.name
-    value = s.dequantize(op.inputs[0])
-    value = s.compute("AveragePool", (value,), f"{name}/average", name, **attributes)
-    factor = s.rewriter.constant(f"{name}/away", NUDGE)
-    value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name)
+    value = s.dequantize_shifted(op.inputs[0])
+    value = s.compute_float("AveragePool", (value,), f"{name}/average", name, **attributes)
+    factor = s.constant(f"{name}/away", NUDGE)
+    value = s.compute_float("Mul", (value, factor), f"{name}/away_from_zero", name)
     s.quantize(value, name)
 
 
@@ -214,10 +214,10 @@ def shift_product(s: Shifting, op: Op) -> None:
                      for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
     name, shifts = op.name, [s.shift(side) for side in op.inputs]
     result = s.graph[name]
-    value = s.compute("MatMul", (first, second), f"{name}/real", name)
+    value = s.compute_float("MatMul", (first, second), f"{name}/real", name)
     for side, shift, axis in ((second, shifts[0], -2), (first, shifts[1], -1)):
         if shift:
-            value = s.compute("Sub", (value, _emit_sums(s, side, shift, axis)), f"{name}/less", name)
+            value = s.compute_float("Sub", (value, _emit_sums(s, side, shift, axis)), f"{name}/less", name)
     shape = s.graph[op.inputs[0]].shape
     depth = shape[-2 if op.attributes.get("trans_a") else -1] if shape else 0
     total = int(depth) * shifts[0] * shifts[1] + s.shift(name)
@@ -231,20 +231,20 @@ def _transpose_operand(s: Shifting, name: str, is_turned: bool) -> str:
     """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
     shape = s.graph[name].shape
     if not is_turned or shape is None:
-        return s[name]
+        return s.twin(name)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    turned = replace(s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
-    return s.rewriter.compute("Transpose", (s[name],), f"{name}/turned", turned, s.source, perm=order)
+    turned = replace(s[s.twin(name)], shape=tuple(shape[axis] for axis in order))
+    return s.compute("Transpose", (s.twin(name),), f"{name}/turned", turned, s.source, perm=order)
 
 
 def _emit_sums(s: Shifting, side: str, shift: float, axis: int) -> str:
     """Emit the sums of an operand's float values along the depth, times the other's shift."""
-    tensor = s.rewriter[side]
+    tensor = s[side]
     shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
-    real = s.compute("Dequantize", (side,), f"{side}/summed_value", side)
-    axes = s.rewriter.constant(f"{side}/depth", [axis])
-    total = s.rewriter.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s.rewriter[real], shape=shape), s.source, keepdims=1)
-    return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total)
+    real = s.compute_float("Dequantize", (side,), f"{side}/summed_value", side)
+    axes = s.constant(f"{side}/depth", [axis])
+    total = s.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s[real], shape=shape), s.source, keepdims=1)
+    return s.compute_float("Mul", (total, s.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total)
 
 
 #: Kinds that pad the data with real zero if no input has another value.

@@ -50,10 +50,10 @@ def from_unsigned(s: Shifting, op: Op) -> None:
     point, same = own.point, own.scale[0] == new.scale[0]
     # The float values of the signed quantization are shifted already where both have one scale.
     off = point - (round(s.shift(result) / new.step) if same else 0)
-    value = s.compute("Cast", (name,), f"{name}/numbers", name, to="float32")
+    value = s.compute_float("Cast", (name,), f"{name}/numbers", name, to="float32")
     value = s.plus(value, -float(off))
-    scale = s.rewriter.constant(f"{name}/scale", own.step)
-    value = s.compute("Mul", (value, scale), f"{name}/value", name)
+    scale = s.constant(f"{name}/scale", own.step)
+    value = s.compute_float("Mul", (value, scale), f"{name}/value", name)
     s.quantize(value if same else s.plus(value, s.shift(result)), result)
 
 
@@ -61,17 +61,17 @@ def to_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
     name, result = op.inputs[0], op.name
     own, new = s.quantization(name), s.quantization(result)
-    value, moved = s.dequantize(name), s.shift(name)
+    value, moved = s.dequantize_shifted(name), s.shift(name)
     same = own.scale[0] == new.scale[0]
     point = new.point - (round(moved / own.step) if same else 0)
     value = value if same else s.plus(value, -moved)
-    scale = s.rewriter.constant(f"{result}/scale", new.step)
-    value = s.compute("Div", (value, scale), f"{result}/steps", result)
-    value = s.compute("Round", (s.plus(value, float(point)),), f"{result}/rounded", result)
+    scale = s.constant(f"{result}/scale", new.step)
+    value = s.compute_float("Div", (value, scale), f"{result}/steps", result)
+    value = s.compute_float("Round", (s.plus(value, float(point)),), f"{result}/rounded", result)
     limits = zip(("lowest", "highest"), integer_range("uint8"), strict=True)
-    ends = (s.rewriter.constant(f"{result}/{word}", float(end)) for word, end in limits)
-    value = s.compute("Clip", (value, *ends), f"{result}/limited", result)
-    s.emit("Cast", (value,), result, to="uint8")
+    ends = (s.constant(f"{result}/{word}", float(end)) for word, end in limits)
+    value = s.compute_float("Clip", (value, *ends), f"{result}/limited", result)
+    s.write("Cast", (value,), result, to="uint8")
 
 
 #: How far a zero point that float32 numbers were added up to may be from a whole number.
