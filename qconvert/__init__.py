@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from qconvert.calibration.driver import CalibrateOptions, calibrate
     from qconvert.calibration.report import Calibration
     from qconvert.checking.accuracy import Accuracy, accuracy
-    from qconvert.checking.auditing import AuditReport, audit
+    from qconvert.checking.auditing import AuditReport, TargetAudit, TargetAudits, audit, audit_all
     from qconvert.checking.check import check
     from qconvert.checking.file_in_runtime import run
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost, pass_costs
     from qconvert.checking.proof.classes import Proof, Proved
     from qconvert.checking.proof.proving import prove
-    from qconvert.checking.roundtrip_report import RoundtripReport
-    from qconvert.checking.roundtrips import roundtrip
-    from qconvert.checking.target_audits import TargetAudit, TargetAudits, audit_all
+    from qconvert.checking.roundtrips import RoundtripReport, roundtrip
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
     from qconvert.conversion.encodings import apply, extract_scales, load_encodings, save_encodings
@@ -42,16 +40,14 @@ _HOMES = {
     "qconvert.calibration.driver": "CalibrateOptions calibrate",
     "qconvert.calibration.report": "Calibration",
     "qconvert.checking.accuracy": "Accuracy accuracy",
-    "qconvert.checking.auditing": "AuditReport audit",
+    "qconvert.checking.auditing": "AuditReport TargetAudit TargetAudits audit audit_all",
     "qconvert.checking.check": "check",
     "qconvert.checking.findings": "CheckReport",
     "qconvert.checking.pass_costs": "PassCost pass_costs",
     "qconvert.checking.proof.classes": "Proof Proved",
     "qconvert.checking.proof.proving": "prove",
-    "qconvert.checking.roundtrip_report": "RoundtripReport",
-    "qconvert.checking.roundtrips": "roundtrip",
+    "qconvert.checking.roundtrips": "RoundtripReport roundtrip",
     "qconvert.checking.file_in_runtime": "run",
-    "qconvert.checking.target_audits": "TargetAudit TargetAudits audit_all",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
     "qconvert.conversion.encodings": "apply extract_scales load_encodings save_encodings",

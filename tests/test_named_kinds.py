@@ -60,7 +60,6 @@ _ABOUT = {
     "passes/absorb_quantization.py": "limits that a quantization has already; a Cast next to scales decomposed is a Dequantize",
     "passes/apply_encodings.py": "writes a Clip to the range of a quantization",
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
-    "passes/clip_softmax.py": "a Clip or Min after Softmax",
     "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
     "passes/encoding_entries.py": "weights that have blocks; what runtimes fuse into the layer before; batch normalization that is folded",
     "passes/requantize_to_fixed_point.py": (
@@ -70,7 +69,7 @@ _ABOUT = {
     "passes/fuse_dynamic.py": "onnxruntime's form of dynamic range; writes the operators that round data when they run",
     "passes/fuse_recurrence.py": "loops that are recurrences; the operators that cells consist of",
     "passes/guard_saturation.py": "products whose sums of 16 bits overflow",
-    "passes/isolate_float.py": "writes a Clip to the range of a quantization",
+    "passes/isolate_float.py": "writes a Clip to the range of a quantization; a Clip or Min after Softmax",
     "passes/match_scales.py": "sums and averages whose kernels demand one scale",
     "passes/merge_reshapes.py": "one Reshape for several",
     "passes/quantize_operands.py": "products of data with a real constant",

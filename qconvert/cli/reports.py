@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost
     from qconvert.checking.proof.classes import Proof
-    from qconvert.checking.roundtrip_report import RoundtripReport
+    from qconvert.checking.roundtrips import RoundtripReport
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 

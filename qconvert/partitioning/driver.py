@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 
+from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import OptionError, QConvertError
-from qconvert.graph import Graph, Op, count_kinds
-from qconvert.operators import kind_of
+from qconvert.graph import Graph, Op, Shape, Tensor, count_kinds
+from qconvert.operators import find_kind, kind_of
 from qconvert.operators.shapes_and_functions import named_states
-from qconvert.partitioning.costs import macs, stored_bytes
 from qconvert.partitioning.parts import Judge, expand_graph
 from qconvert.partitioning.region_growing import REST, condense, grow_regions, sorted_groups
 from qconvert.partitioning.regions import (
@@ -318,3 +319,26 @@ def read(model: str | Path | Graph) -> tuple[Graph, str]:
     from qconvert.conversion import load
 
     return (model, "") if isinstance(model, Graph) else (load(model), str(model))
+
+
+def macs(graph: Graph, op: Op) -> int:
+    """Return the number of products that an operator sums in one run: convolutions, matrix products and recurrences; 0 for all others.
+
+    Dynamic dimensions count as 1. Products in functions of the operator do not count, since a loop may run them any number of times.
+    """
+    kind = find_kind(op)
+    if kind is None or kind.products is None:
+        return 0
+    return kind.products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.outputs[0]].shape))
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor between two parts of a network: types below 8 bits take a byte there.
+
+    Dynamic dimensions count as 1, and types without a size, such as text, as 0.
+    """
+    return 0 if tensor.dtype in ("string", "unknown") else prod(_sizes(tensor.shape)) * numpy_dtype(tensor.dtype).itemsize
+
+
+def _sizes(shape: Shape | None) -> tuple[int, ...]:
+    return tuple(size if isinstance(size, int) else 1 for size in shape or ())

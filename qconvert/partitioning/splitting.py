@@ -18,8 +18,7 @@ from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import TARGET
 from qconvert.operators.sizes import is_compatible
-from qconvert.partitioning.costs import macs
-from qconvert.partitioning.driver import Cut, Unwritable
+from qconvert.partitioning.driver import Cut, Unwritable, macs
 from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hash_file, manifest_json, read_manifest
 from qconvert.partitioning.stages import Staged, Stretch, stage_graph
 from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, name_changes, runtime_of, target_named

@@ -23,7 +23,7 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.operators.values import Value, apply, clip, maximum, minimum
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, dequantized_source
-from qconvert.rewriting.drawn_patterns import draw_pattern
+from qconvert.rewriting.parts import draw_pattern
 
 _PLAIN = {"activation": ""}
 #: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them, and their product with both scales.

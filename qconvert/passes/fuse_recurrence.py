@@ -27,7 +27,7 @@ from qconvert.operators.values import Value
 from qconvert.plugins import Change, PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter
 from qconvert.rewriting.control_flow import prefix_of
-from qconvert.rewriting.drawn_patterns import Drawn
+from qconvert.rewriting.parts import Drawn
 
 if TYPE_CHECKING:
     from qconvert.passes.loop_recognition import ScanForm

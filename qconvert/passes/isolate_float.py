@@ -1,4 +1,6 @@
-"""isolate_float: operators that the target cannot run on integers run in float, between Dequantize and Quantize.
+"""Operators in float, between Dequantize and Quantize.
+
+isolate_float: operators that the target cannot run on integers run in float, between Dequantize and Quantize.
 
 That is what a quantized operator means, but for ties: the float values are float32 before they are rounded to the quantization, so a result
 may be another by one step, seldom with quantizations of 8 bits, more often on those of 16, whose steps are nearer to float32's. Each
@@ -9,10 +11,28 @@ once, when it loads a model; without it, integer weights next to real data would
 With numerics "exact", so do operators whose kernels fix the quantization of their results (Sigmoid, Softmax) where they have another: what
 a kernel rounded to 1/256 would be rounded again, by up to half of all elements otherwise. LiteRT's XNNPACK makes one table of such an
 operator and the conversions around it, which takes no longer; its Softmax of float values takes a third of the integer one's time.
+
+movement_in_float: quantized data are moved, chosen and compared as the float values that they stand for. Exact.
+
+Of 2 and 4 bits for every target: ONNX allows few of its operators on such integers, and onnxruntime (1.31) has kernels for Transpose alone.
+Of any number of bits for a target whose `moves_in_float` says so: compilers and accelerators know an operator on integers by the Dequantize
+before it and the Quantize after it, and refuse one that stands on the integers themselves. Nothing is rounded on the way: what comes out
+has the quantization that went in, or is quantized as it was.
+
+clip_softmax: a quantized Softmax or LogSoftmax is computed in float, with a Clip between it and the Quantize. Exact.
+
+    x -> Softmax -> y        x -> Dequantize -> Softmax -> Clip (0, 1) -> Quantize -> y
+
+The Clip changes nothing: values of a Softmax lie between 0 and 1, those of a LogSoftmax below 0. tract (0.23.9) takes what stands between
+Dequantize and Quantize for a function of one element and makes a table of it, so that all scores are 0 or 255; after a Clip it does not.
+onnxruntime drops a Clip that the Quantize implies, and computes a Softmax between the two by its own kernel on integers. Where that
+overflows, a Min with 1 is in the place of the Clip, which onnxruntime keeps.
+An accelerator knows a Softmax by the two operators around it, so that a target which has one keeps it as it is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -21,8 +41,9 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range
 from qconvert.arithmetic.storage import fits_dtype
-from qconvert.errors import UnsupportedError
-from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.errors import UnsupportedError, format_count
+from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range, numpy_dtype
+from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
 from qconvert.passes.stored_types import UNSIGNED, shift_to_dtype
 from qconvert.plugins import PassResult, Target, kernels_of_source
@@ -241,3 +262,64 @@ class Isolating(Rewriter):
         dtype = self[name].dtype
         self.define(Tensor(name, dtype, tensor.shape, tensor.float_values().astype(numpy_dtype(dtype))))
         self._constant_count += 1
+
+
+_FEW = ("int2", "uint2", "int4", "uint4")
+
+
+def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
+    """Put each such operator between Dequantize and Quantize; of few bits, what one gives to the next is not quantized between them."""
+    rewriter = Rewriter(graph)
+    every = target is not None and target.storage.moves_in_float
+    reals: dict[str, str] = {}  # quantized data -> the same values in float32
+
+    def emit_dequantize(name: str, op: Op) -> str:
+        if name not in reals:
+            reals[name] = rewriter.dequantize(name, f"{name}/moved", op.source)
+        return reals[name]
+
+    moved: list[str] = []
+    for op in rewriter:
+        if not _is_concerned(graph, op, every):
+            continue
+        inputs = [emit_dequantize(name, op) if graph.is_quantized(name) else name for name in op.inputs]
+        results = rewriter.run_in_float(op, inputs, "moved")
+        pairs = [(name, real) for name, real in zip(op.outputs, results, strict=True) if name != real]
+        if kind_of(op).rule == "move" and not every:  # what is moved has its quantization already
+            reals.update(pairs)
+            moved += [name for name, _ in pairs]
+    for name in moved:
+        if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers[name])):
+            rewriter.relate(name, reals[name])
+    what = "data" if every else "data of 2 or 4 bits"
+    return rewriter.finish_with(lambda count: f"{count} operators move, select or compare {what} in float", prune=True)
+
+
+def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
+    kind = kind_of(op)
+    if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or kind.layout.sized):
+        return False
+    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW) for name in op.names)
+
+
+_KINDS = ("Softmax", "LogSoftmax")
+
+
+def clip_softmax(graph: Graph, target: Target | None) -> PassResult:
+    """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
+    if target is not None and target.accelerator is not None:
+        return graph, ()
+    rewriter = Rewriter(graph)
+    for op in rewriter.of_kind(*_KINDS):
+        if not all(map(graph.is_quantized, (op.inputs[0], op.name))):
+            continue
+        result = graph[op.name]
+        real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
+        values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
+        bounds = [bound if math.isfinite(bound) else None for bound in kind_of(op).interval(graph, op)]
+        clip = rewriter.clip(values, bounds, bounded, op.source)
+        if KERNELS["onnxruntime:optimized"].fault(graph, op):
+            clip = replace(clip, kind="Min", inputs=(values, clip.inputs[2]))
+        in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
+        rewriter.replace(op, in_float, clip, op.derive("Quantize", (bounded,), (result.name,)))
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'Softmax')} computed in float, and clipped")

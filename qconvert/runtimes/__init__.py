@@ -41,7 +41,7 @@ RUNTIMES = (
     Runtime(
         "mnn", ("mnn",), "MNN on the CPU, in a process of its own", "MNN",
         open=_lazy("mnn", "open_model"), rows=kernels_of("mnn"), kernels=("cpu",), layout="channels_first",
-        inside=_lazy("mnn_inside", "MNNInside"), package="mnn",
+        inside=_lazy("mnn", "MNNInside"), package="mnn",
     ),
     Runtime(
         "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",

@@ -11,7 +11,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.passes.absorb_quantization import absorb_quantization
-from qconvert.passes.clip_softmax import clip_softmax
+from qconvert.passes.isolate_float import clip_softmax
 from qconvert.plugins import Accelerator, target_named
 from qconvert.rules.validation import validate
 

@@ -9,7 +9,7 @@ from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.errors import OptionError
 from qconvert.operators.values import clip, tanh
 from qconvert.plugin import Match, Pattern, Rewriter, find_matches
-from qconvert.rewriting.drawn_patterns import draw_pattern
+from qconvert.rewriting.parts import draw_pattern
 
 Q = Quantization.per_tensor(0.5)
 

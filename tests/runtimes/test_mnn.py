@@ -22,8 +22,7 @@ from qconvert.kernels import KERNELS
 from qconvert.plugins import ModelFile
 from qconvert.runtimes import mnn
 from qconvert.runtimes.litert import LiteRT
-from qconvert.runtimes.mnn import MNNModel
-from qconvert.runtimes.mnn_inside import MNNInside
+from qconvert.runtimes.mnn import MNNInside, MNNModel
 
 pytestmark = [pytest.mark.mnn, pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")]
 

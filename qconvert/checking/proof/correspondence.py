@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from qconvert.checking.comparison_forms import list_layouts
 from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.candidates import Candidate, moves_integers, transpose_shape
-from qconvert.checking.proof.constants import compare_constants
+from qconvert.checking.proof.candidates import Candidate, compare_constants, moves_integers, transpose_shape
 from qconvert.checking.proof.elements import Elements, Followed, apply_activation, is_clipped_sum
 from qconvert.checking.proof.groups import Group, find_group
 from qconvert.checking.same_codes import stored_offset

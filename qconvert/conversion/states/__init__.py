@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from qconvert.conversion.states.experts import join_experts
 from qconvert.conversion.states.inserted_operators import Rounding, adjust_inputs, round_at_run_time
-from qconvert.conversion.states.joined_layers import split_joined_layers
+from qconvert.conversion.states.joined_layers import join_experts, split_joined_layers
 from qconvert.conversion.states.network import Network, align_prefixes, module_of, with_linear_layers
 from qconvert.conversion.states.places import Places
 from qconvert.conversion.states.sequences import place_sequences
