@@ -32,6 +32,7 @@ from qconvert.passes.gemms import matmul_to_gemm
 from qconvert.passes.pads import fuse_pad
 from qconvert.passes.remove_dead_code import remove_dead_code
 from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
 
 _NO_TARGET = Target("", "", "no target")
 
@@ -45,48 +46,45 @@ def to_comparison_form(graph: Graph) -> Graph:
     graph, _ = fuse_pad(_remove_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
-    ops = [_dequantize_bounds(graph, part, tensors) for op in ops for part in _split_op(graph, op, tensors)]
-    return graph.evolve(tensors=tensors.values(), ops=ops)
+    rewriter = Rewriter(graph.evolve(tensors=tensors.values(), ops=ops))
+    for op in rewriter:
+        parts = [_dequantize_bounds(rewriter, part) for part in _split_op(rewriter, op)]
+        if parts[0] is not op:
+            rewriter.replace(op, *parts)
+    return rewriter.finish()
 
 
 def _read_indices_directly(graph: Graph) -> Graph:
     """Without those that count indices of a Gather from the front, for runtimes that know no others."""
-    writers, direct = graph.producers(), dict[int, Op]()
-    for op in graph.of_kind("Gather"):
-        wrap, rows = writers.find(op.inputs[1], "FloorMod"), graph[op.inputs[0]].static_shape
+    rewriter = Rewriter(graph)
+    for op in rewriter.of_kind("Gather"):
+        wrap, rows = rewriter.producers.find(op.inputs[1], "FloorMod"), graph[op.inputs[0]].static_shape
         size = graph.constant(wrap.inputs[1]) if wrap is not None else None
         if wrap is not None and rows is not None and size is not None and size.tolist() == rows[int(op["axis"])]:
-            direct[id(op)] = op.with_input(1, wrap.inputs[0])
-    ops = [direct.get(id(op), op) for op in graph.ops]
-    return remove_dead_code(graph.evolve(ops=ops), None)[0] if direct else graph
+            rewriter.replace(op, op.with_input(1, wrap.inputs[0]))
+    return rewriter.finish(prune=rewriter.is_changed)
 
 
-def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
+def _split_op(rewriter: Rewriter, op: Op) -> list[Op]:
     """A Clip as the Max and Min that TFLite has, and an activation of float values by itself."""
-    result = graph[op.outputs[0]] if op.outputs else None
+    result = rewriter[op.outputs[0]] if op.outputs else None
     if kind_of(op).clips and result is not None and op.has(1) and op.has(2):
-        lower = graph.names(tensors).fresh(f"{result.name}/lower")
-        tensors[lower] = replace(result, name=lower)
+        lower = rewriter.add(f"{result.name}/lower", result)
         return [op.derive("Max", op.inputs[:2], (lower,)), op.derive("Min", (lower, op.inputs[2]), op.outputs)]
     if op.attributes.get("activation") == "relu" and result is not None and not result.is_quantized:
-        whole = graph.names(tensors).fresh(f"{result.name}/whole")
-        tensors[whole] = replace(result, name=whole)
+        whole = rewriter.add(f"{result.name}/whole", result)
         return [replace(op.with_attributes(activation=""), outputs=(whole,)), op.derive("Relu", (whole,), op.outputs)]
     return [op]
 
 
-def _dequantize_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+def _dequantize_bounds(rewriter: Rewriter, op: Op) -> Op:
     """A Max or Min of quantized data and one quantized number, as of that real number."""
-    if not kind_of(op).picks:
-        return op
-    names = list(op.inputs)
-    for index, name in enumerate(names):
-        tensor = graph.tensors.get(name)
-        if tensor is not None and tensor.data is not None and tensor.data.size == 1 and tensor.quantization is not None:
-            names[index] = graph.names(tensors).fresh(f"{name}/real")
-            real = np.asarray(dequantize(tensor.data, tensor.quantization), np.float32)
-            tensors[names[index]] = Tensor(names[index], "float32", tensor.shape, real)
-    return replace(op, inputs=tuple(names))
+    real: dict[str, str] = {}
+    for name in op.inputs if kind_of(op).picks else ():
+        tensor = rewriter[name]
+        if tensor.data is not None and tensor.data.size == 1 and tensor.quantization is not None:
+            real[name] = rewriter.constant(f"{name}/real", np.asarray(dequantize(tensor.data, tensor.quantization), np.float32))
+    return op.with_names(real) if real else op
 
 
 def _drop_size_names(graph: Graph) -> Graph:
@@ -99,29 +97,18 @@ def _drop_size_names(graph: Graph) -> Graph:
 
 def _remove_identities(graph: Graph) -> Graph:
     """Without those that only rename a value that an operator computes for nobody else."""
-    writers, readers = graph.producers(), graph.consumers()
-    renamed: dict[str, str] = {}
-    gone: set[int] = set()
-    for op in graph.ops:
-        if not kind_of(op).copies:
-            continue
-        source, result = op.inputs[0], op.outputs[0]
-        if result not in graph.public:
-            renamed[result] = renamed.get(source, source)
-        elif source in writers and source not in graph.public and len(readers[source]) == 1 and source not in renamed.values():
-            renamed[renamed.get(source, source)] = result
+    rewriter = Rewriter(graph)
+    for op in (op for op in rewriter if kind_of(op).copies):
+        source = rewriter.resolve(op.inputs[0])
+        if op.name not in graph.public:
+            rewriter.forward(op.name, source)
+        elif source in rewriter.producers and rewriter.is_read_once(source):
+            rewriter.define(replace(graph[source], name=op.name))
+            rewriter.rename(source, op.name)
         else:
             continue
-        gone.add(id(op))
-    if not gone:
-        return graph
-
-    for name, new in renamed.items():
-        while new in renamed:
-            new = renamed[new]
-        renamed[name] = new
-    tensors = [replace(graph[name], name=new) for name, new in renamed.items() if new in graph.public]
-    return graph.evolve(tensors=tensors, ops=[op.with_names(renamed) for op in graph.ops if id(op) not in gone])
+        rewriter.remove(op)
+    return rewriter.finish()
 
 
 def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:

@@ -17,7 +17,7 @@ from qconvert.errors import format_some
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.rewriting.parts import dequantized_source
+from qconvert.rewriting import Rewriter, dequantized_source
 
 #: Tensors that a message names; the others are counted.
 _NAMED = 4
@@ -53,15 +53,16 @@ def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
 def _connect_states(graph: Graph) -> Graph:
     """Return the graph with an Identity of what was written in place of each read of a state that was written before in the same run."""
     written: dict[str, str] = {}
-    ops = list[Op]()
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    for op in rewriter:
         if kind_of(op).rule == "control":  # its functions may write states
             written.clear()
         state = str(op["state"]) if kind_of(op).rule == "state" else ""
         if state and kind_of(op).has_effect:
             written[state] = op.inputs[0]
-        ops.append(op.derive("Identity", (written[state],), op.outputs) if state in written and op.outputs else op)
-    return graph.evolve(ops=ops)
+        elif state in written:
+            rewriter.replace(op, op.derive("Identity", (written[state],), op.outputs))
+    return rewriter.finish()
 
 
 def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:

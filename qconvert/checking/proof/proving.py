@@ -19,12 +19,13 @@ from qconvert.checking.proof.groups import collect_operators
 from qconvert.checking.proof.running_codes import run_all_codes, run_group
 from qconvert.conversion.in_memory import Model, as_files
 from qconvert.conversion.loading import read_literal_graph
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.options import ReadOptions
+from qconvert.rewriting import Rewriter
 
 #: Ways in which averages round that a file's metadata may state of a plain one (passes/restate_attributes.py).
 _TIES = ("ties_up", "ties_away")
@@ -104,22 +105,16 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
 
 def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
     """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
-    graph = to_comparison_form(graph)
-    tensors: dict[str, Tensor] = {}
-
-    def round_bias(op: Op) -> Op:
+    rewriter = Rewriter(to_comparison_form(graph))
+    graph = rewriter.graph
+    for op in rewriter:
         if not kind_of(op).sums_products or not op.has(2) or not graph[op.outputs[0]].is_quantized or graph[op.inputs[2]].is_quantized:
-            return op
+            continue
         row = _find_kernels(side, op.outputs[0]).of(graph, op)
         bias = rounded_bias(graph, op) if row is not None and row.rounds_bias else None
-        if bias is None:
-            return op
-        name = graph.names(tensors).fresh(f"{bias.name}/int32")
-        tensors[name] = replace(bias, name=name)
-        return op.with_input(2, name)
-
-    ops = [round_bias(op) for op in graph.ops]
-    return graph.evolve(tensors=tensors.values(), ops=ops) if tensors else graph
+        if bias is not None:
+            rewriter.replace(op, op.with_input(2, rewriter.add(f"{bias.name}/int32", bias, data=bias.data)))
+    return rewriter.finish()
 
 
 def _find_kernels(side: Side, name: str) -> Kernels:
