@@ -97,7 +97,7 @@ def _merge_equal(graph: Graph) -> Graph:
 
 
 def fuse_clips(graph: Graph) -> Graph:
-    """Fuse a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
+    """Fuse a Clip or Relu of integers into the operator before it, if nobody else reads or sees what that writes.
 
     An activation that the operator has already, and the next one with the same quantization, are one if an activation leaves what both
     leave. A Concat gets none, since no kernel clips what it joins. A Clip to what the results of a kind lie between changes nothing:
@@ -105,7 +105,7 @@ def fuse_clips(graph: Graph) -> Graph:
     """
     rewriter = Rewriter(graph)
     fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
-    for op in rewriter.of_kind("Clip"):
+    for op in (op for op in rewriter if kind_of(op).clips):
         name = op.inputs[0] if rewriter.is_read_once(op.inputs[0]) else ""
         maker = rewriter.producers.get(name)
         if maker is None:

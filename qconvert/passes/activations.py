@@ -31,10 +31,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, round_half_away
+from qconvert.arithmetic import affine_range
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, Bounds, activation_bounds, clip_range
 from qconvert.operators import is_dynamic, kind_of
+from qconvert.passes.absorb_quantization import fuse_clips
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
@@ -115,46 +116,27 @@ def _implies(tensor: Tensor, bounds: Bounds) -> bool:
 
 
 def _fuse(graph: Graph) -> PassResult:
-    rewriter = Rewriter(graph)
+    """Fuse clips of integers as absorb_quantization does, then those of float values."""
+    clipped = fuse_clips(graph)
+    rewriter = Rewriter(clipped)
     for op in rewriter:
-        bounds = _bounds(graph, op)
-        activation = _find_activation(bounds, graph[op.name]) if bounds is not None else ""
+        bounds = _bounds(clipped, op)
+        activation = next((name for name, limits in ACTIVATIONS.items() if name and limits == bounds), "")
         before = rewriter.producers.get(op.inputs[0]) if activation else None
         if before is None or rewriter.is_replaced(before) or not _can_carry(before) or not rewriter.is_read_once(before.name):
             continue
-        if _stays_equal(graph[op.inputs[0]], graph[op.name], ACTIVATIONS[activation]):
+        if not clipped[before.name].is_quantized and not clipped[op.name].is_quantized:
             rewriter.replace(before, replace(before.with_attributes(activation=activation), outputs=op.outputs))
             rewriter.remove(op)
-    return rewriter.finish_with("{} Relu and Clip operators are fused into the operators before them".format)
-
-
-def _find_activation(bounds: Bounds, tensor: Tensor) -> str:
-    """Return the activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
-    for name, limits in ACTIVATIONS.items():
-        if name and (limits == bounds or (tensor.per_tensor is not None and clip_range(tensor, limits) == clip_range(tensor, bounds))):
-            return name
-    return ""
+    changed = rewriter.finish()
+    count = len(graph.ops) - len(changed.ops)
+    return changed, (f"{count} Relu and Clip operators are fused into the operators before them",) if count else ()
 
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
     own_rounding = op.attributes.get("arithmetic") and not is_dynamic(op)
     return kind_of(op).fuses_activation and not op["activation"] and not own_rounding and len(op.outputs) == 1
-
-
-def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:
-    """Whether limiting what the operator gives is limiting what it stores."""
-    if not inner.shares_quantization(result):
-        return False
-    q = inner.quantization
-    return q is None or (q.is_per_tensor and all(bound is None or _is_unambiguous(bound, q.scale[0]) for bound in bounds))
-
-
-def _is_unambiguous(bound: float, scale: np.float32) -> bool:
-    """Whether every kernel rounds the bound to the same integer: to even or away from zero, in float32 or float64."""
-    single, double = np.float32(bound) / scale, np.float64(bound) / np.float64(scale)
-    rounded = {float(np.rint(single)), float(np.rint(double)), float(round_half_away(single)), float(round_half_away(double))}
-    return len(rounded) == 1
 
 
 #: The activations that MNN and others know as operators, by the bounds.
