@@ -1,7 +1,5 @@
 """absorb_quantization: Quantize and Dequantize around operators in float become quantized operators.
 
-absorb_quantization: Quantize and Dequantize around operators in float become quantized operators.
-
 Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's quantization, which is
 what Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it runs on the stored integers.
 
@@ -18,9 +16,6 @@ becomes
     w (v) -----^
 
 The clips that are left on integers become activations of the operators that write those integers (fuse_clips()).
-
-One walk over the operators of a graph, in which integers take the place of float values between Dequantize and Quantize; and what comes
-after a value: where it is given a quantization, and through what it goes until then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
 
-assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
-
 Images and volumes are one after the other. Every tensor of rank 4 (or 5) gets a label: stored as in the source, or transposed. A
 Transpose is needed wherever an operator wants the other label than the one its input has; one serves all such readers. The labelling
 with the fewest (then smallest) Transposes is a minimum cut (FlowGraph): operators are nodes, tensors are edges, fixed operators
@@ -14,8 +12,6 @@ A graph in channels first, for a target that wants channels last (Relu and Add h
 becomes
     x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
                 -> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
-
-The labelling of least cost of a graph, as a minimum cut, by Dinic's algorithm (E. A. Dinic, 1970).
 """
 
 from __future__ import annotations
@@ -319,7 +315,10 @@ INFINITE = 2**62
 
 
 class FlowGraph:
-    """Nodes are numbers; node 0 is the source side (label 0) and node 1 the sink side (label 1)."""
+    """The labelling of least cost of a graph, as a minimum cut, by Dinic's algorithm (E. A. Dinic, 1970).
+
+    Nodes are numbers; node 0 is the source side (label 0) and node 1 the sink side (label 1).
+    """
 
     def __init__(self) -> None:
         self._edges: list[list[int]] = [[], []]  # for each node, indices into the lists below

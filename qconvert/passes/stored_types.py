@@ -1,7 +1,5 @@
 """Quantized tensors stored as another integer type of the same width.
 
-What passes share that store quantized tensors as another integer type of the same width.
-
 Exact: every stored integer and its zero point move by half the range together, so the float values stay as they are.
 
 signed_to_unsigned, unsigned_to_signed: quantized tensors of 4, 8 and 16 bits are stored as integers of the other sort. Exact.

@@ -46,9 +46,8 @@ def per_tensor_to_per_axis(graph: Graph, target: Target | None) -> PassResult:
         repeated = _repeat_scale(bias, len(bias.shape or ()) - 1)
         if repeated is not None:
             biases.add(rewriter.define(repeated))
-    if not weights:
-        return graph, ()
-    return rewriter.finish(), (f"{len(weights)} weights and {len(biases)} biases have a scale for each output channel",)
+    note = f"{{}} weights and {len(biases)} biases have a scale for each output channel".format
+    return rewriter.finish_with(note, len(weights))
 
 
 def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
