@@ -52,11 +52,6 @@ class AdaptedSource:
     notes: tuple[str, ...]
 
 
-def has_requested_changes(side: Side) -> bool:
-    """Return whether the options of the reader request changes of the file."""
-    return side.format.read is not None and bool(pick_shared_options(side.format, side.file.options))
-
-
 def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSource | None:
     """A copy of a source that has what the options of its reader ask for; None where they ask for nothing.
 
@@ -68,7 +63,7 @@ def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSour
     Raises:
         QConvertError: the source cannot be read so, or no format with a runtime holds it.
     """
-    if not has_requested_changes(source):
+    if source.format.read is None or not pick_shared_options(source.format, source.file.options):
         return None
     place = folder / "source"
     place.mkdir()

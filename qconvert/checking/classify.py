@@ -11,8 +11,9 @@ The tolerances of kernels are in their rows (kernels/).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.shapes_and_functions import called_functions
 from qconvert.plugins import Runtime, kernels_named
 from qconvert.rewriting.parts import computable_ops
+
+_Way = TypeVar("_Way")
 
 
 def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
@@ -240,16 +243,9 @@ def sums_of_functions(graph: Graph, op: Op, index: int, values: Arrays, like: Ar
     inputs = known_inputs(graph, op, values) if _has_inner_rounding(graph, op) else None
     if inputs is None:
         return []
-    found, functions = [], {name: replace(inner, ops=_use_float_data(inner.ops)) for name, inner in graph.functions.items()}
-    for way, side in (("dynamic", graph), ("", replace(graph, functions=functions))):
-        try:
-            exact = np.asarray(evaluate_op(side, op, inputs)[index].stored, np.float64)
-        except (QConvertError, ArithmeticError):
-            return []
-        if exact.shape != like.shape:
-            return []
-        found.append(_sum(way, exact, like))
-    return found
+    given, functions = inputs, {name: replace(inner, ops=_use_float_data(inner.ops)) for name, inner in graph.functions.items()}
+    sides = {"dynamic": graph, "": replace(graph, functions=functions)}
+    return _list_sums(sides, lambda side: evaluate_op(side, op, given)[index].stored, like)
 
 
 def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
@@ -270,27 +266,31 @@ def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Array
     if like.dtype.kind != "f" or not rounding or not _is_float_declared(graph, other, rounding):
         return []
     fed = tuple({item for part in piece for item in part.inputs} & values.keys())
+
+    def compute(ops: tuple[Op, ...]) -> Array:
+        return evaluate(graph.evolve(ops=ops, inputs=fed, outputs=(name,), signatures=(), states={}), values)[name]
+
+    return _list_sums({rounding_of(rounding[0]): tuple(piece), "": _use_float_data(piece)}, compute, like)
+
+
+def _list_sums(ways: Mapping[str, _Way], compute: Callable[[_Way], Array], like: Array) -> list[Sum]:
+    """Return what is computed in each way, with the share of the largest value that it may be off; nothing if one cannot be computed."""
     found = []
-    for way, ops in ((rounding_of(rounding[0]), tuple(piece)), ("", _use_float_data(piece))):
+    for way, given in ways.items():
         try:
-            part = graph.evolve(ops=ops, inputs=fed, outputs=(name,), signatures=(), states={})
-            exact = np.asarray(evaluate(part, values)[name], np.float64)
+            exact = np.asarray(compute(given), np.float64)
         except (QConvertError, ArithmeticError, AttributeError):
             return []
         if exact.shape != like.shape:
             return []
-        found.append(_sum(way, exact, like))
+        largest = float(np.abs(exact).max(initial=0)) or 1.0
+        found.append(Sum(way, exact, np.full(exact.shape, allowed_share(like) * largest)))
     return found
 
 
 def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
     """Whether the result may compute in float where each of the operators rounds its data."""
     return all("" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
-
-
-def _sum(way: str, exact: Array, like: Array) -> Sum:
-    largest = float(np.abs(exact).max(initial=0)) or 1.0
-    return Sum(way, exact, np.full(exact.shape, allowed_share(like) * largest))
 
 
 def _has_inner_rounding(graph: Graph, op: Op) -> bool:

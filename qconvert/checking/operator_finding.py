@@ -86,12 +86,10 @@ class Judge:
             return Finding.of_shapes(a, b)
         if kind_of(op).rule == "opaque":
             return self._judge_block_product(op, values, pair) or compare_inexact(a, b)
-        if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
-            largest = float(np.abs(a.astype(np.int64) - b).max())
-            return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0)
-        if op.kind == "TopK" and index == 1 and self._has_ties_in_any_order(op, values, pair):
-            largest = float(np.abs(a.astype(np.int64) - b).max())
-            return Finding("approximate", "indices of equal values in another order", float((a == b).mean()), largest, 1.0)
+        if words := self._describe_other_order(op, index, values, pair):
+            return Finding(
+                "approximate", f"{words} in another order", float((a == b).mean()), float(np.abs(a.astype(np.int64) - b).max()), 1.0
+            )
         if (unrounded := self._judge_unrounded(op, values, pair)) is not None:
             return unrounded
         if a.dtype == np.float32 and self._has_half_floats():
@@ -105,6 +103,12 @@ class Judge:
         if found.is_fault:
             found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
         return self._explain_by_overflow(op, index, values, pair, found) if found.is_fault else found
+
+    def _describe_other_order(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array]) -> str:
+        """What two outputs have in another order that no value tells apart, in words; "" if they differ otherwise."""
+        if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
+            return "boxes of equal score"
+        return "indices of equal values" if op.kind == "TopK" and index == 1 and self._has_ties_in_any_order(op, values, pair) else ""
 
     def _has_ties_in_any_order(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> bool:
         """Whether a side is known to take equal values in any order, and both sides' indices, each once, are those of equal values."""
