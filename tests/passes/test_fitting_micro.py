@@ -12,7 +12,7 @@ from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
-from qconvert.passes.narrow_indices import narrow_indices
+from qconvert.passes.number_types import narrow_indices
 from qconvert.passes.pads import separate_pads
 from qconvert.plugins import target_named
 

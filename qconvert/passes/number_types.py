@@ -1,4 +1,6 @@
-"""widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products and conversions.
+"""Float values of 16 bits as float32, and indices of 64 bits as int32.
+
+widen_float16: networks of float16 and bfloat16 compute in float32, where the target has no kernels for their products and conversions.
 
 Every value becomes float32, which holds it exactly; what is computed is no longer rounded to 11 or 8 bits after each operator, and so is
 nearer to the real numbers than the source. Weights of float16 stay so, after a Cast, and take no more bytes than before. Inputs and
@@ -7,6 +9,12 @@ kernels, is left alone where nothing is multiplied by weights or quantized.
 
 So do networks for a target of symmetric activations where products of 16 bits read quantizations with zero points: the shifts that stand
 for these (shift_to_symmetric) need float32, in which a product between quantizations is a quantized operator.
+
+narrow_indices: indices of int64 are int32 where whoever reads them takes either, for runtimes whose kernels give int32 alone.
+
+    ArgMax -> int64 -> graph output        ArgMax -> int32 -> graph output
+
+Every index of a tensor that fits into memory on such a device is a number of 32 bits. Exact, but for the type of outputs.
 """
 
 from __future__ import annotations
@@ -15,8 +23,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
+from qconvert.operators.typing import output_type
 from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.quantizations.scales_and_costs import middle
 from qconvert.plugins import PassResult, Target
@@ -87,3 +97,23 @@ def _is_affine(graph: Graph, op: Op) -> bool:
     if data is None or data.is_constant or data.quantization is None or graph[op.name].dtype not in _NARROW:
         return False
     return bool((data.quantization.zero_point != (middle(data.dtype) if "int" in data.dtype else 0)).any())
+
+
+def narrow_indices(graph: Graph, target: Target | None) -> PassResult:
+    """Change the type of results that a kind says are indices, and that others read as such or not at all."""
+    rewriter, count = Rewriter(graph), 0
+    for op in graph.ops:
+        for place, name in enumerate(op.outputs):
+            if name and output_type(kind_of(op), place) == "index" and graph[name].dtype == "int64" and _takes_either(rewriter, name):
+                rewriter.define(replace(graph[name], dtype="int32"))
+                count += 1
+    return rewriter.finish_with(lambda number: f"{format_count(number, 'tensor')} of indices: int32 in place of int64", count)
+
+
+def _takes_either(rewriter: Rewriter, name: str) -> bool:
+    """Whether all operators that read a tensor take integers of 32 bits as well."""
+    for reader in rewriter.readers[name]:
+        places = [place for place, given in enumerate(reader.inputs) if given == name]
+        if not kind_of(reader).casts and not all(kind_of(reader).role(place) == "index" for place in places):
+            return False
+    return True
