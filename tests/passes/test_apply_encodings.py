@@ -108,12 +108,12 @@ def normalized() -> Graph:
 @pytest.mark.parametrize("name", ["/layer/conv", "c", "r"])
 def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
     """Scales of weights are those of the folded ones, and the result of the layer is after the normalization."""
-    from qconvert.passes import fold_batch_norm
+    from qconvert.passes.batch_norms import fold_batch_norm
 
     entries = {Place("x"): quantization(0.1), Place(name, "output"): quantization(0.05, -128), Place(name, "input", 1): CHANNELS}
     found, notes = quantize_by_encodings(normalized(), Encodings(entries))
     assert kinds(found)[:2] == ["Quantize", "Conv"] and found["r"].quantization == Quantization.per_tensor(0.05, -128)
-    folded = fold_batch_norm.run(normalized(), None)[0]
+    folded = fold_batch_norm(normalized(), None)[0]
     weights = folded[folded.ops[0].inputs[1]].data
     assert weights is not None and np.array_equal(
         found[found.ops[1].inputs[1]].data, np.clip(np.rint(weights / np.float32(0.02)), -128, 127)
