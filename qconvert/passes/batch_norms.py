@@ -38,7 +38,7 @@ def fold_batch_norm(graph: Graph, target: Target | None) -> PassResult:
         before = rewriter.producers.get(op.inputs[0])
         if before is None or not kind_of(before).has_weights or rewriter.is_replaced(before):
             continue
-        reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.name) else "something else reads its input"
+        reason = _find_obstacle(graph, before, op) if rewriter.is_read_once(before.name) else "something else reads its input"
         if reason:
             notes.append(f"{op} stays: {reason}")
             continue
@@ -55,7 +55,7 @@ def fold_batch_norm(graph: Graph, target: Target | None) -> PassResult:
     return folded, (*note, *notes)
 
 
-def _obstacle(graph: Graph, before: Op, op: Op) -> str:
+def _find_obstacle(graph: Graph, before: Op, op: Op) -> str:
     """Return why a BatchNormalization cannot be folded; "" if it can."""
     what = f"the {before.kind} before it"
     if any(graph[name].is_quantized for name in (*before.names, *op.outputs) if name):
@@ -77,18 +77,18 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
         return "its channels differ from those of the weights"
     if bias is not None and bias.size > 1 and bias.shape[-1] != bias.size:
         return "the bias does not run along the channels"
-    scale, _, _, variance = _statistics(graph, op)
+    scale, _, _, variance = _read_statistics(graph, op)
     return "" if np.isfinite(batch_norm_factor(scale, variance, float(op["epsilon"]))).all() else "its variance is not positive"
 
 
-def _statistics(graph: Graph, op: Op) -> list[Array]:
+def _read_statistics(graph: Graph, op: Op) -> list[Array]:
     """scale, B, mean and variance, in float64."""
     return [np.asarray(graph.constant(name), np.float64) for name in op.inputs[1:5]]
 
 
 def _fold_into_weights(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
     old, added = (graph.constant(before.input(index)) for index in (1, 2))
-    scale, offset, mean, variance = _statistics(graph, op)
+    scale, offset, mean, variance = _read_statistics(graph, op)
     weights, bias = fold_arrays(old, added, scale, offset, mean, variance, float(op["epsilon"]))
     return weights.astype(np.float32), bias.astype(np.float32)
 
@@ -107,7 +107,7 @@ def fold_qat_batch_norm(graph: Graph, target: Target | None) -> PassResult:
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("BatchNormalization"):
         between = _match_chain(rewriter, op)
-        offset = _offset(graph, op, between) if between else None
+        offset = _find_offset(graph, op, between) if between else None
         if offset is None:
             continue
         conv = between[0]
@@ -159,7 +159,7 @@ def _affine_step(graph: Graph, op: Op) -> tuple[Array, Array] | None:
     return None if found is None else (np.asarray(found[0]), np.asarray(found[1]))
 
 
-def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
+def _find_offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     """Return what is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
     conv = between[0]
     shape = graph[conv.name].shape
@@ -175,7 +175,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)
     for item in between[1:]:
         step = _affine_step(graph, item)
-        by, added = (None, None) if step is None else (_channels(data, len(shape), axis, count) for data in step)
+        by, added = (None, None) if step is None else (_for_channels(data, len(shape), axis, count) for data in step)
         if by is None or added is None:
             return None
         with np.errstate(all="ignore"):
@@ -193,7 +193,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     return offset.astype(np.float32)
 
 
-def _channels(data: Array, rank: int, axis: int, count: int) -> Array | None:
+def _for_channels(data: Array, rank: int, axis: int, count: int) -> Array | None:
     """Return a constant that is one number for each channel, or for all; None for others."""
     wide = data.reshape((1,) * (rank - data.ndim) + data.shape) if data.ndim <= rank else data
     sizes = [1] * rank

@@ -170,7 +170,7 @@ def _find_constant_tensors(graph: Graph) -> tuple[dict[str, Op], list[str]]:
 
 def _is_small(graph: Graph, op: Op) -> bool:
     """Whether its results are, by themselves or next to what they are made of."""
-    given, made = (_bytes(graph, names) for names in (op.inputs, op.outputs))
+    given, made = (_count_bytes(graph, names) for names in (op.inputs, op.outputs))
     if made is None:
         return False
     terms = math.prod(graph[op.inputs[1]].static_shape or (1,)) if kind_of(op).sums_products else 1
@@ -178,7 +178,7 @@ def _is_small(graph: Graph, op: Op) -> bool:
     return made <= max(LARGEST, _UNPACKED * (given or 0)) and size * terms <= _MOST_WORK
 
 
-def _bytes(graph: Graph, names: Collection[str]) -> int | None:
+def _count_bytes(graph: Graph, names: Collection[str]) -> int | None:
     """Return what tensors take in memory; None if that is open."""
     shapes = [(graph[name].static_shape, numpy_dtype(graph[name].dtype).itemsize) for name in names if name]
     return None if any(shape is None for shape, _ in shapes) else sum(math.prod(shape or ()) * size for shape, size in shapes)
@@ -194,7 +194,7 @@ def _evaluate_constants(graph: Graph, fixed: Mapping[str, Op], wanted: list[str]
             pending += [item for item in fixed[name].inputs if item]
     values: dict[str, Array] = {}
     for op in {id(op): op for op in fixed.values()}.values():
-        most -= (_bytes(graph, op.outputs) or 0) if needed.issuperset(op.outputs) else 0
+        most -= (_count_bytes(graph, op.outputs) or 0) if needed.issuperset(op.outputs) else 0
         if most < 0 or not needed.issuperset(op.outputs) or any(item in fixed and item not in values for item in op.inputs):
             continue
         inputs = [None if not item else values[item] if item in values else graph.constant(item) for item in op.inputs]
@@ -205,12 +205,12 @@ def _evaluate_constants(graph: Graph, fixed: Mapping[str, Op], wanted: list[str]
     return values
 
 
-_SAMPLE = 256  # elements
+_SAMPLED_ELEMENTS = 256
 
 
 def deduplicate_constants(graph: Graph, target: Target | None) -> PassResult:
     """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
-    groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
+    groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _describe_form)
     groups = _split_groups(_split_groups(groups, _sample), _digest)
     rewriter = Rewriter(graph)
     count = saved = 0
@@ -233,13 +233,13 @@ def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashab
     return found
 
 
-def _form(tensor: Tensor) -> Hashable:
+def _describe_form(tensor: Tensor) -> Hashable:
     return tensor.dtype, tensor.shape, tensor.quantization and tensor.quantization.key
 
 
 def _sample(tensor: Tensor) -> bytes:
     assert tensor.data is not None
-    places = islice(np.ndindex(tensor.data.shape), _SAMPLE)  # a view that is not contiguous is not copied as a whole
+    places = islice(np.ndindex(tensor.data.shape), _SAMPLED_ELEMENTS)  # a view that is not contiguous is not copied as a whole
     return _bits(np.asarray([tensor.data[place] for place in places], tensor.data.dtype))
 
 

@@ -51,7 +51,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.plugins.rules import addend
 from qconvert.rewriting import Rewriter
 
-_RANK = 3
+_RANK_OF_1D = 3
 
 
 def widen_1d(graph: Graph, target: Target | None) -> PassResult:
@@ -67,7 +67,7 @@ def _is_narrow(graph: Graph, op: Op) -> bool:
     """Whether it is a convolution or a pool, which takes the largest or the mean of each channel, over one dimension."""
     kind = kind_of(op)
     is_spatial = kind.layout.suits is Suits.DECIDES and (kind.has_weights or kind.scales_channels)
-    return is_spatial and graph[op.inputs[0]].rank == _RANK
+    return is_spatial and graph[op.inputs[0]].rank == _RANK_OF_1D
 
 
 class _Widening(Rewriter):
@@ -84,7 +84,7 @@ class _Widening(Rewriter):
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
         if kind_of(op).has_weights:
             inputs[1] = self._kernel(op.inputs[1])
-        widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
+        widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_widen_attributes(op))
         self.replace(op, widened, op.derive("Squeeze", (wide, self._axes(result.name, axis)), (result.name,)))
         self._wide[result.name, axis] = wide
 
@@ -112,7 +112,7 @@ def _insert_axis(shape: Shape | None, axis: int) -> Shape | None:
     return None if shape is None else (*shape[:axis], 1, *shape[axis:])
 
 
-def _attributes(op: Op) -> dict[str, Any]:
+def _widen_attributes(op: Op) -> dict[str, Any]:
     """Return every list over dimensions with an entry for the new one in front; pads have one at the begin and one at the end."""
     changed: dict[str, Any] = dict(op.attributes)
     for name, value in (("strides", 1), ("dilations", 1), ("kernel_shape", 1), ("output_padding", 0)):
@@ -125,7 +125,7 @@ def _attributes(op: Op) -> dict[str, Any]:
 
 
 #: The most weights that an operator gets: beyond, the zeros would be the better part of a large file.
-_MOST = 2**26
+_MOST_DENSE_WEIGHTS = 2**26
 _VOLUME_RANK = 5
 
 
@@ -134,7 +134,7 @@ def dense_weights(graph: Graph, target: Target | None) -> PassResult:
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
     for op in rewriter:
-        holes = _holes(graph, op)
+        holes = _find_holes(graph, op)
         if holes is None:
             continue
         key = (op.inputs[1], int(op["group"]), holes)
@@ -147,7 +147,7 @@ def dense_weights(graph: Graph, target: Target | None) -> PassResult:
     return rewriter.finish_with("{} convolutions have zeros among their weights instead of groups and dilations".format, prune=True)
 
 
-def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
+def _find_holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     """Return the dilations that the weights take over; None if the operator stays as it is."""
     kind = kind_of(op)
     if not kind.has_weights or kind.is_matrix_product:
@@ -166,7 +166,7 @@ def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     elif group == 1 and all(step == 1 for step in dilations):
         return None
     spans = [(taps - 1) * step + 1 for taps, step in zip(shape[2:], dilations, strict=True)]
-    return dilations if shape[0] * shape[1] * group * prod(spans) <= _MOST else None
+    return dilations if shape[0] * shape[1] * group * prod(spans) <= _MOST_DENSE_WEIGHTS else None
 
 
 def crop_transposed(graph: Graph, target: Target | None) -> PassResult:
@@ -225,13 +225,13 @@ def pool_to_mean(graph: Graph, target: Target | None) -> PassResult:
     """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("AveragePool", "GlobalAveragePool"):
-        if _is_whole(graph, op):
+        if _is_whole_plane(graph, op):
             axes = rewriter.constant(f"{op.name}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
             rewriter.replace(op, op.derive("ReduceMean", (op.inputs[0], axes), op.outputs, keepdims=1))
     return rewriter.finish_with("{} averages over all positions are means along two axes".format)
 
 
-def _is_whole(graph: Graph, op: Op) -> bool:
+def _is_whole_plane(graph: Graph, op: Op) -> bool:
     """Whether a pool averages each channel of two-dimensional data as a whole."""
     shape = graph[op.inputs[0]].shape or ()
     if len(shape) != 4:

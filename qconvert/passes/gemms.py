@@ -159,7 +159,7 @@ def gemm_to_conv(graph: Graph, target: Target | None) -> PassResult:
     """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("Gemm"):
-        bias = _row(graph, op)
+        bias = _find_bias_row(graph, op)
         if bias is not None:
             _replace_gemm(rewriter, op, bias)
     return rewriter.finish_with("{} Gemm are 1x1 convolutions".format)
@@ -186,7 +186,7 @@ def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
     )
 
 
-def _row(graph: Graph, op: Op) -> Tensor | None:
+def _find_bias_row(graph: Graph, op: Op) -> Tensor | None:
     """Return the bias of a Gemm that is changed, as a row; a tensor without a name if it has none; None where the Gemm stays."""
     if is_dynamic(op):
         return None

@@ -264,7 +264,7 @@ class Isolating(Rewriter):
         self._constant_count += 1
 
 
-_FEW = ("int2", "uint2", "int4", "uint4")
+_FEW_BITS = ("int2", "uint2", "int4", "uint4")
 
 
 def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
@@ -280,7 +280,7 @@ def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
 
     moved: list[str] = []
     for op in rewriter:
-        if not _is_concerned(graph, op, every):
+        if not _moves_in_float(graph, op, every):
             continue
         inputs = [emit_dequantize(name, op) if graph.is_quantized(name) else name for name in op.inputs]
         results = rewriter.run_in_float(op, inputs, "moved")
@@ -295,14 +295,14 @@ def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
     return rewriter.finish_with(lambda count: f"{count} operators move, select or compare {what} in float", prune=True)
 
 
-def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
+def _moves_in_float(graph: Graph, op: Op, every: bool) -> bool:
     kind = kind_of(op)
     if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or kind.layout.sized):
         return False
-    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW) for name in op.names)
+    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW_BITS) for name in op.names)
 
 
-_KINDS = ("Softmax", "LogSoftmax")
+_SOFTMAXES = ("Softmax", "LogSoftmax")
 
 
 def clip_softmax(graph: Graph, target: Target | None) -> PassResult:
@@ -310,7 +310,7 @@ def clip_softmax(graph: Graph, target: Target | None) -> PassResult:
     if target is not None and target.accelerator is not None:
         return graph, ()
     rewriter = Rewriter(graph)
-    for op in rewriter.of_kind(*_KINDS):
+    for op in rewriter.of_kind(*_SOFTMAXES):
         if not all(map(graph.is_quantized, (op.inputs[0], op.name))):
             continue
         result = graph[op.name]

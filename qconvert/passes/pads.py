@@ -91,11 +91,11 @@ def separate_pads(graph: Graph, target: Target | None) -> PassResult:
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("SpaceToBatch"):
         if target.kernels.fault(graph, op):
-            _separate(rewriter, op)
+            _separate_pad(rewriter, op)
     return rewriter.finish_with(lambda count: f"{format_count(count, 'SpaceToBatch operator')} padded by a Pad")
 
 
-def _separate(rewriter: Rewriter, op: Op) -> None:
+def _separate_pad(rewriter: Rewriter, op: Op) -> None:
     """Replace an operator, where its pads and the rank of its data are known."""
     graph, data = rewriter.graph, rewriter.graph[op.inputs[0]]
     pads, blocks = graph.constant(op.inputs[2]), graph.constant(op.inputs[1])
