@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from qconvert.checking.comparison_forms import to_comparison_form
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.same_codes import shift_codes, stored_offset
 from qconvert.checking.value_limits import compare_limits, limits_of
@@ -330,3 +331,9 @@ def test_a_constant_that_the_result_stores_in_another_type_is_no_other_tensor() 
         return replace(found, tensors=found.tensors | stored | {"r": Tensor("r", "float32", (1, 4))}, outputs=("y", "r"))
 
     assert find_rewired_tensors(made("c"), made("c/uint8")) == {}
+
+
+def test_an_output_that_is_an_input_keeps_its_name_in_the_form_of_comparisons() -> None:
+    """Two Identities one after the other between them become one, which still gives the output."""
+    found = to_comparison_form(graph(Op("Identity", ("x",), ("a",)), Op("Identity", ("a",), ("y",))))
+    assert [(op.kind, op.inputs, op.outputs) for op in found.ops] == [("Identity", ("x",), ("y",))]

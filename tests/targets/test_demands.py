@@ -12,7 +12,7 @@ from passes.graphs import constant, make, q, quantized_conv
 
 from qconvert import Graph, Op, Quantization, Target, Tensor
 from qconvert.kernels import Kernel, Kernels
-from qconvert.plugins import Storage
+from qconvert.plugins import Storage, target_named
 from qconvert.plugins.abilities import Verdict
 from qconvert.plugins.rules import DEMANDS
 from qconvert.targets.audit import violations
@@ -152,3 +152,16 @@ def test_without_floats_an_operator_on_real_values_is_refused() -> None:
 
 def judged(chosen: Target, graph: Graph) -> Verdict:
     return chosen.judge(graph, graph.ops[0], final=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "property", "is_ensured"),
+    [
+        ("tflite", "one rounding", True),
+        ("tflite-micro", "one rounding", False),
+        ("ort-arm", "no states", True),
+        ("tflite", "no states", False),
+    ],
+)
+def test_what_the_passes_of_a_target_ensure(name: str, property: str, is_ensured: bool) -> None:
+    assert target_named(name).ensures(property) is is_ensured
