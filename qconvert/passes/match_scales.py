@@ -12,7 +12,7 @@ more.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -35,39 +35,36 @@ def match_scales(graph: Graph, target: Target | None) -> PassResult:
     matching = _Matching(graph, target)
     for op in matching:
         matching.replace(op, *matching.match_scales(op))
-    notes = []
-    if matching.exact:
-        notes.append(Change(f"{matching.exact} Requantize before operators whose operands must share a scale", exact=True))
-    for ties, count in sorted(matching.averages.items()):
-        words = "depthwise convolutions by 1 / elements of the window"
-        rounding = ": ties go to even, or to where float32's 1 / elements rounds them" if ties else ""
-        notes.append(Change(f"{count} AveragePool to another scale are {words}{rounding}", exact=not ties))
-    if matching.stored:  # as the source rounds them; not exact, since the file holds other values
-        notes.append(Change(f"{matching.stored} constants that are concatenated are stored with the scale and zero point of the result"))
-    if matching.zeros:
-        notes.append(Change(f"{matching.zeros} constants of zeros have the scale of the other operand", exact=True))
-    if matching.met:
-        words = f"{matching.met} operands of one operator share a scale: one more rounding"
-        notes.append(_describe_change(words, matching.costs["met"]))
-    if matching.rounded:
-        words = f"{matching.rounded} Requantize after operators whose kernels fix the scale: a second rounding"
-        notes.append(_describe_change(words, matching.costs["rounded"]))
-    if not notes:
-        return graph, ()
-    return matching.finish(), tuple(notes)
+    notes = [_describe_change(key, text, matching) for key, text in _TEXTS.items() if matching.counts[key]]
+    return (matching.finish(), tuple(notes)) if notes else (graph, ())
 
 
-def _describe_change(words: str, costs: Sequence[Cost]) -> Change:
-    return Change(f"{words}; {describe_worst(costs)}" if costs else words, costs=tuple(costs))
+_WINDOWS = "AveragePool to another scale are depthwise convolutions by 1 / elements of the window"
+#: What is done, in the order in which it is told; stored constants are rounded as the source rounds them, but the file holds other values.
+_TEXTS = {
+    "before": "Requantize before operators whose operands must share a scale",
+    "averages": _WINDOWS,
+    "tied_averages": f"{_WINDOWS}: ties go to even, or to where float32's 1 / elements rounds them",
+    "stored": "constants that are concatenated are stored with the scale and zero point of the result",
+    "zeros": "constants of zeros have the scale of the other operand",
+    "met": "operands of one operator share a scale: one more rounding",
+    "rounded": "Requantize after operators whose kernels fix the scale: a second rounding",
+}
+_EXACT = ("before", "averages", "zeros")
+
+
+def _describe_change(key: str, text: str, matching: _Matching) -> Change:
+    costs = tuple(matching.costs[key])
+    cost = f"; {describe_worst(costs)}" if costs else ""
+    return Change(f"{matching.counts[key]} {text}{cost}", exact=key in _EXACT, costs=costs)
 
 
 class _Matching(Rewriter):
     def __init__(self, graph: Graph, target: Target) -> None:
         super().__init__(graph)
         self._target = target
-        self.exact = self.rounded = self.met = self.zeros = self.stored = 0
-        self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
-        self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
+        self.counts: Counter[str] = Counter()
+        self.costs: dict[str, list[Cost]] = defaultdict(list)
 
     def match_scales(self, op: Op) -> tuple[Op, ...]:
         """Return the operator with what it needs after it; emit what it needs in front."""
@@ -105,7 +102,7 @@ class _Matching(Rewriter):
                 zeros = np.full_like(tensor.data, quantization.point)
                 quantization = replace(quantization, quant_min=None, quant_max=None)
                 names[index] = self.constant(f"{name}/zeros", zeros, tensor.dtype, quantization)
-                self.zeros += 1
+                self.counts["zeros"] += 1
         return replace(op, inputs=tuple(names))
 
     def _requantize_result(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
@@ -114,7 +111,7 @@ class _Matching(Rewriter):
         if wanted is None or like.shares_quantization(result):
             return (op,)
         name = self.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
-        self.rounded += 1
+        self.counts["rounded"] += 1
         if result.quantization is not None:
             self._add_cost("rounded", activation_cost(result.name, _limit_to_kernel(result, wanted), result.dtype, wanted))
         return replace(op, outputs=(name, *op.outputs[1:])), op.derive("Requantize", (name,), (result.name,))
@@ -136,7 +133,8 @@ class _Matching(Rewriter):
         channels, window = int(self._channels(op)), tuple(op["kernel_shape"])
         ones = np.ones((channels, 1, *window), "uint8" if result.dtype == "uint8" else "int8")
         kept = {name: op[name] for name in ("strides", "pads", "data_format", "activation")}
-        self.averages[bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()] += 1
+        is_tied = bool(op["arithmetic"]) or not np.log2(np.prod(window)).is_integer()
+        self.counts["tied_averages" if is_tied else "averages"] += 1
         return add_windows(self, op.inputs[0], ones, 1 / int(np.prod(window)), result.name, op.source).with_attributes(**kept)
 
     def _join(self, op: Op, result: Tensor) -> Op:
@@ -149,10 +147,10 @@ class _Matching(Rewriter):
             joined = requantize_tensor(tensor, result.require_quantization(), result.dtype)
             names[index] = self.add(f"{name}/{result.name}_scale", joined, data=joined.data)
             if tensor.is_constant:
-                self.stored += 1
+                self.counts["stored"] += 1
             else:
                 self.emit(op.derive("Requantize", (name,), (names[index],)))
-                self.exact += 1
+                self.counts["before"] += 1
         return replace(op, inputs=tuple(names))
 
     def _unify_scales(self, op: Op, result: Tensor | None) -> Op:
@@ -165,7 +163,7 @@ class _Matching(Rewriter):
                 continue
             met = requantize_tensor(tensor, quantization)
             moved[tensor.name] = self.add(f"{tensor.name}/common_scale", met, data=met.data)
-            self.met += 1
+            self.counts["met"] += 1
             if tensor.is_constant:
                 self._add_cost("met", tensor_cost(tensor, met))
             else:
