@@ -164,5 +164,5 @@ def _prepend_dimensions(quantization: Quantization, missing: int) -> Quantizatio
 
 def _values(graph: Graph, name: str) -> Array:
     data = graph.constant(name)
-    assert data is not None  # operators.py calls such an operator fixed otherwise
+    assert data is not None  # role() calls such an operator fixed otherwise
     return np.asarray(data, np.int64).reshape(-1)
