@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from qconvert.formats.torch.ops import (
     activation,
     affine,
+    attention,
     composed,
     convolution,
     create,
@@ -39,6 +40,7 @@ _FAMILIES = (
     composed,
     convolution,
     matrix,
+    attention,
     affine,
     create,
     quantize,

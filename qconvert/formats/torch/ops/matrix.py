@@ -1,29 +1,23 @@
-"""Matrix products: of plain tensors, quantized::matmul, and scaled dot-product attention as softmax(scale * q @ k.T + mask) @ v; and linear
-layers with packed parameters. These have quantized data and results; are of dynamic range, so that they round float data at each run; or
-are in float, with weights in float16 or data that the layer itself rounds to a quantization.
+"""Matrix products of plain tensors, quantized::matmul, and linear layers with packed parameters.
+
+Such layers have quantized data and results; are of dynamic range, so that they round float data at each run; or are in float, with weights
+in float16 or data that the layer itself rounds to a quantization.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
+from qconvert.formats.torch.operands import cast_operand, is_constant, operands
 from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
-from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
-from qconvert.formats.torch.values import Packed, Uncomputed
+from qconvert.formats.torch.reading import ReadFunction, Reading
+from qconvert.formats.torch.values import Packed
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import reshape_sizes
-
-#: The most elements of a causal mask that is a constant.
-_LARGEST_MASK = 2**22
-
-#: Heads of attention, each an entry of an order.
-_MOST_HEADS = 2**16
 
 
 def _apply_activation(c: Reading, result: str) -> str:
@@ -100,7 +94,7 @@ def require_real(c: Reading, name: str) -> None:
 
 
 def emit_gemm(
-    c: Reading, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any
+    c: Reading, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", hint: str = "", **attributes: Any
 ) -> str:
     """A Gemm on the rows of data of any rank, which keep their leading sizes.
 
@@ -108,13 +102,13 @@ def emit_gemm(
         c: the call.
         data: name of the data.
         factors: names of the weights, and of the bias if there is one.
-        quantization, dtype, attributes: of the result and of the Gemm, as in Reading.emit.
+        quantization, dtype, hint, attributes: of the result and of the Gemm, as in Reading.emit.
     """
     tensor, rank = c.lookup(data), c.lookup(data).rank
     if rank is None:
         raise c.unknown_shape_of(data)
     if rank == 2:
-        return c.emit("Gemm", [tensor.name, *factors], quantization=quantization, dtype=dtype, **attributes)
+        return c.emit("Gemm", [tensor.name, *factors], quantization=quantization, dtype=dtype, hint=hint, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
@@ -123,69 +117,15 @@ def emit_gemm(
     leading = (tensor.shape or ())[:-1]
     if sum(isinstance(size, str) for size in leading) <= 1:
         sizes = reshape_sizes(leading)
-        return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")])
+        return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")], hint=hint)
     whole = c.emit("Shape", [tensor.name], hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
     kept = c.emit("Slice", [whole, *bounds], hint="leading")
     shape = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
-    return c.emit("Reshape", [result, shape])
+    return c.emit("Reshape", [result, shape], hint=hint)
 
 
 _LINEAR = "quantized::linear_with_input_q_dq_qweight_dq"
-
-
-def read_attention(c: Reading) -> str:
-    """aten::scaled_dot_product_attention. Its forms for one kind of device give the logarithms of sums next to the result."""
-    query, key, value = (c.name(name) for name in ("query", "key", "value"))
-    if c.get("dropout_p"):
-        raise c.unsupported_error("dropout; export the model after eval(),", rule="training-mode")
-    if c.get("enable_gqa"):
-        key, value = (_repeat_heads(c, name, query, hint) for name, hint in ((key, "keys"), (value, "values")))
-    scores = c.emit("MatMul", [query, key], quantization=None, hint="products", trans_b=1)
-    depth = size_of(c, query, c.rank("query") - 1) if c["scale"] is None else 1
-    if not isinstance(depth, int):
-        raise c.unknown_shape("query")
-    scale = 1 / math.sqrt(depth) if c["scale"] is None else c.number("scale")
-    scores = c.emit("Mul", [scores, c.real_constant(scale, query, "scale")], hint="scores")
-    if c["is_causal"]:
-        scores = _mask_scores(c, scores, _make_causal_mask(c, query, key), "causal_scores")
-    mask = c.get("attn_mask")
-    if mask is not None and c.lookup(mask.name).dtype == "bool":
-        scores = _mask_scores(c, scores, mask.name, "masked_scores")
-    elif mask is not None:
-        added = cast_operand(c, mask, c.lookup(query).dtype, "mask")
-        scores = c.emit("Add", [scores, added], hint="masked_scores")
-    weights = c.emit("Softmax", [scores], hint="weights", axis=-1)
-    return c.emit("MatMul", [weights, value])
-
-
-def _mask_scores(c: Reading, scores: str, mask: str, hint: str) -> str:
-    """Scores where a mask is true, minus infinity elsewhere."""
-    lowest = c.real_constant(-math.inf, scores, f"{hint}/hidden")
-    return c.emit("Where", [mask, scores, lowest], hint=hint)
-
-
-def _make_causal_mask(c: Reading, query: str, key: str) -> str:
-    """Which positions each position sees: those up to its own."""
-    rank = c.rank("query")
-    rows, columns = size_of(c, query, rank - 2), size_of(c, key, rank - 2)
-    if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _LARGEST_MASK:
-        return c.const(np.tri(rows, columns, dtype=np.bool_), "causal_mask")
-    zero, one = c.const(np.array(0, np.int64), "zero"), c.const(np.array(1, np.int64), "one")
-    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], hint=f"{hint}/positions")
-             for size, hint in ((rows, "rows"), (columns, "columns"))]  # fmt: skip
-    upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright")
-    return c.emit("GreaterOrEqual", [upright, lines[1]], hint="causal_mask")
-
-
-def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
-    """Keys or values with each head as often as queries share it."""
-    rank = c.rank("query")
-    heads, wanted = (size_of(c, each, rank - 3) for each in (name, query))
-    if not isinstance(heads, int) or not isinstance(wanted, int) or heads < 1 or wanted % heads or wanted > _MOST_HEADS:
-        raise c.unsupported_error(f"{heads} heads of keys and {wanted} of queries")
-    order = np.repeat(np.arange(heads), wanted // heads)
-    return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3)
 
 
 def read_linear(c: Reading) -> str:
@@ -272,10 +212,6 @@ def read_weight_product(c: Reading) -> str:
     return c.emit("Gemm", [c.name(), real], quantization=None)
 
 
-_STATE = Uncomputed("a state of attention")
-_HEADS, _DROPOUT = "T query, T key, T value", "f dropout_p=0.0, b is_causal=False"
-_MASKED = f"{_HEADS}, T? attn_mask=None, {_DROPOUT}"
-
 OPERATORS: Mapping[str, ReadFunction] = {
     "quantized::linear_dynamic|linear_dynamic_fp16|linear_relu_dynamic|linear_relu_dynamic_fp16(T X, o W_prepack, b reduce_range=False)": (
         read_dynamic
@@ -283,13 +219,6 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "quantized::linear_dynamic_fp16_unpacked_weight(T X, T weight, T? bias)": read_unpacked,
     f"{_LINEAR}_output_fp32|{_LINEAR}_relu_output_fp32({_STATIC})": read_rounded,
     "quantized::linear|linear_relu(q X, o W_prepack, f Y_scale_i, i Y_zero_point_i)": read_quantized_linear,
-    f"aten::scaled_dot_product_attention({_MASKED}, *, f? scale=None, b enable_gqa=False)": read_attention,
-    f"aten::_scaled_dot_product_flash_attention_for_cpu({_HEADS}, {_DROPOUT}, *, T? attn_mask=None, f? scale=None)": with_unused(
-        read_attention, _STATE, 8
-    ),
-    f"aten::_scaled_dot_product_attention_math({_MASKED}, T? dropout_mask=None, *, f? scale=None, b enable_gqa=False)": with_unused(
-        read_attention, _STATE, 8
-    ),
     "aten::linear(T input, T weight, T? bias=None)": read_linear,
     "aten::matmul(T self, T other)": read_matmul,
     "aten::mm|bmm(T self, T mat2)": read_matmul,
