@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic.storage import Array
+from qconvert.arithmetic.storage import Array, Quantization
 from qconvert.errors import InvalidGraphError
 from qconvert.graph.schema import Op, Shape, Tensor
 from qconvert.operators.call import Call, spatial_axes
@@ -272,6 +272,28 @@ def swapped_weights(weights: Array, group: int) -> Array:
     inputs, outputs = weights.shape[:2]
     split = weights.reshape(group, inputs // group, outputs, *weights.shape[2:]).swapaxes(1, 2)
     return split.reshape(group * outputs, inputs // group, *weights.shape[2:])
+
+
+def swapped_scales(quantization: Quantization, group: int, outputs: int) -> Quantization | None:
+    """The quantization of swapped_weights() of weights I,O/group,spatial; None if scales of inputs differ within several groups.
+
+    Args:
+        quantization: of the weights, with scales along axis 0 or 1 or for the whole tensor.
+        group: the number of groups.
+        outputs: O/group, the outputs of each group.
+    """
+    if quantization.axis is None:
+        return quantization
+    scale, zero_point = quantization.scale, quantization.zero_point
+    if quantization.block_size or quantization.axis > 1:
+        return None
+    if quantization.axis == 1:
+        return Quantization(np.tile(scale, group), np.tile(zero_point, group), 0)
+    if (scale == scale[0]).all() and (zero_point == zero_point[0]).all():
+        return Quantization.per_tensor(quantization.step, quantization.point)
+    if len(scale) == group:  # one input a group: its scale is that of the group's outputs
+        return Quantization(np.repeat(scale, outputs), np.repeat(zero_point, outputs), 0)
+    return Quantization(scale, zero_point, 1) if group == 1 else None
 
 
 def spread_weights(weights: Tensor, group: int, dilations: tuple[int, ...]) -> Array:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from qconvert.arithmetic import accumulator_scale, dequantize
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
@@ -14,7 +12,7 @@ from qconvert.formats.onnx.ops.integer_arithmetic import write_sixteen_bits
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
-from qconvert.operators.sizes import SAME, swapped_weights
+from qconvert.operators.sizes import SAME, swapped_scales, swapped_weights
 
 
 def write_conv(op: Op, b: Builder) -> None:
@@ -69,11 +67,10 @@ def _turned_weights(op: Op, b: Builder) -> str:
         if group != 1 or weights.rank is None:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="weights-not-constant")
         return b.node("Transpose", [b.float_value(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
-    rows = len(weights.data) // group
     turned = b.replace_constant(name, swapped_weights(weights.data, group))
     if weights.quantization is None:
         return turned
-    scales = unswapped_scales(weights.quantization, group, rows)
+    scales = unswapped_scales(weights.quantization, group, weights.data.shape)
     if scales is None:
         raise b.unsupported_error(op, "groups whose weights have different scales", rule="weight-quantization")
     return b.dequantize(turned, weights.dtype, scales)
@@ -171,30 +168,25 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
         if group != 1:
             raise NotCoveredError("groups of weights that are computed at run time")
         return r.emit_inner("Transpose", [r.input(1)], "weights", perm=(1, 0, *range(2, r.rank(1))))
-    quantization = swapped_scales(source.quantization, group)
+    quantization = swapped_scales(source.quantization, group, source.data.shape[1])
     if quantization is None:
-        raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")
+        raise NotCoveredError(f"weights of {group} groups with scales along axis {source.quantization.axis}")
     turned = r.transpose_constant(source, "OIHW", swapped_weights(source.data, group), quantization)
     return r.emit_inner("Dequantize", [turned], "weights", "float32")
 
 
-def swapped_scales(quantization: Quantization, group: int) -> Quantization | None:
-    """The scales along O of weights whose scales run along O/group; None if they run along I."""
+def unswapped_scales(quantization: Quantization, group: int, shape: Sequence[int]) -> Quantization | None:
+    """The mirror of swapped_scales() for weights O,I/group,spatial of this shape; None if ONNX has no axis along which the scales stand."""
     if quantization.axis is None:
         return quantization
-    if quantization.axis != 1 or quantization.block_size:
-        return None
-    return Quantization(np.tile(quantization.scale, group), np.tile(quantization.zero_point, group), 0)
-
-
-def unswapped_scales(quantization: Quantization, group: int, rows: int) -> Quantization | None:
-    """The mirror of swapped_scales(); None if the groups have different scales, which ONNX has no place for."""
-    if quantization.axis is None:
-        return quantization
-    scale, zero_point = (values.reshape(group, rows) for values in (quantization.scale, quantization.zero_point))
-    if (scale != scale[0]).any() or (zero_point != zero_point[0]).any():
-        return None
-    return Quantization(scale[0], zero_point[0], 1)
+    if quantization.axis == 1:
+        return quantization.with_axis(0) if group == 1 else None
+    scale, zero_point = (values.reshape(group, shape[0] // group) for values in (quantization.scale, quantization.zero_point))
+    if (scale == scale[0]).all() and (zero_point == zero_point[0]).all():
+        return Quantization(scale[0], zero_point[0], 1)
+    if shape[1] == 1 and (scale == scale[:, :1]).all() and (zero_point == zero_point[:, :1]).all():
+        return Quantization(scale[:, 0], zero_point[:, 0], 0)
+    return None
 
 
 def read_window(r: Reading, spatial: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from qconvert.formats.torch.ops.quantize import Part
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed
 from qconvert.graph import Array, Quantization, numpy_dtype
-from qconvert.operators.sizes import swapped_weights
+from qconvert.operators.sizes import swapped_scales, swapped_weights
 from qconvert.operators.values import apply, clip, where
 
 
@@ -62,7 +62,7 @@ def read_transposed(c: Reading, spatial: int | None = None) -> str:
     weights = (
         find_dequantized_source(c, name, lambda data: swapped_weights(data, groups))
         or rearrange_constant(
-            c, name, lambda data: swapped_weights(data, groups), lambda quantization: _repeat_group_scales(c, quantization, groups)
+            c, name, lambda data: swapped_weights(data, groups), lambda quantization: _swap_scales(c, quantization, groups)
         )
         or _transpose_weights(c, groups, spatial)
     )
@@ -75,19 +75,12 @@ def read_transposed(c: Reading, spatial: int | None = None) -> str:
     )
 
 
-def _repeat_group_scales(c: Reading, quantization: Quantization, groups: int) -> Quantization:
-    """Scales along the outputs of a group, for all groups."""
-    if quantization.axis is None:
-        return quantization
-    if quantization.axis != 1 and not (
-        quantization.axis == 0
-        and (quantization.scale == quantization.scale[0]).all()
-        and (quantization.zero_point == quantization.zero_point[0]).all()
-    ):
-        raise c.unsupported_error("scales along the inputs of a transposed convolution")
-    if quantization.axis == 0:
-        return Quantization.per_tensor(quantization.step, quantization.point)
-    return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
+def _swap_scales(c: Reading, quantization: Quantization, groups: int) -> Quantization:
+    """The quantization of weights with the outputs first."""
+    swapped = swapped_scales(quantization, groups, c.static_shape("weight")[1])
+    if swapped is None:
+        raise c.unsupported_error(f"scales along the inputs of a transposed convolution of {groups} groups")
+    return swapped
 
 
 def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
