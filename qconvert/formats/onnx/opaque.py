@@ -53,7 +53,7 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
         "captures": captures,
     }
     used = [index for index, name in enumerate(reading.outputs) if name]
-    if reading.domain and not captures and any(reading.declared_dtype(index) == "unknown" for index in used):
+    if reading.domain and not captures and not all(map(reading.is_declared, used)):
         inputs = {name: draft.tensors[name] for name in reading.inputs if name}
         for tensor in infer_outputs(inputs, Op("Opaque", reading.inputs, reading.outputs, attributes)):
             reading.declare(tensor.name, tensor.dtype, tensor.shape)

@@ -148,9 +148,13 @@ class Reading(OperatorReading):
         return self._declared.get(self.outputs[index], ("unknown", None))[0]
 
     def declare(self, name: str, dtype: str, shape: Shape | None) -> None:
-        """Says what an output is, of which the file and its shape inference say nothing."""
-        if self._declared.get(name, ("unknown", None))[0] == "unknown":
-            self._declared[name] = (dtype, shape)
+        """Says what an output is, where the file and its shape inference do not say its type or its shape."""
+        stated, known = self._declared.get(name, ("unknown", None))
+        self._declared[name] = (dtype if stated == "unknown" else stated, shape if known is None else known)
+
+    def is_declared(self, index: int) -> bool:
+        """Whether the type and the rank of output `index` are known."""
+        return self.declared_dtype(index) != "unknown" and self._declared[self.outputs[index]][1] is not None
 
     def after_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose float values input `index` is, with its data if they are known; None if there is none."""
