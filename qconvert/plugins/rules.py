@@ -332,7 +332,7 @@ _MATCH = _always("pass match_scales")
 DEMANDS = (
     Demand("activation_dtypes", lambda t: f"activations are {join_words(t.storage.activation_dtypes, 'or')}",
            _types_remedy, _wrong_activation_type),
-    Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_to_per_tensor"),
+    Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_in_float"),
            _per_axis_activation),
     Demand("symmetric_activations", lambda t: f"{join_words(t.storage.symmetric_activations)} activations have the zero point 0",
            _always("quantize the model's activations symmetrically, or pass symmetric_activations (lossy)"), _asymmetric_activation),

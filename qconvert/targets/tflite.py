@@ -10,7 +10,7 @@ from qconvert.plugins import Storage, Target, defer_imports
 
 _PASSES = (
     "lift_states", "expand_definitions", "carry_custom", "sums_in_float", "fold_constants", "compute_constants", "widen_float16",
-    "settle_sizes",
+    "settle_sizes", "per_axis_in_float",
     "dynamic_range", "decompose_recurrence", "fold_qat_batch_norm", "fold_batch_norm", "fuse_functions", "dense_weights", "widen_1d",
     "matmul_to_gemm", "fuse_activation", "match_rounding", "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations",
     "unary_to_table", "quantize_operands", "symmetric_weights", "float_bias_to_int32", "remove_redundant_requantize", "isolate_float",
