@@ -109,6 +109,20 @@ def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_t
     assert bool(find_costly_constants(graph, other, {"c"})) is found
 
 
+@pytest.mark.parametrize(("off", "found"), [([0, 0], False), ([0, 1], True), ([-1, 0], True)])
+def test_a_bias_below_half_a_step_of_the_sums_is_zero(off: list[int], found: bool) -> None:
+    """A folded BatchNormalization leaves biases of 1e-9, of which no signal is left; the second, 3.2 steps, is 3 of them."""
+    step = Quantization.per_tensor(1e-4)
+    shapes = {"x": (1, 2, 4, 4), "w": (2, 1, 1, 1), "y": (1, 2, 4, 4)}
+    plain = {name: Tensor(name, "float32", shape, np.ones(shape, np.float32) if name == "w" else None) for name, shape in shapes.items()}
+    for values in ([2e-9, -4e-5], [2e-9, 3.2e-4]):
+        bias = Tensor("b", "float32", (2,), np.array(values, np.float32))
+        graph = Graph("g", {**plain, "b": bias}, (Op("Conv", ("x", "w", "b"), ("y",), {"group": 2}),), ("x",), ("y",))
+        rounded = np.rint(np.array(values) / 1e-4).astype(np.int32) + np.array(off, np.int32)
+        other = graph.evolve(tensors=[Tensor("b", "int32", (2,), rounded, step)])
+        assert bool(find_costly_constants(graph, other, {"b"})) is found
+
+
 def one_conv(path: Path) -> Path:
     """A convolution of uint8 data whose weights are large next to its result's step, so that half a step of the data counts."""
     rng = np.random.default_rng(1)
