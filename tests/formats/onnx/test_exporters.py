@@ -137,7 +137,7 @@ def weights_in_graph(graph: Graph) -> Counter[str]:
     producers = graph.producers()
 
     def is_weight(name: str) -> bool:
-        while name in producers and producers[name].kind == "Transpose":
+        while name in producers and producers[name].kind in ("Transpose", "Dequantize"):  # scales along inputs stay after a Dequantize
             name = producers[name].inputs[0]
         return graph[name].is_constant and graph[name].is_quantized
 
@@ -145,10 +145,7 @@ def weights_in_graph(graph: Graph) -> Counter[str]:
 
 
 #: Networks with operators that the canonical set has no form for. Their nodes are carried through, quantized weights and all.
-CARRIED = {
-    "matmul_vector": "a product with a vector",
-    "modelopt_torch_vision": "the scales of a ConvTranspose's weights lie along its input channels",
-}
+CARRIED = {"matmul_vector": "a product with a vector"}
 
 
 def carried_operators(graph: Graph) -> list[str]:
