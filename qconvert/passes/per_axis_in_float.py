@@ -15,7 +15,7 @@ from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 
 
-def run(graph: Graph, target: Target | None) -> PassResult:
+def per_axis_in_float(graph: Graph, target: Target | None) -> PassResult:
     """Rewrite each Quantize along an axis whose result Dequantize operators alone read, and these."""
     rewriter = Rewriter(graph)
     integers: dict[str, str] = {}
@@ -67,7 +67,5 @@ def _factors(rewriter: Rewriter, tensor: Tensor) -> tuple[str, str]:
     shape = [1] * (tensor.rank or 0)
     shape[quantization.axis or 0] = -1
     scale, zero_point = (np.asarray(values, np.float32).reshape(shape) for values in (quantization.scale, quantization.zero_point))
-    name = f"{tensor.name}/scale"
-    return rewriter.shared_constant(name, scale), rewriter.shared_constant(
-        f"{tensor.name}/zero_point", zero_point
-    ) if zero_point.any() else ""
+    points = rewriter.shared_constant(f"{tensor.name}/zero_point", zero_point) if zero_point.any() else ""
+    return rewriter.shared_constant(f"{tensor.name}/scale", scale), points

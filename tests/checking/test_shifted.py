@@ -43,7 +43,7 @@ def test_the_file_is_read_as_what_it_was_made_of(result: Path, tmp_path: Path) -
     assert len(shared) > 30 and all(graph[name].quantization == source[name].quantization for name in shared)
     biases = [name for name in shared if source[name].dtype == "int32"]
     assert len(biases) == 10 and all(np.array_equal(graph[name].data, source[name].data) for name in biases)  # type: ignore[arg-type]
-    convert(result, tmp_path / "back.tflite")
+    convert(result, tmp_path / "back.tflite", numerics="fast")  # exact numerics give additions scales that round like onnxruntime's
     back = load(tmp_path / "back.tflite")
     assert [op.kind for op in back.ops] == [op.kind for op in source.ops]
     assert all(back[name].quantization == source[name].quantization for name in shared if name in back.tensors)
