@@ -124,6 +124,9 @@ def needs_wide_data(op: Op, data: Sequence[Tensor], result: Tensor) -> bool:
 
 def violations(graph: Graph, op: Op) -> Iterator[Violation]:
     """Yield the violations of the target by an operator of a normalized graph."""
+    if dynamic := [name for name in op.inputs if name in graph.inputs and graph[name].static_shape is None]:
+        rule = "HTP compiles graphs whose sizes are known; onnxruntime leaves others to the CPU whole"
+        yield Violation(f"input {dynamic[0]!r} has the shape {graph[dynamic[0]].shape}", rule, "--batch=1, or --input-shape")
     if words := refusal_reason(graph.tensors, op):
         rule = "HTP compiles the operator, or leaves it to the CPU (measured with onnxruntime-qnn 2.7)"
         yield Violation(f"{op}: {words}", rule, "--target portable, for other clients")

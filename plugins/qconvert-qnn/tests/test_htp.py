@@ -69,6 +69,12 @@ def test_other_chips(fixtures: Path, tmp_path: Path) -> None:
             assert np.abs(value.astype(int) - found[0][name].astype(int)).max() <= 1
 
 
+def test_dynamic_sizes_are_refused_since_nothing_would_run_on_htp(fixtures: Path, tmp_path: Path) -> None:
+    with pytest.raises(qconvert.QConvertError, match="input 'input_1' has the shape"):
+        qconvert.convert(fixtures / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx", target="qnn-htp")
+    assert not (tmp_path / "m.onnx").exists()
+
+
 def test_svdf_is_refused_by_name(fixtures: Path, tmp_path: Path) -> None:
     with pytest.raises(qconvert.QConvertError, match="IntegerSVDF of int8 data") as caught:
         qconvert.convert(fixtures / "tflm_keyword_svdf_int8.tflite", tmp_path / "m.onnx", target="qnn-htp")
