@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import INTEGERS, Array, integer_range, numpy_dtype
 from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Place, QParams, Range
-from qconvert.files.documents import fail, integer, list_of, number, object_of, text, text_map, texts
+from qconvert.files.documents import fail, integer, list_of, number, object_of, text, text_map, texts, truth
 from qconvert.graph import Quantization
 
 #: Of the document's form.
@@ -119,9 +119,7 @@ def _entry(item: Any, at: str) -> tuple[Place, Encoding]:
             "has quantization parameters and a range" if "qparams" in fields else "has neither quantization parameters nor a range",
             rule="qparams-or-range",
         )
-    required = fields.get("required", True)
-    if not isinstance(required, bool):
-        fail(f"{at}.required", "is neither true nor false", rule="wrong-type")
+    required = truth(fields.get("required", True), f"{at}.required")
     qparams = _qparams(fields["qparams"], f"{at}.qparams") if "qparams" in fields else None
     found = _range(fields["range"], f"{at}.range") if "range" in fields else None
     integers = None
@@ -149,10 +147,8 @@ def _qparams(value: Any, at: str) -> QParams:
     if (scale.ndim > 1 and not block_size) or (block_size and not of_layer and (axis is None or axis >= scale.ndim)):
         fail(at, f"blocks of {block_size} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     limits = [integer(fields[name], f"{at}.{name}") if name in fields else None for name in ("quant_min", "quant_max")]
-    decomposed = fields.get("runs_in_float", False)
-    if not isinstance(decomposed, bool):
-        fail(f"{at}.spelled", "is neither true nor false", rule="wrong-type")
-    return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), decomposed)
+    runs_in_float = truth(fields.get("runs_in_float", False), f"{at}.runs_in_float")
+    return QParams(dtype, Quantization(scale, zero_point, axis, block_size, *limits), runs_in_float)
 
 
 def _axis(fields: Mapping[str, Any], at: str) -> int | None:

@@ -109,8 +109,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
     if isinstance(value, ExactResult):
         return value
     dtype = numpy_dtype(tensor.dtype)
-    rounds = kind_of(op).rounds and tensor.quantization is not None
-    if rounds and tensor.quantization is not None:
+    if kind_of(op).rounds and tensor.quantization is not None:
         real = np.asarray(value, np.float64)
         return ExactResult(real, quantize(real, tensor.quantization, tensor.dtype))
     stored = np.asarray(value).astype(dtype)

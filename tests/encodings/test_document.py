@@ -90,6 +90,7 @@ BAD = {
     "ragged": (lambda d: d["entries"][2]["qparams"].update(scale=[[1, 2], [3]]), ("ragged-list",)),
     "blocks": (lambda d: d["entries"][2]["qparams"].update(block_size=0), ("blocks-do-not-fit",)),
     "limits": (lambda d: d["entries"][0]["qparams"].update(quant_min=9, quant_max=3), ("limits-outside-type", 9, 3)),
+    "truth": (lambda d: d["entries"][0]["qparams"].update(runs_in_float=1), ("wrong-type", "runs_in_float")),
     "base64": (lambda d: d["entries"][1]["integers"].update(data="?"), ("not-base64",)),
     "too few bytes": (lambda d: d["entries"][1]["integers"].update(shape=[9, 9]), ("counts-differ", 4)),
     "beyond int4": (lambda d: d["entries"][2]["integers"].update(data="fw==", shape=[1]), ("value-outside-type",)),
