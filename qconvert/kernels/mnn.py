@@ -105,7 +105,7 @@ def _order_fault(graph: Graph, op: Op) -> str:
 
 def _scale(graph: Graph, name: str) -> float:
     q = graph[name].quantization
-    return 1.0 if q is None else float(q.scale.reshape(-1)[0])
+    return 1.0 if q is None else q.step
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:

@@ -137,7 +137,7 @@ def _asymmetric_activation(target: Abilities, graph: Graph, op: Op) -> Iterator[
     for tensor in _inner(target, graph, op):
         q = tensor.quantization
         if tensor.dtype in target.storage.symmetric_activations and q is not None and q.zero_point.any():
-            yield tensor.name, f"has the zero point {int(q.zero_point.reshape(-1)[0])}"
+            yield tensor.name, f"has the zero point {q.point}"
 
 
 def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:

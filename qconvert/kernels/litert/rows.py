@@ -76,6 +76,8 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         sigmoid, tanh = functions.sigmoid_in_fixed_point, functions.tanh_in_fixed_point
     wide_sigmoid, wide_tanh = (partial(functions.curve, function=name, plain=plain) for name in ("Sigmoid", "Tanh"))
     mean = SumReference(partial(axes.mean, plain=plain))
+    pool = partial(Kernel, ("AveragePool",), one_quantization="all", fault=limits.average_pool, reference=axes.average_pool)
+    resize = partial(Kernel, ("Resize",), tolerance=partial(off.interpolation, fraction_of_size=True))
     curve_fault = limits.curve_in_fixed_point if micro else _TABLES
     total_fault, total = {
         "optimized": (factor_fault(limits.total), SumReference(axes.total_in_float)),
@@ -128,43 +130,16 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             arithmetic=forms.reduction,
             unknown="" if total else "it adds onto what is not cleared",
         ),
-        Kernel(
-            ("AveragePool",),
-            _BYTES,
-            one_quantization="all",
-            fault=limits.average_pool,
-            tolerance=partial(off.average_pool, twice=True),
-            reference=axes.average_pool,
-        ),
-        Kernel(
-            ("AveragePool",),
-            _INT16,
-            one_quantization="all",
-            fault=limits.average_pool,
-            tolerance=off.sixteen_bits,
-            reference=axes.average_pool,
-        ),
+        pool(_BYTES, tolerance=partial(off.average_pool, twice=True)),
+        pool(_INT16, tolerance=off.sixteen_bits),
         # What chooses among values.
         Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
         Kernel(("Max", "Min"), _ALL, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
         Kernel(("Where",), _BYTES, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
         Kernel(("Concat",), _SIGNED, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
         Kernel(("Concat",), ("uint8",), tolerance=off.by_sign, reference=references.concatenate),
-        Kernel(
-            ("Resize",),
-            _INT8,
-            one_quantization="all",
-            tolerance=partial(off.interpolation, fraction_of_size=True),
-            reference=axes.interpolate,
-        ),
-        Kernel(
-            ("Resize",),
-            ("uint8",),
-            one_quantization="all",
-            tolerance=partial(off.interpolation, fraction_of_size=True),
-            reference=axes.interpolate_in_float if plain else None,
-            unknown=by_shape,
-        ),
+        resize(_INT8, one_quantization="all", reference=axes.interpolate),
+        resize(("uint8",), one_quantization="all", reference=axes.interpolate_in_float if plain else None, unknown=by_shape),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
         Kernel(("Relu",), _ALL, fault=_RESCALED, reference=relu),
@@ -230,7 +205,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Gelu",), _INT16, "inexact", tolerance=off.lookup_table, unknown="erfcf() and tanhf() differ in each C library"),
         Kernel(("Where",), _INT16, "inexact", tolerance=off.by_sign, reference=references.choose),
         Kernel(("PRelu",), _INT16, "inexact", tolerance=off.by_sign, unknown=IN_ANY_ORDER),
-        Kernel(("Resize",), _INT16, "inexact", tolerance=partial(off.interpolation, fraction_of_size=True), reference=axes.interpolate),
+        resize(_INT16, "inexact", reference=axes.interpolate),
         *((Kernel(("LRN",), runs="float", fault=limits.local_response),) if plain else ()),
         Kernel((), _INT16, "float", tolerance=off.sixteen_bits, unknown=IN_ANY_ORDER),
         Kernel(runs="float", tolerance=off.table, unknown=IN_ANY_ORDER),
