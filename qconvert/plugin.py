@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
-    from qconvert.graph.carried_states import Carried, Carrier, parse_states
+    from qconvert.graph.carried_states import Carried, StatefulModel, parse_states
     from qconvert.graph.metadata import SOURCE_KERNELS, STATES
     from qconvert.graph.names import quote_nearest
     from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance
@@ -148,19 +148,19 @@ _HOMES = {
     "qconvert.checkpoints.fitting": "Misfit fit_weight",
     "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",
     "qconvert.checkpoints.source": "CheckpointSource",
-    "qconvert.runtimes.packages": "Child",
+    "qconvert.runtimes.packages": "Child runtime_package",
     "qconvert.targets.audit": "refuse_violations",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
-    "qconvert.graph.carried_states": "Carried Carrier parse_states",
+    "qconvert.graph.carried_states": "Carried StatefulModel parse_states",
     "qconvert.graph.metadata": "SOURCE_KERNELS STATES",
     "qconvert.files": "documents map_file",
-    "qconvert.kernels": "KERNELS Integers Kernel Kernels constant_tolerance",
+    "qconvert.kernels": "KERNELS Integers Kernel Kernels constant_tolerance float32_tolerance",
     "qconvert.kernels.products": "Requantizer",
     "qconvert.kernels.tolerances": "partial_sums",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "quote_nearest",
-    "qconvert.operators.shapes_and_functions": "infer output_shapes",
+    "qconvert.operators.shapes_and_functions": "infer needed_ops output_shapes",
     "qconvert.operators.properties": (
         "any_value fixed_bounds within_data within_data_or_zero ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES FIRST MIXES "
         "UNLESS_ALONG WHEREVER Samples before_last in_rows"
@@ -215,7 +215,6 @@ __all__ = [
     "BlockWeight",
     "Call",
     "Carried",
-    "Carrier",
     "Change",
     "Checkpoint",
     "CheckpointSource",
@@ -278,6 +277,7 @@ __all__ = [
     "Scope",
     "Shape",
     "Signature",
+    "StatefulModel",
     "Storage",
     "Target",
     "Tensor",

@@ -98,10 +98,10 @@ ASKED_FOR = {
 
 
 def test_packages_that_errors_ask_for_are_in_their_extras() -> None:
-    """`runtime_package(module, extra, …)` and the errors of other rooms: what is missing is what the extra installs."""
+    """`runtime_package(module, "qconvert[extra]", …)` and the errors of other rooms: what is missing is what the extra installs."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     texts = {path: path.read_text() for path in (ROOT / "qconvert").rglob("*.py")}
-    calls = {call for text in texts.values() for call in re.findall(r"runtime_package\(\s*\"([\w.]+)\",\s*\"(\w+)\"", text)}
+    calls = {call for text in texts.values() for call in re.findall(r"runtime_package\(\s*\"([\w.]+)\",\s*\"qconvert\[(\w+)\]\"", text)}
     assert len(calls) >= 3
     asked = {(extra, module.partition(".")[0].replace("_", "-")) for module, extra in calls} | {*ASKED_FOR.items()}
     lacking = [

@@ -98,15 +98,18 @@ def parse_network_states(text: str | None, inputs: Container[str], outputs: Cont
     return found
 
 
-class Carrier:
-    """Carries states from one run of a network to the next, for a runtime that has them as inputs and outputs.
+class StatefulModel:
+    """A loaded network whose states are inputs and outputs, for a runtime that has no others: it carries them from one run to the next.
+
+    A runtime derives its class from this one, and says in compute() how the network runs.
 
     Args:
-        text: the metadata entry that names them, or None.
+        text: the metadata entry that names the states, or None.
         inputs, outputs: name -> (dtype, shape) of all, in order.
 
     Attributes:
         inputs, outputs: those of them that are no states.
+        network_inputs, network_outputs: all of them.
 
     Raises:
         InvalidModelError: the entry is no list of states, or names what the network does not have.
@@ -117,6 +120,7 @@ class Carrier:
     ) -> None:
         self._states = parse_network_states(text, inputs, outputs)
         taken, given = {item.input for item in self._states}, {item.output for item in self._states}
+        self.network_inputs, self.network_outputs = inputs, outputs
         self.inputs = {name: known for name, known in inputs.items() if name not in taken}
         self.outputs = {name: known for name, known in outputs.items() if name not in given}
         self.reset()
@@ -125,14 +129,15 @@ class Carrier:
         """The next run is the first of a sequence: states have their first values."""
         self._values: dict[str, Array] = {item.input: item.first for item in self._states}
 
-    def feed_states(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Stored values of all inputs of the next run."""
-        return {**inputs, **self._values}
-
-    def keep_states(self, results: Mapping[str, Array]) -> dict[str, Array]:
-        """Keeps the states of a run; returns the other outputs."""
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run once. Inputs and outputs are stored values by name."""
+        results = self.compute({**inputs, **self._values})
         self._values = {item.input: results[item.output] for item in self._states}
         return {name: results[name] for name in self.outputs}
+
+    def compute(self, values: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Compute all outputs of the network, stored values by name, from all its inputs."""
+        raise NotImplementedError
 
 
 def _parse_state(item: Any) -> Carried:

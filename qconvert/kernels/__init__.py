@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from qconvert.kernels.kernel import Integers, Kernel, Kernels, constant_tolerance
+from qconvert.kernels.kernel import Integers, Kernel, Kernels, constant_tolerance, float32_tolerance
 
-__all__ = ["KERNELS", "Integers", "Kernel", "Kernels", "constant_tolerance", "kernels_of"]
+__all__ = ["KERNELS", "Integers", "Kernel", "Kernels", "constant_tolerance", "float32_tolerance", "kernels_of"]
 
 
 def _rows(module: str, name: str, **facts: Any) -> Kernels:

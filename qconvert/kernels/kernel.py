@@ -208,6 +208,20 @@ def constant_tolerance(steps: float) -> Tolerance:
     return everywhere
 
 
+#: Roundings to float32 between an exact sum and a result (scales, their inverses, their product, the bias), and the least that they make.
+_FLOAT32, _LEAST_IN_FLOAT32 = 64 * 2.0**-24, 1e-3
+
+
+def float32_tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    """Return the tolerance of an operator that computes in float32, sums in any order, and rounds once at its end."""
+    import numpy as np
+
+    from qconvert.kernels.tolerances import partial_sums
+
+    found = np.maximum(_LEAST_IN_FLOAT32, np.abs(exact) * _FLOAT32) + 2 * partial_sums(graph, op, exact, least=255.0)
+    return found, False
+
+
 @dataclass(frozen=True, slots=True)
 class _RowsOfKind:
     """The rows of one kind, sorted once: they are asked of every operator again and again.

@@ -50,7 +50,7 @@ class LiteRT:
         if kernels not in KERNELS:
             raise OptionError(f"the kernels {kernels!r} are unknown", remedy=f"Use one of {', '.join(KERNELS)}.", rule="unknown-kernels")
         self.form = "XNNPACK" if kernels == "default" else f"{kernels} kernels"
-        runtime_package("ai_edge_litert", "check", "runs .tflite models")
+        runtime_package("ai_edge_litert", "qconvert[check]", "runs .tflite models")
         self._settings = {"kernels": KERNELS[kernels], "threads": threads}
         self._child = Child(_CHILD, "LiteRT", _PATIENCE, forks=True)
         self._load(bytes(model))

@@ -325,7 +325,7 @@ def describe_values(items: Sequence[Any], states: Collection[str] = (), few: Byt
 
 
 def _package() -> Any:
-    return runtime_package("onnxruntime", "check", "runs .onnx models")
+    return runtime_package("onnxruntime", "qconvert[check]", "runs .onnx models")
 
 
 def _options(threads: int, optimize: bool, save_optimized: Path | None, settings: Mapping[str, str], keep_memory: bool) -> Any:

@@ -246,12 +246,12 @@ def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> No
             pass
 
 
-def runtime_package(module: str, extra: str, purpose: str) -> Any:
+def runtime_package(module: str, install: str, purpose: str) -> Any:
     """The module of a package that runs models.
 
     Args:
         module: its name, such as "onnxruntime".
-        extra: of qconvert, which installs it.
+        install: what pip installs it by, such as "qconvert[check]".
         purpose: what the package does, as the end of "…, which".
 
     Raises:
@@ -265,7 +265,7 @@ def runtime_package(module: str, extra: str, purpose: str) -> Any:
         state = "is not installed" if absent else f"cannot be imported: {error}"
         raise MissingPackageError(
             f"the package {package}, which {purpose}, {state}",
-            remedy=f"Install it with: pip install 'qconvert[{extra}]'",
+            remedy=f"Install it with: pip install '{install}'",
             rule="package-missing",
         ) from error
 

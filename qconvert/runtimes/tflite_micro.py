@@ -42,7 +42,7 @@ class TFLiteMicro:
     def __init__(self, model: bytes) -> None:
         from qconvert.formats.tflite.probe import require_for_micro
 
-        self._runtime = runtime_package("tflite_micro", "micro", "runs models as microcontrollers do").runtime
+        self._runtime = runtime_package("tflite_micro", "qconvert[micro]", "runs models as microcontrollers do").runtime
         require_for_micro(model)
         self._model = model  # the interpreter reads constants from these bytes
         self.reset()

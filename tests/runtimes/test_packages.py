@@ -87,7 +87,7 @@ def test_a_package_that_is_there_and_broken(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "broken_runtime.py").write_text("raise ImportError('libfoo.so.1: cannot open shared object file')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with refused(MissingPackageError, "package-missing", holds=("libfoo.so.1",)):
-        runtime_package("broken_runtime", "check", "runs models")
+        runtime_package("broken_runtime", "qconvert[check]", "runs models")
 
 
 @pytest.mark.parametrize(

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from qconvert.plugin import Change, Format, Option, defer_imports, hookimpl
-
-if TYPE_CHECKING:
-    from qconvert.plugin import Encodings, Graph
+from qconvert.plugin import Format, Option, defer_imports, hookimpl
 
 __all__ = ["qconvert_formats"]
 
 _lazy = defer_imports(__name__)
-
-
-def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
-    from qconvert_aimet.reading import read
-
-    return read(path)
-
-
-def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert_aimet.writing import write
-
-    return write(encodings, graph, path, str(options["aimet_version"]))
 
 
 _VERSIONS = ("0.6.1", "1.0.0", "2.0.0")
@@ -40,8 +23,8 @@ def qconvert_formats() -> Iterable[Format]:
             (".encodings", ".json"),
             "AIMET's encodings, for use with an ONNX model",
             content="encodings",
-            read_encodings=_read,
-            write_encodings=_write,
+            read_encodings=_lazy("reading", "read"),
+            write_encodings=_lazy("writing", "write"),
             every_tensor=True,
             holds=_lazy("reading", "holds"),
             write_options=(_VERSION,),

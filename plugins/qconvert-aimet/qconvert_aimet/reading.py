@@ -35,7 +35,7 @@ def holds(path: Path) -> bool:
     return set(SIDES) <= document.keys() or isinstance(document.get("encodings"), list)
 
 
-def read(path: Path) -> Encodings:
+def read(path: Path, options: Mapping[str, Any]) -> Encodings:
     """Return the encodings of a file.
 
     Raises:
@@ -71,7 +71,7 @@ def _encodings(version: str, found: Iterable[tuple[str, QParams]], notes: tuple[
 def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tuple[str, ...]]:
     """Return the quantizations and notes of versions 0.4 to 1.0, which separate activations from parameters."""
     stated = [(side, found) for side in SIDES for found in read_entries(document.get(side, {}), side)]
-    twice = _find_duplicate([found.name for _, found in stated])
+    twice = next((name for name, count in Counter(found.name for _, found in stated).items() if count > 1), "")
     if twice:
         raise InvalidModelError("the tensor has two entries", where=repr(twice), rule="duplicate-name")
     quantizations = [(found.name, _quantization(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
@@ -80,10 +80,6 @@ def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str,
     notes = [f"{format_count(len(doubtful), 'tensor')} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
     notes += [f"{format_count(len(floats), 'tensor')} left float, as the encodings say: {_quote_names(floats)}"] if floats else []
     return quantizations, tuple(notes)
-
-
-def _find_duplicate(names: list[str]) -> str:
-    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def _quote_names(names: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from qconvert_aimet.entries_one import PARAMETERS, SIDES
 from qconvert_aimet.quantizations import REMEDY, bits_of
 
 
-def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
+def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Write the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.
 
     Tensors of the graph without an encoding are float16, the only floats that 0.6.1 and 1.0.0 can state; in 2.0.0 no entry says so.
@@ -22,17 +23,19 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
         encodings: by tensors.
         graph: the network of the encodings; its constants are parameters. Without it, entries with integers are parameters.
         path: of the file.
-        version: "0.6.1", "1.0.0" or "2.0.0".
+        options: `aimet_version`, "0.6.1", "1.0.0" or "2.0.0".
 
     Raises:
         UnsupportedError: an entry is of an operator's input or output, or has a quantization that AIMET lacks.
     """
+    version = str(options["aimet_version"])
     entries = [
         (_tensor_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()
     ]
     floats = _find_floats(encodings, graph)
     if version == "2.0.0":
-        turned = _find_transposed_weights(graph)
+        # Weights whose input channels come first in ONNX.
+        turned = {op.inputs[1] for op in graph.ops if op.kind == "ConvTranspose"} if graph is not None else set[str]()
         document: dict[str, Any] = {"encodings": [_version_2_entry(*entry, is_turned=entry[0] in turned) for entry in entries]}
     elif version == "1.0.0":
         document = {
@@ -170,11 +173,6 @@ def _version_2_entry(name: str, quantization: QParams, is_parameter: bool, *, is
     if axis is not None:
         entry["axis"] = axis
     return {**entry, "block_size": q.block_size} if q.block_size else entry
-
-
-def _find_transposed_weights(graph: Graph | None) -> set[str]:
-    """Return the names of weights of transposed convolutions, whose input channels come first in ONNX."""
-    return {op.inputs[1] for op in graph.ops if op.kind == "ConvTranspose"} if graph is not None else set()
 
 
 def _order_by_channel(name: str, values: Array, q: Quantization) -> Array:

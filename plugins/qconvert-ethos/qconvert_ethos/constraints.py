@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, write_tflite_operators
 
+T = TypeVar("T")
 #: (file that is written, operator of the file) -> reasons.
 Rule = Callable[[TfliteWriting, TfliteOperator], Iterator[str]]
 
@@ -49,23 +52,13 @@ def _image(tensor: Tensor) -> tuple[int, int, int, int]:
     return sizes[0], sizes[1], sizes[2], sizes[3]
 
 
-def _wide_feature_maps(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    for tensor in _data_and_results(w, op):
-        if tensor.dtype in ("int32", "uint32"):
-            yield "32-bit feature maps"
-            return
-
-
 def _strides(op: TfliteOperator) -> tuple[int, int]:
     return int(op.options.strideH), int(op.options.strideW)
 
 
-def _is_dilated(op: TfliteOperator) -> bool:
-    return (getattr(op.options, "dilationHFactor", 1), getattr(op.options, "dilationWFactor", 1)) != (1, 1)
-
-
 def _wide_strides(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    if max(_strides(op)) > 3 and (_is_dilated(op) or op.options.padding != _VALID):
+    is_dilated = (getattr(op.options, "dilationHFactor", 1), getattr(op.options, "dilationWFactor", 1)) != (1, 1)
+    if max(_strides(op)) > 3 and (is_dilated or op.options.padding != _VALID):
         yield "strides above 3 with dilation or padding"
 
 
@@ -160,15 +153,10 @@ def _integer_vector(tensor: Tensor) -> list[int]:
     return [] if tensor.data is None else [int(item) for item in np.asarray(tensor.data).reshape(-1)]
 
 
-def _reduced_axes(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
-    """Return the reduced axes with their sizes."""
-    sizes = _sizes(data_of(w, op))
-    return [(axis % len(sizes), sizes[axis]) for axis in _integer_vector(w.tensor(op.inputs[1])) if sizes]
-
-
 def _mean(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     data = data_of(w, op)
-    sizes, axes = _sizes(data), _reduced_axes(w, op)
+    sizes = _sizes(data)
+    axes = [(axis % len(sizes), sizes[axis]) for axis in _integer_vector(w.tensor(op.inputs[1])) if sizes]
     if len(sizes) == 4 and sizes[0] != 1:
         yield "a batch"
     if max((size for _, size in axes), default=0) >= 4096:
@@ -262,7 +250,7 @@ _LIMITS = dict.fromkeys(("int8", "uint8", "int16"), _LARGEST_SUM)
 _COMMON: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(
         ("ABS ADD CONCATENATION EXP EXPAND_DIMS HARD_SWISH LEAKY_RELU LOGISTIC MUL NEG PACK PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6"
-         " RELU_0_TO_1 RELU_N1_TO_1 RESHAPE SPLIT SPLIT_V SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TILE UNPACK"
+         " RELU_0_TO_1 RELU_N1_TO_1 RESHAPE REVERSE_V2 SPLIT SPLIT_V SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TILE UNPACK"
          " UNIDIRECTIONAL_SEQUENCE_LSTM").split(),
         (),
     ),
@@ -274,7 +262,6 @@ _COMMON: Mapping[str, Sequence[Rule]] = {
     "GELU": (_require_types(*_BYTES),),
     "LOG": (_require_types("int8", "int16"),),
     "MEAN": (_require_data_types("int8", "uint8", "int16"), _require_constant_parameters, _mean),
-    "REVERSE_V2": (),
     "RSQRT": (_require_data_types("int8", "int16"),),
     "SOFTMAX": (_softmax,),
     "STRIDED_SLICE": (_slices,),
@@ -375,8 +362,9 @@ def cpu_reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[s
         if known.wide is not None and tensor.dtype == "int64" and op.builtin not in known.longest:
             yield f"{op.builtin} of 64-bit data"
             return
-    if known.wide is not None and op.builtin not in known.wide:
-        yield from (f"{op.builtin} of {words}" for words in _wide_feature_maps(w, op))
+    is_wide = any(tensor.dtype in ("int32", "uint32") for tensor in sides)
+    if known.wide is not None and op.builtin not in known.wide and is_wide:
+        yield f"{op.builtin} of 32-bit feature maps"
     for rule in known.rules[op.builtin]:
         yield from (f"{op.builtin} with {words}" for words in rule(w, op))
 
@@ -393,17 +381,24 @@ def find_refused_tensors(family: str, w: TfliteWriting, op: TfliteOperator) -> I
         yield from ((name, f"{op.builtin} of bool that is an input or output of the model") for name in edges)
 
 
-def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
-    """Return the rule of the target for a normalized graph: an operator -> its violations; see qconvert.plugin.Target."""
-    found = write_tflite_operators(graph)
-    broken: dict[int, list[Violation]] = {}
+def _by_origin(graph: Graph, describe: Callable[[TfliteWriting, TfliteOperator], Iterator[T]]) -> dict[int, list[T]]:
+    """Return what is said of the operators of a graph's file, by the id of the graph's operator that each stands for."""
+    found, said = write_tflite_operators(graph), dict[int, list[T]]()
     for writing in (found.writing, *found.functions):
         for operator in writing.operators:
-            broken.setdefault(id(operator.origin), []).extend(
-                Violation(f"{operator.origin}: {name!r}: {words}", _REFUSED, "--target tflite-micro, which runs it on the CPU", 1)
-                for name, words in find_refused_tensors(family, writing, operator)
-            )
-    return lambda op: iter(broken.get(id(op), ()))
+            said.setdefault(id(operator.origin), []).extend(describe(writing, operator))
+    return said
+
+
+def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """Return the rule of the target for a normalized graph: an operator -> its violations; see qconvert.plugin.Target."""
+
+    def refusals(w: TfliteWriting, operator: TfliteOperator) -> Iterator[Violation]:
+        for name, words in find_refused_tensors(family, w, operator):
+            yield Violation(f"{operator.origin}: {name!r}: {words}", _REFUSED, "--target tflite-micro, which runs it on the CPU", 1)
+
+    found = _by_origin(graph, refusals)
+    return lambda op: iter(found.get(id(op), ()))
 
 
 def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
@@ -413,13 +408,5 @@ def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
         family: a name of FAMILIES.
         graph: after the passes of its target.
     """
-    found = write_tflite_operators(graph)
-    words: dict[int, list[str]] = {}
-    for writing in (found.writing, *found.functions):
-        for operator in writing.operators:
-            words.setdefault(id(operator.origin), []).extend(cpu_reasons(family, writing, operator))
-
-    def reason(op: Op) -> str:
-        return next(iter(words.get(id(op), ())), "")
-
-    return reason
+    reasons = _by_origin(graph, partial(cpu_reasons, family))
+    return lambda op: next(iter(reasons.get(id(op), ())), "")

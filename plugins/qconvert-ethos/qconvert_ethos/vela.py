@@ -126,7 +126,9 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
         except QConvertError as error:
             raise _refusal_error(path, f"wrote no readable file: {error.reason}", printed) from None
         on_cpu = tuple(op for op in operators if op.name not in (_NPU, *NO_KERNELS))
-        reasons = Counter((name, _drop_tensor_name(words)) for name, words in _REASON.findall(printed) if name not in (*NO_KERNELS, "None"))
+        # Without the name of the tensor, so that equal reasons are counted together.
+        said = ((name, re.sub(r" \(.*\)$", "", words.strip())[:_LONGEST]) for name, words in _REASON.findall(printed))
+        reasons = Counter((name, words) for name, words in said if name not in (*NO_KERNELS, "None"))
         return Compiled(on_cpu, reasons, _read_summary(Path(folder)))
 
 
@@ -157,11 +159,6 @@ def _refusal_error(path: Path, what: str, printed: str) -> RuntimeRefusedError:
     lines = [line.strip()[:_LONGEST] for line in printed.splitlines() if "rror" in line or line.strip().startswith("- ")][-_LINES:]
     said = f" It printed: {' '.join(lines)}" if lines else ""
     return RuntimeRefusedError(f"Vela {what}.{said}", file=str(path), rule="model-refused")
-
-
-def _drop_tensor_name(words: str) -> str:
-    """Return a reason without the name of the tensor, so that equal reasons are counted together."""
-    return re.sub(r" \(.*\)$", "", words.strip())[:_LONGEST]
 
 
 def _layers(path: Path, found: Compiled) -> Iterator[Layer]:

@@ -64,17 +64,12 @@ def _find_orientations(graph: Graph, name: str, consumers: Mapping[str, list[Op]
     for op in consumers.get(name, []):
         if op.kind in ("Dequantize", "Identity", "Cast"):
             yield from _find_orientations(graph, op.outputs[0], consumers)
-        elif op.kind == "Transpose" and _is_matrix_transpose(tuple(op["perm"])):
+        elif op.kind == "Transpose" and len(op["perm"]) > 1 and tuple(op["perm"]) == swap_last_axes(tuple(range(len(op["perm"])))):
             yield from (not way for way in _find_orientations(graph, op.outputs[0], consumers))
         elif op.kind == "MatMul" and len(graph[name].shape or ()) > 1:
             yield (not op["trans_b"]) if op.inputs[1] == name else bool(op["trans_a"])
         else:
             yield False
-
-
-def _is_matrix_transpose(perm: tuple[int, ...]) -> bool:
-    rank = len(perm)
-    return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def order_of_heads(count: int, heads: int) -> Array:
@@ -83,7 +78,7 @@ def order_of_heads(count: int, heads: int) -> Array:
 
 
 def swap_last_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a shape with its last two axes swapped."""
+    """Return a shape, or an order of axes, with the last two swapped."""
     return (*shape[:-2], shape[-1], shape[-2])
 
 

@@ -54,9 +54,10 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
         )
     data = map_file(path)
     _, stored = read_header(data)
-    graph = _network(options, stored)
+    stated = read_names(options.get("names") or "")
+    graph = _network(options, {*(tensor.name for tensor in stored), *stated})
     made = _Made(graph, options)
-    for name, tensor in _match_tensors(graph, stored, options):
+    for name, tensor in _match_tensors(graph, stored, stated, options):
         made.put(name, tensor, tensor_bytes(data, tensor))
     if not made.tensors:
         raise InvalidModelError(
@@ -66,11 +67,10 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     return graph.evolve(tensors=made.tensors, ops=[*made.ops, *graph.ops])
 
 
-def _network(options: Mapping[str, Any], stored: list[Stored]) -> Graph:
-    """Return the network, with folded constants if the file then has more of its names, such as that of a transposed matrix."""
+def _network(options: Mapping[str, Any], names: set[str]) -> Graph:
+    """Return the network, with folded constants if these then have more of the names, such as that of a transposed matrix."""
     graph = load(options["graph"])
     folded, _ = run_passes(graph, ["fold_constants"])
-    names = {*(tensor.name for tensor in stored), *read_names(options.get("names") or "")}
     return _drop_identities(max((graph, folded), key=lambda item: len(names & {tensor.name for tensor in item.constants()})))
 
 
@@ -87,9 +87,8 @@ def _drop_identities(graph: Graph) -> Graph:
     return graph.evolve(ops=ops) if names else graph
 
 
-def _match_tensors(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
+def _match_tensors(graph: Graph, stored: list[Stored], stated: Mapping[str, str], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
     """Return the tensors of the file with their names in the network. Raise InvalidModelError or UnsupportedError for mismatches."""
-    stated = read_names(options.get("names") or "")
     require_known(stated, graph, [tensor.name for tensor in stored], options.get("names") or "")
     names = {other: name for name, other in stated.items()}
     pairs = [(names.get(tensor.name, tensor.name), tensor) for tensor in stored]
@@ -205,7 +204,7 @@ class _Made:
         stored = Tensor(q, dtype, shape, integers, Quantization(scale, zeros, len(shape) - 1, weight.block))
         if is_turned_round:
             assert stored.quantization is not None
-            perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            perm = swap_last_axes(tuple(range(len(shape))))
             data = np.ascontiguousarray(integers.transpose(perm))
             stored = Tensor(q, dtype, data.shape, data, stored.quantization.transpose(perm))
         self.tensors.append(stored)
@@ -230,7 +229,7 @@ class _Made:
         for kind in ends:
             last = kind == ends[-1]
             result = own.name if last else self._add_tensor(f"{own.name}/turned", "float32", swap_last_axes(shape))
-            perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            perm = swap_last_axes(tuple(range(len(shape))))
             self.ops.append(Op(kind, (rows,), (result,), {"perm": perm} if kind == "Transpose" else {"to": own.dtype}, source))
             rows = result
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, BlockWeight, Change, Graph, Op, OptionError, Tensor, UnsupportedError, pack_words, quote_nearest
+from qconvert.plugin import (
+    Array,
+    BlockWeight,
+    Change,
+    Graph,
+    Op,
+    OptionError,
+    Tensor,
+    UnsupportedError,
+    format_count,
+    pack_words,
+    quote_nearest,
+)
 from qconvert_gguf.blocks import BLOCK, KINDS, pack_weight
 from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
 from qconvert_gguf.places import is_transposed, read_names
@@ -49,8 +61,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     if refused:
         more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
         raise UnsupportedError(
-            f"{len(refused)} tensor{'' if len(refused) == 1 else 's'} cannot be stored in a .gguf file: "
-            f"{'; '.join(refused[:_SHOWN])}{more}",
+            f"{format_count(len(refused), 'tensor')} cannot be stored in a .gguf file: {'; '.join(refused[:_SHOWN])}{more}",
             remedy=_REMEDY,
             rule="not-storable",
         )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from qconvert.plugin import NUMERICS, Format, Kernel, Kernels, Option, Pass, Runtime, Storage, Target, defer_imports, hookimpl
-
-if TYPE_CHECKING:
-    from qconvert.plugin import Graph
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
@@ -17,18 +13,12 @@ QCONVERT_API = "1.0"
 _lazy = defer_imports(__name__)
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert_ncnn.reader import read
-
-    return read(path, str(options.get("input_shape", "")))
-
-
 def _companions(path: Path) -> tuple[Path, ...]:
     weights = path.with_suffix(".bin")
     return (weights,) if weights.is_file() else ()
 
 
-_tolerance = _lazy("tolerances", "tolerance")
+_tolerance = _lazy("quantizations", "tolerance")
 _ROWS = Kernels((
     Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), tolerance=_tolerance,
            lacks=_lazy("quantizations", "missing_kernel_reason")),
@@ -43,7 +33,7 @@ def qconvert_formats() -> Iterable[Format]:
             "ncnn-net",
             (".param",),
             "networks of ncnn, with int8 layers; a .bin file with the same name holds the weights",
-            read=_read,
+            read=_lazy("reader", "read"),
             write=_lazy("writer", "write"),
             default_target="ncnn",
             recognizes=lambda start: start.startswith(b"7767517"),

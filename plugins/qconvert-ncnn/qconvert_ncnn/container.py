@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,21 @@ class Layer:
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
 
+    def invalid(self, what: str, *, rule: str) -> InvalidModelError:
+        """Return the error for something that ncnn does not allow."""
+        return InvalidModelError(what, where=str(self), rule=rule)
+
     def integer(self, key: int, default: int = 0) -> int:
         """Return an integer parameter."""
         found = self.params.get(key, default)
         if isinstance(found, tuple) or found != int(found):
-            raise InvalidModelError(f"the parameter {key} is {found}, not an integer", where=str(self), rule="not-a-number")
+            raise self.invalid(f"the parameter {key} is {found}, not an integer", rule="not-a-number")
         return int(found)
 
     def number(self, key: int, default: float = 0.0) -> float:
         found = self.params.get(key, default)
         if isinstance(found, tuple):
-            raise InvalidModelError(f"the parameter {key} is a list of numbers, not one number", where=str(self), rule="not-a-number")
+            raise self.invalid(f"the parameter {key} is a list of numbers, not one number", rule="not-a-number")
         return float(found)
 
     def numbers(self, key: int) -> tuple[Number, ...]:
@@ -68,9 +72,10 @@ class Layer:
         found = self.params.get(key, ())
         return found if isinstance(found, tuple) else (found,)
 
-    def rename_inputs(self, names: dict[str, str]) -> Layer:
-        """Return the layer with renamed inputs."""
-        return replace(self, inputs=tuple(names.get(name, name) for name in self.inputs))
+    def rename(self, names: Mapping[str, str]) -> Layer:
+        """Return the layer with renamed blobs."""
+        inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 def format_param(layers: Sequence[Layer]) -> str:
@@ -94,7 +99,7 @@ def _format_number(value: Number) -> str:
     return str(value) if isinstance(value, int) else f"{value:.8e}"
 
 
-def pack_weights(data: Array, marked: bool) -> bytes:
+def pack_weights(data: Array, marked: bool = False) -> bytes:
     """Pack weights as in a .bin file.
 
     Args:
@@ -188,14 +193,10 @@ def _require_blob_order(layers: list[Layer]) -> None:
     for layer in layers:
         for name in layer.inputs:
             if name not in known:
-                raise InvalidModelError(
-                    f"the layer reads {name!r}, which no layer before it computes", where=str(layer), rule="unknown-blob"
-                )
+                raise layer.invalid(f"the layer reads {name!r}, which no layer before it computes", rule="unknown-blob")
         for name in layer.outputs:
             if name in known:
-                raise InvalidModelError(
-                    f"the layer computes {name!r}, which another layer has computed", where=str(layer), rule="duplicate-name"
-                )
+                raise layer.invalid(f"the layer computes {name!r}, which another layer has computed", rule="duplicate-name")
             known.add(name)
 
 
@@ -248,9 +249,8 @@ class Weights:
 
     def _take(self, count: int, layer: Layer) -> Any:
         if count < 0 or count > self.bytes_left:
-            raise InvalidModelError(
+            raise layer.invalid(
                 f"the weights have {count} bytes, of which {self._name} next to the .param file has {self.bytes_left}",
-                where=str(layer),
                 rule="file-too-short",
             )
         self._at += count

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qconvert.plugin import Array, InvalidModelError, UnsupportedError
+from qconvert.plugin import Array, UnsupportedError
 from qconvert_ncnn.container import Layer, Weights
 
 #: Layers with a larger int8_scale_term have int8 results.
@@ -19,7 +19,7 @@ _MOST_MADE = 2**24
 def _count(layer: Layer, key: int) -> int:
     found = layer.integer(key)
     if not 0 < found < _MOST:
-        raise InvalidModelError(f"the parameter {key} is {found}, not a positive count", where=str(layer), rule="not-a-count")
+        raise layer.invalid(f"the parameter {key} is {found}, not a positive count", rule="not-a-count")
     return found
 
 
@@ -29,9 +29,7 @@ def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: 
     bias = file.read_float32(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
     term = layer.integer(8)
     if (weights.dtype == np.int8) != bool(term):
-        raise InvalidModelError(
-            f"the weights are {weights.dtype}, and the parameter 8 is {term}", where=str(layer), rule="contradicting-types"
-        )
+        raise layer.invalid(f"the weights are {weights.dtype}, and the parameter 8 is {term}", rule="contradicting-types")
     if not term:
         return weights, bias
     found = [weights, bias, file.read_float32(scales, layer), file.read_float32(1, layer)]
@@ -39,23 +37,19 @@ def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: 
         found.append(file.read_float32(1, layer))
     for item in found[2:]:
         if not (np.isfinite(item).all() and (item >= 0).all()):
-            raise InvalidModelError("a scale is negative or not finite", where=str(layer), rule="scale-not-positive")
+            raise layer.invalid("a scale is negative or not finite", rule="scale-not-positive")
     if not found[3][0] or (len(found) > 4 and not found[4][0]):
-        raise InvalidModelError("the scale of the data is 0", where=str(layer), rule="scale-not-positive")
+        raise layer.invalid("the scale of the data is 0", rule="scale-not-positive")
     return tuple(found)
 
 
 def _convolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
+    """Read a convolution: a scale for each output, or with groups one for each of these, or one for all."""
     if layer.integer(19):
         raise UnsupportedError("the weights are computed by another layer", where=str(layer), rule="weights-not-constant")
-    return _product(layer, file, 5, 6, _count(layer, 0))
-
-
-def _depthwise(layer: Layer, file: Weights) -> tuple[Array, ...]:
-    if layer.integer(19):
-        raise UnsupportedError("the weights are computed by another layer", where=str(layer), rule="weights-not-constant")
-    one = layer.integer(8) in (2, REQUANTIZED + 2)
-    return _product(layer, file, 5, 6, 1 if one else _count(layer, 7))
+    is_grouped = layer.kind == "ConvolutionDepthWise"
+    one = is_grouped and layer.integer(8) in (2, REQUANTIZED + 2)
+    return _product(layer, file, 5, 6, 1 if one else _count(layer, 7 if is_grouped else 0))
 
 
 def _deconvolution(layer: Layer, file: Weights) -> tuple[Array, ...]:
@@ -90,17 +84,13 @@ def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
     for key in (0, 1, 11, 2):
         count *= max(layer.integer(key), 1)
     if count > _MOST:
-        raise InvalidModelError(f"the number of elements is {count}", where=str(layer), rule="too-many-elements")
+        raise layer.invalid(f"the number of elements is {count}", rule="too-many-elements")
     return (file.read_float32(count, layer) if layer.integer(21, 1) else file.read_marked(count, layer),)
 
 
-def _load_several(key: int, count: int) -> Callable[[Layer, Weights], tuple[Array, ...]]:
-    """Return a loader of `count` arrays; the parameter `key` is the size of each."""
-    return lambda layer, file: tuple(file.read_float32(_count(layer, key), layer) for _ in range(count))
-
-
-def _scale(layer: Layer, file: Weights) -> tuple[Array, ...]:
-    return tuple(file.read_float32(_count(layer, 0), layer) for _ in range(2 if layer.integer(1) else 1))
+def _several(layer: Layer, file: Weights, arrays: int) -> tuple[Array, ...]:
+    """Read so many arrays, the parameter 0 being the size of each."""
+    return tuple(file.read_float32(_count(layer, 0), layer) for _ in range(arrays))
 
 
 def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tuple[Array, ...]:
@@ -109,7 +99,7 @@ def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tupl
     if layer.integer(affine_key, 1):
         return tuple(file.read_float32(count, layer) for _ in range(2))
     if count > _MOST_MADE:
-        raise InvalidModelError(f"the number of elements is {count}, without weights", where=str(layer), rule="too-many-elements")
+        raise layer.invalid(f"the number of elements is {count}, without weights", rule="too-many-elements")
     return ()
 
 
@@ -131,16 +121,16 @@ def scales_of(weights: tuple[Array, ...]) -> Array:
 
 LOADERS: dict[str, Callable[[Layer, Weights], tuple[Array, ...]]] = {
     "Convolution": _convolution,
-    "ConvolutionDepthWise": _depthwise,
+    "ConvolutionDepthWise": _convolution,
     "Deconvolution": _deconvolution,
     "DeconvolutionDepthWise": _deconvolution,
     "InnerProduct": _inner_product,
     "Gemm": _gemm,
     "MemoryData": _memory,
-    "PReLU": _load_several(0, 1),
-    "BatchNorm": _load_several(0, 4),
-    "Scale": _scale,
-    "Bias": _load_several(0, 1),
+    "PReLU": lambda layer, file: _several(layer, file, 1),
+    "BatchNorm": lambda layer, file: _several(layer, file, 4),
+    "Scale": lambda layer, file: _several(layer, file, 2 if layer.integer(1) else 1),
+    "Bias": lambda layer, file: _several(layer, file, 1),
     "LayerNorm": lambda layer, file: _affine(layer, file, 0, 2),
     "InstanceNorm": lambda layer, file: _affine(layer, file, 0, 2),
     "GroupNorm": lambda layer, file: _affine(layer, file, 1, 3),

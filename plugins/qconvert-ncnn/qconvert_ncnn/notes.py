@@ -30,13 +30,12 @@ class Noted:
     @property
     def steps(self) -> tuple[int, int]:
         """The smallest and the largest step from zero."""
-        point = int(self.quantization.zero_point.reshape(-1)[0])
         low, high = self.quantization.limits(self.dtype)
-        return low - point, high - point
+        return low - self.quantization.point, high - self.quantization.point
 
     @property
     def scale(self) -> np.float32:
-        return np.float32(self.quantization.scale.reshape(-1)[0])
+        return np.float32(self.quantization.step)
 
 
 @dataclass(slots=True)
@@ -101,7 +100,7 @@ def data_name(blob: str) -> str:
 
 def _document(item: Noted) -> list[Any]:
     q = item.quantization
-    return [item.name, item.dtype, float(q.scale.reshape(-1)[0]).hex(), int(q.zero_point.reshape(-1)[0]), q.quant_min, q.quant_max]
+    return [item.name, item.dtype, q.step.hex(), q.point, q.quant_min, q.quant_max]
 
 
 def _mapping(item: Any) -> Mapping[str, Any]:

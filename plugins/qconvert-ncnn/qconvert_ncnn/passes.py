@@ -171,7 +171,7 @@ def _codes(tensor: Tensor) -> Array:
     q = tensor.quantization
     assert q is not None
     low, high = q.limits(tensor.dtype)
-    found: Array = np.arange(low, high + 1, dtype=np.float64) - float(q.zero_point.reshape(-1)[0])
+    found: Array = np.arange(low, high + 1, dtype=np.float64) - q.point
     return found
 
 
@@ -179,8 +179,8 @@ def _cost(tensor: Tensor, quantization: Quantization) -> Cost | None:
     """Return the error over the codes of the old quantization, or None without one."""
     q = tensor.quantization
     assert q is not None
-    codes = _codes(tensor) * float(q.scale.reshape(-1)[0])
-    step = float(quantization.scale.reshape(-1)[0])
+    codes = _codes(tensor) * q.step
+    step = quantization.step
     low, high = quantization.limits(INT8)
     error = np.clip(np.rint(codes / step), low, high) * step - codes
     noise = float(np.square(error).mean())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,17 +33,17 @@ class Network:
     outputs: tuple[str, ...]
 
 
-def read(path: Path, input_shape: str = "") -> Graph:
+def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """Read the network of a .param file and the .bin file next to it; see read_network()."""
-    return read_network(path, input_shape).graph
+    return read_network(path, options).graph
 
 
-def read_network(path: Path, input_shape: str = "") -> Network:
+def read_network(path: Path, options: Mapping[str, Any]) -> Network:
     """Read a network with its layers and the blobs of inputs and outputs.
 
     Args:
         path: of the .param file.
-        input_shape: sizes of inputs, which many files lack: 1,3,224,224 in their order, or each after a name and "=".
+        options: `input_shape`, sizes of inputs, which many files lack: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:
         OptionError: `input_shape` is malformed.
@@ -50,7 +51,7 @@ def read_network(path: Path, input_shape: str = "") -> Network:
     """
     try:
         with np.errstate(all="ignore"):  # scales of damaged files are checked later
-            return _network(path, input_shape)
+            return _network(path, str(options.get("input_shape", "")))
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
@@ -127,9 +128,7 @@ def _read_input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     found = {key: r.layer.integer(key) for key in (2, 11, 1, 0)}
     sizes = [size for size in found.values() if size]
     if len(r.layer.outputs) != 1:
-        raise InvalidModelError(
-            f"the number of results is {len(r.layer.outputs)}; an input requires 1", where=str(r.layer), rule="counts-differ"
-        )
+        raise r.layer.invalid(f"the number of results is {len(r.layer.outputs)}; an input requires 1", rule="counts-differ")
     (blob,) = r.layer.outputs
     if blob not in stated and (not sizes or min(sizes) < 0 or (found[1] and not found[0]) or (found[2] and not found[1])):
         remedy = "State them: --input-shape 1,channels,height,width, or in the file: 0=width 1=height 2=channels."

@@ -10,8 +10,7 @@ import numpy as np
 from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
 from qconvert_ncnn.container import Layer
 from qconvert_ncnn.notes import Notes, data_name, find_outputs
-from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_data_quantization
-from qconvert_ncnn.rounding import MOVES
+from qconvert_ncnn.quantizations import INT8, LIMIT, MOVES, inverse, is_data_quantization
 from qconvert_ncnn.writing import ACTIVATIONS
 
 #: The type of the layer with which the reader replaces the four layers of a rounding.
@@ -112,7 +111,7 @@ class Reading:
     def value(self, index: int = 0) -> str:
         """Return the tensor of an input's float values."""
         if index >= len(self.layer.inputs):
-            raise InvalidModelError(f"input {index} is missing", where=str(self.layer), rule="input-missing")
+            raise self.layer.invalid(f"input {index} is missing", rule="input-missing")
         return self.draft.values[self.layer.inputs[index]]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
@@ -132,7 +131,7 @@ class Reading:
         """Return the axis of the tensor for a parameter that is an axis of the first input's blob."""
         rank, found = len(self.shape()) - 1, self.layer.integer(key, default)
         if not -rank <= found < rank:
-            raise InvalidModelError(f"the axis is {found} of {rank}", where=str(self.layer), rule="axis-out-of-range")
+            raise self.layer.invalid(f"the axis is {found} of {rank}", rule="axis-out-of-range")
         return found % rank + 1
 
     def parameter(self, data: Array, name: str) -> str:

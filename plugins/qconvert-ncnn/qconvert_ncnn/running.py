@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
+from qconvert.plugin import STATES, Array, Child, MissingPackageError, ModelFile, StatefulModel, dequantize, quantize
 from qconvert_ncnn.reader import read_network
 
 _PATIENCE = 600.0
@@ -42,7 +42,7 @@ def load_in_child(path: Path, threads: int) -> _Net:
     return _Net(child, str(found.get("version"))[:40])
 
 
-class NcnnModel:
+class NcnnModel(StatefulModel):
     """A network that ncnn has loaded.
 
     Attributes:
@@ -56,27 +56,21 @@ class NcnnModel:
     """
 
     def __init__(self, file: ModelFile) -> None:
-        network = read_network(file.path, str(file.options.get("input_shape", "")))
+        network = read_network(file.path, file.options)
         layers, graph = network.layers, network.graph
         self._graph, self._blobs = graph, (network.inputs, network.outputs)
-        self._taken, self._given = (
-            {name: (graph[name].dtype, graph[name].static_shape or ()) for name in names} for names in (graph.inputs, graph.outputs)
-        )
-        self._carrier = Carrier(graph.metadata.get(STATES), self._taken, self._given)
-        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        sides = ({name: (graph[name].dtype, graph[name].static_shape or ()) for name in names} for names in (graph.inputs, graph.outputs))
+        super().__init__(graph.metadata.get(STATES), *sides)
         self._net = load_in_child(file.path, file.threads)
         products = [layer for layer in layers if layer.kind in ("Convolution", "ConvolutionDepthWise", "InnerProduct")]
         count = sum(bool(layer.integer(8)) for layer in products)
         self.note = f"ncnn {self._net.version} ran {count} of {len(products)} convolutions and fully connected layers on int8"
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once. Inputs and outputs are stored values by name; ncnn computes with dequantized ones."""
-        values = self._carrier.feed_states(inputs)
-        given = [np.ascontiguousarray(self._dequantize_value(name, values[name]), np.float32) for name in self._taken]
+    def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs, stored values by name; ncnn takes and gives dequantized ones."""
+        given = [np.ascontiguousarray(self._dequantize_value(name, values[name]), np.float32) for name in self.network_inputs]
         found = self._net.extract_blobs({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
-        return self._carrier.keep_states(
-            {name: self._quantize_value(name, value[None]) for name, value in zip(self._given, found, strict=True)}
-        )
+        return {name: self._quantize_value(name, value[None]) for name, value in zip(self.network_outputs, found, strict=True)}
 
     def _dequantize_value(self, name: str, value: Array) -> Array:
         q = self._graph[name].quantization

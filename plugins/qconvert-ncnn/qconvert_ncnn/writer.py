@@ -96,7 +96,7 @@ def _write_outputs(writing: Writing) -> None:
         found, own = writing.values[name], writing.blobs.name(name)
         if found == own and name not in writing.graph.inputs:
             moved[own] = writing.blobs.fresh(f"{name}/inside")
-    writing.layers = [_rename_blobs(layer, moved) for layer in writing.layers]
+    writing.layers = [layer.rename(moved) for layer in writing.layers]
     writing.inside = moved
     writing.notes.outputs = []
     for name in wanted:
@@ -106,10 +106,6 @@ def _write_outputs(writing: Writing) -> None:
             writing.notes.names[own] = name
         writing.notes.outputs.append(own)
         writing.add("Noop", own, [moved.get(found, found)], [own], {})
-
-
-def _rename_blobs(layer: Layer, names: dict[str, str]) -> Layer:
-    return replace(layer.rename_inputs(names), outputs=tuple(names.get(name, name) for name in layer.outputs))
 
 
 def _insert_splits(writing: Writing) -> list[Layer]:

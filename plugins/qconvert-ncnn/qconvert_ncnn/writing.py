@@ -12,8 +12,7 @@ from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, Unsup
 from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported_error
 from qconvert_ncnn.container import Layer, pack_weights
 from qconvert_ncnn.notes import Noted, Notes, data_name
-from qconvert_ncnn.quantizations import LIMIT, inverse
-from qconvert_ncnn.rounding import find_integer_tensors, find_reader_rounded, is_data_movement
+from qconvert_ncnn.quantizations import LIMIT, find_integer_tensors, find_reader_rounded, inverse, is_data_movement
 
 #: Canonical activation -> its bounds.
 ACTIVATIONS: Mapping[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
@@ -98,7 +97,7 @@ class Writing:
                 f"a constant of the shape {real.shape} cannot be written to ncnn", where=repr(tensor.name), rule="shape-not-writable"
             )
         name = self.blobs.fresh(tensor.name)
-        self.add("MemoryData", name, [], [name], blob_params(shape[1:]), pack_weights(real, marked=False))
+        self.add("MemoryData", name, [], [name], blob_params(shape[1:]), pack_weights(real))
         return name
 
     def real(self, tensor: Tensor) -> Array:

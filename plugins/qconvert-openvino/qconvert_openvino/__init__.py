@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qconvert.plugin import Format, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
+from qconvert.plugin import Format, Kernel, Kernels, Pass, Runtime, Target, defer_imports, float32_tolerance, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.plugin import Graph, Op
@@ -17,12 +17,6 @@ QCONVERT_API = "1.0"
 _lazy = defer_imports(__name__)
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert_openvino.reader import read
-
-    return read(path)
-
-
 def _companions(path: Path) -> tuple[Path, ...]:
     beside = path.with_suffix(".bin")
     return (beside,) if beside.is_file() else ()
@@ -31,9 +25,6 @@ def _companions(path: Path) -> tuple[Path, ...]:
 def _recognizes(start: bytes) -> bool:
     """Return whether a file begins with the XML declaration and the root element of a model."""
     return start.lstrip().startswith(b"<net ") or (start.startswith(b"<?xml") and b"<net " in start)
-
-
-_tolerance = _lazy("tolerances", "tolerance")
 
 
 def _asymmetry_reason(graph: Graph, op: Op) -> str:
@@ -48,7 +39,7 @@ def qconvert_formats() -> Iterable[Format]:
             "openvino",
             (".xml",),
             "OpenVINO's IR: FakeQuantize, and weights as integers, in a .xml and a .bin file",
-            read=_read,
+            read=_lazy("reader", "read"),
             write=_lazy("writer", "write"),
             default_target="openvino",
             recognizes=_recognizes,
@@ -73,9 +64,9 @@ _BYTES = ("uint8", "int8")
 #: Kinds with integer kernels by LPT, OpenVINO's low precision transformations (measured with 2026.4 on x86 with VNNI; README.md).
 #: LPT requires weights with the zero point 0; layers with other weights run in float.
 _ROWS = Kernels((
-    Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetry_reason, tolerance=_tolerance),
-    Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=_tolerance),
-    Kernel(runs="float", tolerance=_tolerance),
+    Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetry_reason, tolerance=float32_tolerance),
+    Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=float32_tolerance),
+    Kernel(runs="float", tolerance=float32_tolerance),
 ))  # fmt: skip
 _PASSES = (
     "lift_states", "dynamic_range", "unroll_sequences", "fuse_dilation", "fuse_pad", "openvino_rounding", "assign_layout", "float_io",

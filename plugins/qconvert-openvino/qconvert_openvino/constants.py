@@ -14,8 +14,7 @@ import numpy as np
 from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range, numpy_dtype
 from qconvert_openvino.container import Node
 from qconvert_openvino.elements import DTYPES
-from qconvert_openvino.ranges import quantization_of
-from qconvert_openvino.stated import fake_quantize_of
+from qconvert_openvino.ranges import fake_quantize_of, quantization_of
 
 _REALS = ("float16", "bfloat16", "float32", "float64")
 _WIDE = ("int32", "uint32", "int64", "uint64")

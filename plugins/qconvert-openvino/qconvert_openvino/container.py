@@ -61,6 +61,10 @@ class Node:
     def __str__(self) -> str:
         return f"{self.type} {self.name!r}"
 
+    def invalid(self, what: str, *, rule: str) -> InvalidModelError:
+        """Return the error for something that OpenVINO does not allow."""
+        return InvalidModelError(what, where=str(self), rule=rule)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -163,7 +167,7 @@ def _connect_layers(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], 
     for number, places in inputs.items():
         missing = [place for place in places if (number, place) not in found]
         if missing:
-            raise InvalidModelError(f"port {missing[0]} has no edge", where=str(nodes[number]), rule="input-missing")
+            raise nodes[number].invalid(f"port {missing[0]} has no edge", rule="input-missing")
         nodes[number].inputs = [found[number, place] for place in places]
 
 
@@ -189,14 +193,14 @@ def _load_constants(path: Path, nodes: Iterable[Node]) -> None:
             raise UnsupportedError(f"constants of the type {own!r} are not covered", where=str(node), rule="dtype-not-covered")
         if offset + size > content.size:
             reason = f"its {size} bytes at {offset} are not in the .bin file, which has {content.size}"
-            raise InvalidModelError(reason, where=str(node), rule="file-too-short")
+            raise node.invalid(reason, rule="file-too-short")
         try:
             node.data = array_of(content[offset : offset + size], own, shape)
         except InvalidModelError as error:
             error.where = str(node)
             raise
         except ValueError as error:  # more dimensions, or larger ones, than an array can have
-            raise InvalidModelError(f"is not the shape of an array: {error}", where=str(node), rule="malformed-shape") from error
+            raise node.invalid(f"is not the shape of an array: {error}", rule="malformed-shape") from error
 
 
 def _sort_nodes(nodes: Mapping[int, Node]) -> Iterator[Node]:
@@ -210,7 +214,7 @@ def _sort_nodes(nodes: Mapping[int, Node]) -> Iterator[Node]:
                 state[node.id] = 1
                 open_ones = [source for source, _ in node.inputs if state.get(source.id) != 2]
                 if any(state.get(source.id) == 1 for source in open_ones):
-                    raise InvalidModelError("the layers form a cycle", where=str(node), rule="cycle")
+                    raise node.invalid("the layers form a cycle", rule="cycle")
                 waiting += open_ones[::-1]
                 continue
             waiting.pop()

@@ -12,6 +12,8 @@ DTYPES = {
     "f8e4m3": "float8e4m3fn",
     **{f"{letter}{bits}": f"{name}{bits}" for letter, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+#: Those of results, which have another name for truth values.
+RESULT_DTYPES = {**DTYPES, "bool": "bool"}
 TYPES = {name: own for own, name in DTYPES.items()}
 BITS = {own: {"boolean": 8, "f8e4m3": 8, "bf16": 16}.get(own) or int(own[1:]) for own in DTYPES}
 

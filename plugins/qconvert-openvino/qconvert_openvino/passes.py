@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Target
+from qconvert.plugin import Change, Graph, Target
 
 
 def drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
@@ -13,14 +12,10 @@ def drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tu
     changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
     if not changed:
         return graph, ()
-    ops = tuple(_drop_arithmetic(op) if op.attributes.get("arithmetic") else op for op in graph.ops)
+    ops = tuple(op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") else op for op in graph.ops)
     counts = Counter(f"{op.kind} ({op['arithmetic']})" for op in changed)
     said = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     return graph.evolve(ops=ops), (Change(f"rounded once, not as the source's kernels round: {said}", exact=False),)
-
-
-def _drop_arithmetic(op: Op) -> Op:
-    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
 
 
 def restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:

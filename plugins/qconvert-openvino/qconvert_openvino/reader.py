@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Graph, InvalidModelError, Op, QConvertError, UnsupportedError
+from qconvert.plugin import Graph, InvalidModelError, QConvertError, UnsupportedError, needed_ops
 from qconvert_openvino.constants import constant_of
 from qconvert_openvino.container import Model, Node, read_model
 from qconvert_openvino.notes import Notes
@@ -16,7 +18,7 @@ from qconvert_openvino.ops import READERS
 from qconvert_openvino.reading import Draft, Reading
 
 
-def read(path: Path) -> Graph:
+def read(path: Path, options: Mapping[str, Any]) -> Graph:
     """Read the network of an .xml file and the .bin file next to it, with Quantize and Dequantize operators.
 
     Raises:
@@ -43,10 +45,8 @@ def _read_graph(model: Model) -> Graph:
             READERS[node.type](Reading(draft, node))
     outputs = _read_outputs(draft)
     metadata = {**notes.metadata, "source.format": "openvino"}
-    draft.ops = _find_needed_ops(draft, outputs)
-    used = {name for op in draft.ops for side in (op.inputs, op.outputs) for name in side}.union(inputs, outputs)
-    tensors = {name: tensor for name, tensor in draft.tensors.items() if name in used}
-    return Graph(model.name, tensors, tuple(draft.ops), tuple(inputs), tuple(outputs), metadata=metadata)
+    graph = Graph(model.name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata)
+    return graph.evolve(ops=needed_ops(draft.ops, outputs))
 
 
 def _is_operator(draft: Draft, node: Node) -> bool:
@@ -57,11 +57,8 @@ def _is_operator(draft: Draft, node: Node) -> bool:
 def _require_known(model: Model) -> None:
     unknown = Counter(node.type for node in model.nodes if node.type not in READERS and node.type not in ("Parameter", "Const", "Result"))
     for node in model.nodes:
-        if node.type in ("ReadValue", "Assign"):
-            continue
-        if node.opset.startswith("opset") or node.type in unknown:
-            continue
-        unknown[f"{node.type} of {node.opset}"] += 1
+        if not node.opset.startswith("opset") and node.type not in unknown:
+            unknown[f"{node.type} of {node.opset}"] += 1
     if unknown:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
@@ -78,7 +75,7 @@ def _read_outputs(draft: Draft) -> list[str]:
         if node.type != "Result":
             continue
         if not node.inputs:
-            raise InvalidModelError("the layer has no input", where=str(node), rule="no-inputs-or-outputs")
+            raise node.invalid("the layer has no input", rule="no-inputs-or-outputs")
         reading = Reading(draft, node)
         name = reading.value(0)
         if name in found or draft.tensors[name].is_constant:
@@ -89,13 +86,3 @@ def _read_outputs(draft: Draft) -> list[str]:
     if not found:
         raise InvalidModelError("the model has no Result", rule="no-inputs-or-outputs")
     return found
-
-
-def _find_needed_ops(draft: Draft, outputs: list[str]) -> list[Op]:
-    """Return the operators that an output depends on."""
-    wanted, kept = set(outputs), []
-    for op in reversed(draft.ops):
-        if wanted.intersection(op.outputs):
-            wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]

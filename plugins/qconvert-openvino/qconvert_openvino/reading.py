@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError
+from qconvert.plugin import Array, Names, Op, Quantization, Tensor, UnsupportedError
 from qconvert_openvino.constants import Constant, constant_of
 from qconvert_openvino.container import Model, Node, Port
-from qconvert_openvino.elements import DTYPES
+from qconvert_openvino.elements import RESULT_DTYPES
 from qconvert_openvino.notes import Notes
 
 
@@ -59,7 +59,10 @@ class Draft:
     def add_port(self, node: Node, port: int) -> str:
         """Add the tensor of a result, with its name in the file."""
         described = node.ports[port]
-        name = self.add(self.port_names(node, port)[0], dtype_of(node, described), sizes_of(node, port, described), own=True)
+        if described.type not in RESULT_DTYPES:
+            raise UnsupportedError(f"results of the type {described.type!r} are not covered", where=str(node), rule="dtype-not-covered")
+        shape = name_dynamic_sizes(f"{node.name}.{port}", described.shape)
+        name = self.add(self.port_names(node, port)[0], RESULT_DTYPES[described.type], shape, own=True)
         self.values[node.id, port] = name
         return name
 
@@ -96,7 +99,7 @@ class Reading:
 
     def source(self, index: int) -> tuple[Node, int]:
         if index >= self.count:
-            raise InvalidModelError(f"input {index} is missing", where=str(self.node), rule="input-missing")
+            raise self.node.invalid(f"input {index} is missing", rule="input-missing")
         return self.node.inputs[index]
 
     def port(self, index: int) -> Port:
@@ -134,7 +137,7 @@ class Reading:
         """Return a constant input of one integer. Raise InvalidModelError for several or none."""
         found = self.numbers(index, what)
         if len(found) != 1:
-            raise InvalidModelError(f"input {index} has {len(found)} integers, not 1", where=str(self.node), rule="counts-differ")
+            raise self.node.invalid(f"input {index} has {len(found)} integers, not 1", rule="counts-differ")
         return found[0]
 
     def data(self, index: int) -> Array | None:
@@ -147,7 +150,7 @@ class Reading:
         """Return constant axes, nonnegative."""
         found = [axis + rank if axis < 0 else axis for axis in self.numbers(index, "axes")]
         if any(not 0 <= axis < rank for axis in found) or len(set(found)) != len(found):
-            raise InvalidModelError(f"the axes are {found} of {rank}", where=str(self.node), rule="axis-out-of-range")
+            raise self.node.invalid(f"the axes are {found} of {rank}", rule="axis-out-of-range")
         return found
 
     def axis(self, index: int, rank: int) -> int:
@@ -178,7 +181,7 @@ class Reading:
     def text(self, name: str, default: str | None = None) -> str:
         found = self.node.attributes.get(name, default)
         if found is None:
-            raise InvalidModelError(f"the attribute {name!r} is missing", where=str(self.node), rule="missing-member")
+            raise self.node.invalid(f"the attribute {name!r} is missing", rule="missing-member")
         return found
 
     def flag(self, name: str, default: bool = False) -> bool:
@@ -187,22 +190,20 @@ class Reading:
     def integer(self, name: str, default: str | None = None) -> int:
         found = self.integers(name, default)
         if len(found) != 1:
-            raise InvalidModelError(f"the attribute {name!r} has {len(found)} integers, not 1", where=str(self.node), rule="counts-differ")
+            raise self.node.invalid(f"the attribute {name!r} has {len(found)} integers, not 1", rule="counts-differ")
         return found[0]
 
     def integers(self, name: str, default: str | None = None) -> list[int]:
         parts = [part.strip() for part in self.text(name, default).split(",") if part.strip()]
         if any(not re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
-            raise InvalidModelError(
-                f"the attribute {name!r} is {self.text(name, default)[:40]!r}", where=str(self.node), rule="unknown-word"
-            )
+            raise self.node.invalid(f"the attribute {name!r} is {self.text(name, default)[:40]!r}", rule="unknown-word")
         return [int(part) for part in parts]
 
     def number(self, name: str, default: str | None = None) -> float:
         try:
             return float(self.text(name, default))
         except ValueError as error:
-            raise InvalidModelError(f"the attribute {name!r} is not a number", where=str(self.node), rule="not-a-number") from error
+            raise self.node.invalid(f"the attribute {name!r} is not a number", rule="not-a-number") from error
 
     def choice(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
         """Return the canonical word for an attribute with a few possible words."""
@@ -239,12 +240,6 @@ class Reading:
         return UnsupportedError(f"{self.node.type} {what} is not covered", where=str(self.node), rule=rule)
 
 
-def dtype_of(node: Node, port: Port) -> str:
-    if port.type not in DTYPES and port.type not in ("bool",):
-        raise UnsupportedError(f"results of the type {port.type!r} are not covered", where=str(node), rule="dtype-not-covered")
-    return "bool" if port.type == "bool" else DTYPES[port.type]
-
-
-def sizes_of(node: Node, port: int, described: Port) -> tuple[int | str, ...]:
-    """Return the sizes of a result; each dynamic dimension has a distinct name."""
-    return tuple(size if size >= 0 else f"{node.name}.{port}.{axis}" for axis, size in enumerate(described.shape))
+def name_dynamic_sizes(name: str, shape: Iterable[int]) -> tuple[int | str, ...]:
+    """Return a shape in which each dynamic dimension has a distinct name."""
+    return tuple(size if size >= 0 else f"{name}.{axis}" for axis, size in enumerate(shape))

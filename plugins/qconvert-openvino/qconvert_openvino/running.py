@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Carrier, Layer, ModelFile, RuntimeRefusedError
+from qconvert.plugin import STATES, Array, Layer, ModelFile, RuntimeRefusedError, StatefulModel, runtime_package
 from qconvert_openvino.elements import DTYPES
-from qconvert_openvino.package import import_openvino
 
 #: Layers without arithmetic: they change types, sizes or layouts.
 _CONVERT = frozenset(("Convert", "Reorder", "Reshape", "Transpose", "FakeQuantize", "Input", "Output", "Const"))
 _INTEGERS = ("i8", "u8", "I8", "U8")
 
 
-class OpenVinoModel:
+class OpenVinoModel(StatefulModel):
     """A model that OpenVINO has compiled for this machine's CPU.
 
     Attributes:
@@ -34,28 +33,25 @@ class OpenVinoModel:
         self._request = self._compiled.create_infer_request()
         # In the compiled model equal values share their names.
         own = [_name(item) for item in model.inputs], [_name(item) for item in model.outputs[:count]]
-        names = [_choose_names(stated, found) for stated, found in zip(_read_onnx_names(file), own, strict=True)]
-        self._inputs, self._outputs = (
+        names = [stated if len(stated) == len(found) else found for stated, found in zip(_read_onnx_names(file), own, strict=True)]
+        sides = (
             {name: (_dtype(item), _sizes(item)) for name, item in zip(called, side, strict=True)}
             for called, side in zip(names, (self._compiled.inputs, self._compiled.outputs[:count]), strict=True)
         )
-        self._carrier = Carrier(_states_of(model), self._inputs, self._outputs)
-        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        super().__init__(_states_of(model), *sides)
         try:
             self.note = _note(model, _read_executed_layers(self._compiled))
         except RuntimeRefusedError as error:
             self.note = error.reason
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once. Inputs and outputs are stored values by name."""
-        values = self._carrier.feed_states(inputs)
+    def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs, stored values by name."""
         try:
-            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._inputs.items()]
+            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self.network_inputs.items()]
             found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
-            results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
+            return {name: np.array(found[index]) for index, name in enumerate(self.network_outputs)}
         except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
             raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_shorten_error(error)}", rule="run-failed") from error
-        return self._carrier.keep_states(results)
 
 
 def _compile_model(file: ModelFile) -> tuple[Any, int, Any]:
@@ -64,7 +60,7 @@ def _compile_model(file: ModelFile) -> tuple[Any, int, Any]:
     float32 is requested, since the plugin would use bfloat16 on CPUs that support it. The kernels "unfused" make the operands of sums
     outputs, so that the plugin rounds them.
     """
-    ov = import_openvino()
+    ov = runtime_package("openvino", "openvino", "runs OpenVINO models")
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": ""}
     if file.threads:
         settings["INFERENCE_NUM_THREADS"] = file.threads
@@ -100,7 +96,9 @@ def _note(model: Any, executed: list[Layer]) -> str:
     count = sum(layer.integer is True for layer in found)
     summed = {*_find_sum_operands(model)}
     clipped = sum(len(summed.intersection(layer.outputs[:-1])) for layer in executed if layer.type == "Convolution")
-    version = import_openvino().get_version().partition("-")[0]
+    from openvino import get_version
+
+    version = get_version().partition("-")[0]
     rounding = f"; {clipped} sums take what a convolution computed without rounding it, only clipped to its range" if clipped else ""
     fine = sum(node.get_type_name() == "FakeQuantize" and node.get_attributes()["levels"] > 256 for node in model.get_ordered_ops())
     rounding += f"; {fine} FakeQuantizes of more than 256 levels are left out, with their clipping" if fine else ""
@@ -116,11 +114,6 @@ def _read_onnx_names(file: ModelFile) -> tuple[list[str], list[str]]:
     graph = onnx.load(str(file.path), load_external_data=False).graph
     given = {item.name for item in graph.initializer}
     return [item.name for item in graph.input if item.name not in given], [item.name for item in graph.output]
-
-
-def _choose_names(names: list[str], found: list[str]) -> list[str]:
-    """Return the names of an ONNX file if there are as many as OpenVINO found, else OpenVINO's."""
-    return names if len(names) == len(found) else found
 
 
 def _name(item: Any) -> str:

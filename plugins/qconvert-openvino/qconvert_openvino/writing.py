@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError, integer_range, numpy_dtype
+from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError, integer_range, numpy_dtype, runtime_package
 from qconvert_openvino.elements import TYPES, bytes_of
 from qconvert_openvino.notes import Noted, Notes
-from qconvert_openvino.package import import_openvino
 from qconvert_openvino.ranges import quantization_of, ranges_of
 
 #: Storage types that FakeQuantize has levels for.
@@ -32,7 +31,7 @@ class Writing:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.ov = graph, import_openvino()
+        self.graph, self.ov = graph, runtime_package("openvino", "openvino", "writes OpenVINO models")
         from openvino import opset13
 
         self.op: Any = opset13

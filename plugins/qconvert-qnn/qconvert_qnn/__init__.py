@@ -6,13 +6,10 @@ runs, and those with wrong results; both are measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from functools import partial
 
 from qconvert.plugin import Accelerator, Derived, Kernel, Kernels, Pass, Runtime, Target, defer_imports, hookimpl
-
-if TYPE_CHECKING:
-    from qconvert.plugin import Graph, Op, Violation
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
@@ -29,18 +26,6 @@ CHIPS = {
     "sm8750": {"soc_model": "69", "htp_arch": "79"},
     "sm8850": {"soc_model": "87", "htp_arch": "81"},
 }
-
-
-def _lacks(graph: Graph) -> Callable[[Op], str]:
-    from qconvert_qnn.operators import lacks
-
-    return lambda op: lacks(graph, op)
-
-
-def _violations(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
-    from qconvert_qnn.operators import violations
-
-    return lambda op: violations(graph, op)
 
 
 _ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True)
@@ -67,8 +52,8 @@ def qconvert_targets() -> Iterable[Derived]:
             summary="Qualcomm HTP by onnxruntime-qnn: unsigned data of 8 and 16 bits",
             storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
             further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "pool_before_concat"),
-            further_rules=_violations,
-            accelerator=Accelerator("HTP", _lacks),
+            further_rules=lambda graph: partial(_lazy("operators", "violations"), graph),
+            accelerator=Accelerator("HTP", lambda graph: partial(_lazy("operators", "lacks"), graph)),
             kernels=_ROWS,
             checked_by="qnn-htp",
         )

@@ -46,10 +46,6 @@ def _list_tensors(graph: Graph, op: Op) -> list[Tensor]:
     return [graph[name] for name in op.names if name]
 
 
-def _is_only_output(graph: Graph, name: str) -> bool:
-    return name in graph.outputs and not any(name in op.inputs for op in graph.ops)
-
-
 def lacks(graph: Graph, op: Op) -> str:
     """Return why onnxruntime runs an operator on the CPU; "" if HTP runs it."""
     if op.kind not in _TAKEN:
@@ -63,7 +59,8 @@ def lacks(graph: Graph, op: Op) -> str:
         return f"{op.kind} with dynamic dimensions"
     if op.kind == "Gemm" and graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized:
         return "Gemm of quantized data with a float result"
-    if (op.kind == "Quantize" and op.inputs[0] in graph.inputs) or (op.kind == "Dequantize" and _is_only_output(graph, op.outputs[0])):
+    is_output = op.kind == "Dequantize" and op.outputs[0] in graph.outputs and not any(op.outputs[0] in other.inputs for other in graph.ops)
+    if is_output or (op.kind == "Quantize" and op.inputs[0] in graph.inputs):
         return "onnxruntime converts float inputs and outputs itself (its option offload_graph_io_quantization)"
     return ""
 

@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Carrier, Child, Graph, Layer, MissingPackageError, ModelFile, OnnxInside, RuntimeRefusedError
+from qconvert.plugin import (
+    STATES,
+    Array,
+    Child,
+    Graph,
+    Layer,
+    MissingPackageError,
+    ModelFile,
+    OnnxInside,
+    RuntimeRefusedError,
+    StatefulModel,
+)
 from qconvert_qnn import CHIPS
 
 _PATIENCE = 600.0
@@ -44,7 +55,7 @@ def _load_in_child(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
     return child, found
 
 
-class HtpModel:
+class HtpModel(StatefulModel):
     """A model that onnxruntime-qnn has loaded.
 
     Attributes:
@@ -61,20 +72,18 @@ class HtpModel:
         import onnx
 
         self._child, found = _load_in_child(file)
-        self._taken, self._given = ({name: (dtype, tuple(shape)) for name, dtype, shape in found[side]} for side in ("inputs", "outputs"))
+        sides = ({name: (dtype, tuple(shape)) for name, dtype, shape in found[side]} for side in ("inputs", "outputs"))
         entries = onnx.load(str(file.path), load_external_data=False).metadata_props
-        self._carrier = Carrier(next((item.value for item in entries if item.key == STATES), None), self._taken, self._given)
-        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        super().__init__(next((item.value for item in entries if item.key == STATES), None), *sides)
         count = sum(unit == "HTP" for _, _, unit in found["assigned"])
         version = str(found.get("version"))[:20]
         self.note = f"HTP of {file.kernels.upper()} (onnxruntime-qnn {version}, on x86) ran {count} of {len(found['assigned'])} nodes"
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once. Inputs and outputs are stored values by name."""
-        values = self._carrier.feed_states(inputs)
-        given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self._taken.items()]
+    def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs, stored values by name."""
+        given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self.network_inputs.items()]
         answer = self._child.request({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
-        return self._carrier.keep_states(dict(zip(self._given, self._child.arrays(answer.get("arrays")), strict=True)))
+        return dict(zip(self.network_outputs, self._child.arrays(answer.get("arrays")), strict=True))
 
 
 def inside(file: ModelFile, graph: Graph) -> OnnxInside:

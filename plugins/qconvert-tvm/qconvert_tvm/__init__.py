@@ -10,7 +10,7 @@ from qconvert.plugin import Kernel, Kernels, Runtime, defer_imports, hookimpl
 QCONVERT_API = "1.0"
 
 _lazy = defer_imports(__name__)
-_ROWS = Kernels((Kernel(runs="float", tolerance=_lazy("tolerances", "tolerance")),))
+_ROWS = Kernels((Kernel(runs="float", tolerance=_lazy("running", "tolerance")),))
 
 
 @hookimpl

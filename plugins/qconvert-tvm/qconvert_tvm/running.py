@@ -8,12 +8,28 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Carrier, InvalidModelError, MissingPackageError, ModelFile, RuntimeRefusedError
+from qconvert.plugin import (
+    STATES,
+    Array,
+    Graph,
+    InvalidModelError,
+    ModelFile,
+    Op,
+    RuntimeRefusedError,
+    StatefulModel,
+    partial_sums,
+    runtime_package,
+)
 
 _LINES = 3  # of an error message of TVM that are shown
+#: A few roundings of float32 as a share of the value, and the least of any operator, in steps.
+_FEW, _LEAST = 32 * 2.0**-24, 1e-3
+#: Curves and normalizations, whose approximations TVM and LLVM choose.
+_CURVE = 0.01
+_CURVES = frozenset(("Softmax", "LogSoftmax", "Sigmoid", "Tanh", "Gelu", "Erf", "Exp", "Log", "Pow", "Silu", "LayerNormalization"))
 
 
-class TvmModel:
+class TvmModel(StatefulModel):
     """A model that TVM has compiled.
 
     Attributes:
@@ -28,39 +44,27 @@ class TvmModel:
     """
 
     def __init__(self, file: ModelFile) -> None:
-        tvm = _import_tvm()
+        tvm = runtime_package("tvm", "apache-tvm>=0.27,<0.28", "runs the model")
         model = _load_proto(file.path)
         given = {item.name for item in model.graph.initializer}
         own = [item for item in model.graph.input if item.name not in given]
-        self._taken, self._given = ({item.name: _describe_value(item) for item in side} for side in (own, model.graph.output))
+        sides = ({item.name: _describe_value(item) for item in side} for side in (own, model.graph.output))
         states = next((entry.value for entry in model.metadata_props if entry.key == STATES), None)
-        self._carrier = Carrier(states, self._taken, self._given)
-        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        super().__init__(states, *sides)
         self._machine = _compile_model(model, str(file.path), file.threads)
         self._tensor, self._device = tvm.runtime.tensor, tvm.cpu()
-        self.note = f"TVM {tvm.__version__} compiled it for {_cpu(tvm)}; its layers compute in float between quantize and dequantize"
+        machine = tvm.target.Target("llvm").attrs.get("mtriple", "this machine's CPU")
+        self.note = f"TVM {tvm.__version__} compiled it for {machine}; its layers compute in float between quantize and dequantize"
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run once. Inputs and outputs are stored values by name."""
-        values = self._carrier.feed_states(inputs)
+    def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs, stored values by name."""
         try:
-            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._taken.items()]
+            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self.network_inputs.items()]
             found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
             arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
         except Exception as error:  # errors of TVM share no base class but Exception
             raise RuntimeRefusedError(f"TVM failed while running the model: {_shorten_error(error)}", rule="run-failed") from error
-        return self._carrier.keep_states(dict(zip(self._given, arrays, strict=True)))
-
-
-def _import_tvm() -> Any:
-    try:
-        import tvm
-    except ImportError as error:
-        remedy = "Install it with: pip install 'apache-tvm>=0.27,<0.28'"
-        raise MissingPackageError(
-            f"the package tvm, which runs the model, cannot be imported: {error}", remedy=remedy, rule="package-missing"
-        ) from error
-    return tvm
+        return dict(zip(self.network_outputs, arrays, strict=True))
 
 
 def _load_proto(path: Path) -> Any:
@@ -88,7 +92,7 @@ def _describe_value(item: Any) -> tuple[str, tuple[Any, ...]]:
 
 def _compile_model(model: Any, path: str, threads: int) -> Any:
     """Compile a model for Relax's virtual machine. Raise RuntimeRefusedError with the operators that the importer lacks."""
-    tvm = _import_tvm()
+    import tvm
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -110,12 +114,16 @@ def _compile_model(model: Any, path: str, threads: int) -> Any:
         ) from error
 
 
-def _cpu(tvm: Any) -> str:
-    return str(tvm.target.Target("llvm").attrs.get("mtriple", "this machine's CPU"))
-
-
 def _shorten_error(error: Exception) -> str:
     """Return TVM's message without its stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("File ", "Traceback", "^", "[bt]"))][:_LINES]
     return f"{type(error).__name__}: {' '.join(told)}" if told else type(error).__name__
+
+
+def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    """See qconvert.plugin.Kernel: float32 between dequantize and quantize, with sums in the order of the loops."""
+    found = np.maximum(_LEAST, np.abs(exact) * _FEW)
+    if op.kind in _CURVES:
+        return np.maximum(found, _CURVE), False
+    return found + 2 * partial_sums(graph, op, exact, least=255.0), False

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op, conditions
+from qconvert.plugin import Op, conditions
 from qconvert_ncnn.blobs import unsupported_error
 from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
@@ -17,11 +17,19 @@ from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND, Step, Writing
 #: Layers of one operand without parameters -> kind.
 _LAYERS = {"Sigmoid": "Sigmoid", "TanH": "Tanh", "AbsVal": "Abs", "Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf", "Exp": "Exp",
            "Swish": "Swish"}  # fmt: skip
-_NAMED = {kind: layer for layer, kind in _LAYERS.items() if kind not in ("Exp", "Softplus", "Swish")}
+#: Kind -> its layer, and the attributes that are its parameters, from 0 on.
+_WRITTEN: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{kind: (layer, ()) for layer, kind in _LAYERS.items() if kind not in ("Exp", "Softplus")},
+    "Relu": ("ReLU", ()),
+    "LeakyRelu": ("ReLU", ("alpha",)),
+    "HardSigmoid": ("HardSigmoid", ("alpha", "beta")),
+    "Elu": ("ELU", ("alpha",)),
+    "Selu": ("SELU", ("alpha", "gamma")),
+}
 #: UnaryOp's op_type -> kind.
 _UNARY = {0: "Abs", 1: "Neg", 2: "Floor", 3: "Ceil", 4: "Square", 5: "Sqrt", 6: "Rsqrt", 7: "Exp", 8: "Log", 9: "Sin", 10: "Cos",
           11: "Tan", 12: "Asin", 13: "Acos", 14: "Atan", 15: "Reciprocal", 16: "Tanh", ROUND: "Round"}  # fmt: skip
-_UNARY_OF = {kind: number for number, kind in _UNARY.items() if kind not in _NAMED}
+_UNARY_OF = {kind: number for number, kind in _UNARY.items() if kind not in _WRITTEN}
 #: BinaryOp's op_type -> kind; the operands of _TURNED are swapped.
 _BINARY = {0: "Add", 1: "Sub", 2: "Mul", 3: "Div", 4: "Max", 5: "Min", 6: "Pow"}
 _TURNED = {7: "Sub", 8: "Div", 9: "Pow"}
@@ -33,6 +41,12 @@ _HIGHEST = 16
 _LARGEST = float(np.finfo(np.float32).max)
 
 
+def write_layer(op: Op, w: Writing) -> None:
+    """A layer of its own, with parameters that are attributes."""
+    layer, attributes = _WRITTEN[op.kind]
+    w.finish(op, layer, {key: float(op[name]) for key, name in enumerate(attributes)})
+
+
 def write_unary(op: Op, w: Writing) -> None:
     w.finish(op, "UnaryOp", {0: _UNARY_OF[op.kind]})
 
@@ -42,10 +56,6 @@ def read_unary(r: Reading) -> None:
     if number not in _UNARY:
         raise r.unsupported_error(f"of the kind {number}")
     r.emit(_UNARY[number], [r.value()])
-
-
-def write_named(op: Op, w: Writing) -> None:
-    w.finish(op, _NAMED[op.kind], {})
 
 
 def read_named(r: Reading) -> None:
@@ -142,14 +152,6 @@ def read_eltwise(r: Reading) -> None:
     r.emit(kind, [value, r.value(len(r.layer.inputs) - 1)])
 
 
-def write_relu(op: Op, w: Writing) -> None:
-    w.finish(op, "ReLU", {})
-
-
-def write_leaky_relu(op: Op, w: Writing) -> None:
-    w.finish(op, "ReLU", {0: float(op["alpha"])})
-
-
 def read_relu(r: Reading) -> None:
     slope = r.layer.number(0)
     if slope:
@@ -184,22 +186,19 @@ def write_prelu(op: Op, w: Writing) -> None:
     along = real.reshape((1,) * (len(sizes) + 1 - real.ndim) + real.shape)
     if real.size not in (1, sizes[0]) or along.shape[1] != real.size:
         raise unsupported_error(op, "with slopes that are not one for each channel")
-    w.finish(op, "PReLU", {0: real.size}, pack_weights(real.reshape(-1), marked=False))
+    w.finish(op, "PReLU", {0: real.size}, pack_weights(real.reshape(-1)))
 
 
 def read_prelu(r: Reading) -> None:
     (slopes,), shape = r.weights, r.shape()
     if slopes.size not in (1, shape[1]):
-        raise InvalidModelError(
-            f"the number of slopes is {slopes.size}, the shape of the data is {shape}", where=str(r.layer), rule="counts-differ"
-        )
+        raise r.layer.invalid(f"the number of slopes is {slopes.size}, the shape of the data is {shape}", rule="counts-differ")
     r.emit("PRelu", [r.value(), r.parameter(slopes.reshape(1, -1, *(1,) * (len(shape) - 2)), "slopes")])
 
 
-def write_hard_activation(op: Op, w: Writing) -> None:
-    """HardSigmoid and HardSwish: x * alpha + beta between 0 and 1, times x."""
-    alpha, beta = (1 / 6, 0.5) if op.kind == "HardSwish" else (float(op["alpha"]), float(op["beta"]))
-    w.finish(op, op.kind, {0: alpha, 1: beta})
+def write_hard_swish(op: Op, w: Writing) -> None:
+    """HardSwish: x * alpha + beta between 0 and 1, times x."""
+    w.finish(op, "HardSwish", {0: 1 / 6, 1: 0.5})
 
 
 def read_hard_activation(r: Reading) -> None:
@@ -214,7 +213,7 @@ def read_hard_activation(r: Reading) -> None:
 
 @conditions(lambda op, scope: "" if op["alpha"] == 1 else f"its alpha is {op['alpha']}, not 1")
 def write_swish(op: Op, w: Writing) -> None:
-    w.finish(op, "Swish", {})
+    write_layer(op, w)
 
 
 def write_gelu(op: Op, w: Writing) -> None:
@@ -225,16 +224,8 @@ def read_gelu(r: Reading) -> None:
     r.emit("Gelu", [r.value()], **({"approximate": "tanh"} if r.layer.integer(0) else {}))
 
 
-def write_elu(op: Op, w: Writing) -> None:
-    w.finish(op, "ELU", {0: float(op["alpha"])})
-
-
 def read_elu(r: Reading) -> None:
     r.emit("Elu", [r.value()], alpha=r.layer.number(0, 0.1))
-
-
-def write_selu(op: Op, w: Writing) -> None:
-    w.finish(op, "SELU", {0: float(op["alpha"]), 1: float(op["gamma"])})
 
 
 def read_selu(r: Reading) -> None:
@@ -257,18 +248,13 @@ READERS: dict[str, Callable[[Reading], Any]] = {
 }
 WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     **dict.fromkeys(_UNARY_OF, write_unary),
-    **dict.fromkeys(_NAMED, write_named),
+    **dict.fromkeys(_WRITTEN, write_layer),
     **dict.fromkeys(_BINARY_OF, write_binary),
     "Softplus": write_softplus,
     "Pow": write_pow,
-    "Relu": write_relu,
-    "LeakyRelu": write_leaky_relu,
     "Clip": write_clip,
     "PRelu": write_prelu,
-    "HardSigmoid": write_hard_activation,
-    "HardSwish": write_hard_activation,
+    "HardSwish": write_hard_swish,
     "Swish": write_swish,
     "Gelu": write_gelu,
-    "Elu": write_elu,
-    "Selu": write_selu,
 }

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op
+from qconvert.plugin import Op
 from qconvert_ncnn.blobs import axis_of
 from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
@@ -35,7 +35,7 @@ def read_softmax(r: Reading) -> None:
 def write_batch_norm(op: Op, w: Writing) -> None:
     """BatchNorm: channels, epsilon; factors, means, variances and addends."""
     scale, shift, mean, variance = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:5])
-    parts = (pack_weights(item, marked=False) for item in (scale, mean, variance, shift))
+    parts = (pack_weights(item) for item in (scale, mean, variance, shift))
     w.finish(op, "BatchNorm", {0: scale.size, 1: float(op["epsilon"])}, *parts)
 
 
@@ -66,9 +66,7 @@ def read_scale(r: Reading) -> None:
 
 def _require_channels(r: Reading, count: int) -> None:
     if r.shape()[1] != count:
-        raise InvalidModelError(
-            f"the number of channels is {count}, the shape of the data is {r.shape()}", where=str(r.layer), rule="counts-differ"
-        )
+        raise r.layer.invalid(f"the number of channels is {count}, the shape of the data is {r.shape()}", rule="counts-differ")
 
 
 def write_layer_norm(op: Op, w: Writing) -> None:
@@ -76,7 +74,7 @@ def write_layer_norm(op: Op, w: Writing) -> None:
     sizes, axis = w.sizes(op.inputs[0]), axis_of(w.graph, op, int(op["axis"]))
     over, count = sizes[axis:], math.prod(sizes[axis:])
     parts = [w.real(w.graph[op.inputs[index]]) if op.has(index) else np.full(over, 2 - index, np.float32) for index in (1, 2)]
-    weights = (pack_weights(np.broadcast_to(item, over), marked=False) for item in parts)
+    weights = (pack_weights(np.broadcast_to(item, over)) for item in parts)
     first, params = w.value(op.inputs[0]), {0: count, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) <= _PICTURE and len(over) == (2 if len(sizes) == _PICTURE and len(over) > 1 else 1):
         w.finish(op, "LayerNorm", params, *weights)
@@ -96,9 +94,7 @@ def read_layer_norm(r: Reading) -> None:
         raise r.unsupported_error(f"of data of the shape {shape}")
     axis = len(shape) - (2 if len(shape) > _PICTURE and count != shape[-1] else 1)
     if math.prod(shape[axis:]) != count:
-        raise InvalidModelError(
-            f"the number of elements is {count}, the shape of the data is {shape}", where=str(r.layer), rule="counts-differ"
-        )
+        raise r.layer.invalid(f"the number of elements is {count}, the shape of the data is {shape}", rule="counts-differ")
     parts = [r.parameter(item.reshape(shape[axis:]), name) for item, name in zip(r.weights, ("scale", "shift"), strict=False)]
     parts = parts or [r.parameter(np.ones(shape[axis:], np.float32), "scale")]
     r.emit("LayerNormalization", [r.value(), *parts], axis=axis, epsilon=r.layer.number(1, 0.001))
@@ -107,7 +103,7 @@ def read_layer_norm(r: Reading) -> None:
 def write_instance_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     sizes = w.sizes(op.inputs[0])
-    parts, params = tuple(pack_weights(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
+    parts, params = tuple(pack_weights(item) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) == _PICTURE:
         w.finish(op, "InstanceNorm", params, *parts)
         return
@@ -128,7 +124,7 @@ def read_instance_norm(r: Reading) -> None:
 
 def write_group_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
-    parts = (pack_weights(item, marked=False) for item in (scale, shift))
+    parts = (pack_weights(item) for item in (scale, shift))
     w.finish(op, "GroupNorm", {0: int(op["num_groups"]), 1: scale.size, 2: float(op["epsilon"]), 3: 1}, *parts)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.plugin import InvalidModelError, Op
+from qconvert.plugin import Op
 from qconvert_ncnn.blobs import axis_of, unsupported_error
 from qconvert_ncnn.container import Layer
 from qconvert_ncnn.ops.products import pads_of, size_2d
@@ -80,7 +80,7 @@ def read_pool(r: Reading) -> None:
     elif mode != _VALID:
         raise r.unsupported_error(f"with the padding {mode}")
     if min(pads) < 0:
-        raise InvalidModelError(f"the padding is {pads}", where=str(layer), rule="padding-out-of-range")
+        raise layer.invalid(f"the padding is {pads}", rule="padding-out-of-range")
     if average and (layer.integer(6) or mode in _AUTO):  # automatic padding counts in ncnn
         extra["count_include_pad"] = 1
     r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=size_2d(layer, 1), strides=size_2d(layer, 2), pads=pads,
@@ -148,7 +148,7 @@ def read_reduction(r: Reading) -> None:
     if not every and not axes:
         raise r.unsupported_error("over no axes")
     if any(not 1 - rank <= axis < rank - 1 for axis in axes):
-        raise InvalidModelError(f"the axes are {axes} of {rank - 1}", where=str(layer), rule="axis-out-of-range")
+        raise layer.invalid(f"the axes are {axes} of {rank - 1}", rule="axis-out-of-range")
     found = sorted({*range(1, rank)} if every else {axis % (rank - 1) + 1 for axis in axes})
     if layer.integer(4) or len(found) < rank - 1:
         r.emit(kind, [r.value(), r.numbers(found)], keepdims=int(layer.integer(4) != 0))
@@ -193,7 +193,7 @@ def read_resize(r: Reading) -> None:
         if (height, width) != sizes:  # ncnn then uses the factors, not the sizes
             raise r.unsupported_error(f"to {sizes[0]} x {sizes[1]} elements")
     if not 0 < height < 2**16 or not 0 < width < 2**16:
-        raise InvalidModelError(f"the size of the result is {height} x {width}", where=str(layer), rule="empty-result")
+        raise layer.invalid(f"the size of the result is {height} x {width}", rule="empty-result")
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     if kind == _LINEAR:
         attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners" if layer.integer(6) else "half_pixel"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op
+from qconvert.plugin import Op
 from qconvert_ncnn.blobs import order_of, unsupported_error
 from qconvert_ncnn.container import Layer, pack_weights
 from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
@@ -25,12 +25,12 @@ _SAME = {-233: "SAME_UPPER", -234: "SAME_LOWER"}
 # windows
 
 
-def size_2d(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
+def size_2d(layer: Layer, key: int) -> tuple[int, int]:
     """Return height and width of a window: the key of the height is that of the width + 10; by default both are equal."""
-    width = layer.integer(key, default)
+    width = layer.integer(key, 1)
     found = layer.integer(key + 10, width), width
-    if min(found) < (1 if default else 0) or max(found) > 2**16:
-        raise InvalidModelError(f"the parameter {key} is {found}, not the size of a window", where=str(layer), rule="malformed-window")
+    if min(found) < 1 or max(found) > 2**16:
+        raise layer.invalid(f"the parameter {key} is {found}, not the size of a window", rule="malformed-window")
     return found
 
 
@@ -61,7 +61,7 @@ def read_pads(layer: Layer) -> dict[str, Any]:
     top = layer.integer(14, left)
     found = (top, left, layer.integer(16, top), right)
     if min(found) < 0:
-        raise InvalidModelError(f"the padding is {found}", where=str(layer), rule="padding-out-of-range")
+        raise layer.invalid(f"the padding is {found}", rule="padding-out-of-range")
     return {"pads": found}
 
 
@@ -73,10 +73,11 @@ def _window_params(op: Op, w: Writing) -> dict[int, Any]:
     top, left, bottom, right = (
         (int(pad) for pad in op["pads"]) if op.kind == "ConvTranspose" else pads_of(op, w, kernel[2:], op["dilations"])
     )
-    return {
+    params = {
         0: kernel[0], 1: width, 11: height, 2: int(op["dilations"][1]), 12: int(op["dilations"][0]), 3: int(op["strides"][1]),
         13: int(op["strides"][0]), 4: left, 14: top, 15: right, 16: bottom, 6: math.prod(kernel),
     }  # fmt: skip
+    return params if op["group"] == 1 else {**params, 7: int(op["group"])}
 
 
 # writing
@@ -84,21 +85,14 @@ def _window_params(op: Op, w: Writing) -> dict[int, Any]:
 
 def write_conv(op: Op, w: Writing) -> None:
     """Convolution, or with groups ConvolutionDepthWise."""
-    params, group = _window_params(op, w), int(op["group"])
-    kind = "Convolution" if group == 1 else "ConvolutionDepthWise"
-    if group != 1:
-        params[7] = group
-    _write_product(op, w, kind, params, 5)
+    _write_product(op, w, "Convolution" if op["group"] == 1 else "ConvolutionDepthWise", _window_params(op, w), 5)
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """Deconvolution, or with groups DeconvolutionDepthWise; in float."""
-    params, group = _window_params(op, w), int(op["group"])
-    if group != 1:
-        params[7] = group
-    extra = [int(size) for size in op["output_padding"]]
+    params, extra = _window_params(op, w), [int(size) for size in op["output_padding"]]
     params |= {18: extra[1], 19: extra[0]} if any(extra) else {}
-    _write_product(op, w, "Deconvolution" if group == 1 else "DeconvolutionDepthWise", params, 5)
+    _write_product(op, w, "Deconvolution" if op["group"] == 1 else "DeconvolutionDepthWise", params, 5)
 
 
 def write_gemm(op: Op, w: Writing) -> None:
@@ -112,8 +106,8 @@ def write_gemm(op: Op, w: Writing) -> None:
 def write_matmul(op: Op, w: Writing) -> None:
     """InnerProduct of each row with a constant matrix; MatMul of two blobs, after a Permute of a transposed first one."""
     if is_fully_connected(w.graph, op):
-        outputs = (w.graph[op.inputs[1]].static_shape or ())[outputs_axis(op)]
-        _write_product(op, w, "InnerProduct", {0: outputs, 2: math.prod(w.graph[op.inputs[1]].static_shape or ())}, 1)
+        shape = w.graph[op.inputs[1]].static_shape or ()
+        _write_product(op, w, "InnerProduct", {0: shape[outputs_axis(op)], 2: math.prod(shape)}, 1)
         return
     rank = len(w.sizes(op.outputs[0]))
     first, second = (w.value(name, rank) for name in op.inputs)
@@ -131,7 +125,7 @@ def _write_product(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_k
     weights, bias = w.graph[op.inputs[1]], w.graph[op.inputs[2]] if op.has(2) else None
     if weights.data is None or (bias is not None and bias.data is None):
         raise unsupported_error(op, "with weights or a bias that are computed when the model runs", rule="not-constant")
-    real_bias = [] if bias is None else [pack_weights(w.real(bias).reshape(-1), marked=False)]
+    real_bias = [] if bias is None else [pack_weights(w.real(bias).reshape(-1))]
     for item, part in ((weights, "weights"), (bias, "bias")):
         if item is not None:
             w.notes.names[f"{w.layer(op)}/{part}"] = item.name
@@ -147,19 +141,17 @@ def _write_product(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_k
     groups = int(params.get(7, params[0]))
     scales = inverse(np.broadcast_to(q.scale.reshape(-1), params[0])[:: max(params[0] // groups, 1)])
     integers = np.asarray(weights.data).astype(np.int8)
-    parts = [pack_weights(integers.T if turns else integers, marked=True), *real_bias, pack_weights(scales, marked=False)]
-    parts.append(pack_weights(inverse(data.scale.reshape(-1)), marked=False))
+    parts = [pack_weights(integers.T if turns else integers, marked=True), *real_bias, pack_weights(scales)]
+    parts.append(pack_weights(inverse(data.scale.reshape(-1))))
     params[8] = 1
     name = op.outputs[0]
     if name not in w.stored:
-        w.finish(_without_activation(op), kind, params, *parts)
+        w.finish(op.with_attributes(activation=""), kind, params, *parts)
         return
     quantization = w.graph[name].quantization
     assert quantization is not None
     low, high = quantization.limits(INT8)
-    scale = float(quantization.scale.reshape(-1)[0])
-    bounds = _limit_activation(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
-    params |= bounds
+    params |= _limit_activation(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), quantization.step)
     params[8] = REQUANTIZED + 1
     output = w.blobs.name(name)
     w.add(
@@ -169,13 +161,9 @@ def _write_product(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_k
         [output],
         params,
         *parts,
-        pack_weights(inverse(quantization.scale.reshape(-1)), marked=False),
+        pack_weights(inverse(quantization.scale.reshape(-1))),
     )
     w.values[name] = output
-
-
-def _without_activation(op: Op) -> Op:
-    return op.with_attributes(activation="")
 
 
 def _activation_params(name: str) -> dict[int, Any]:
@@ -212,9 +200,7 @@ def read_convolution(r: Reading) -> None:
         raise r.unsupported_error(f"padded with {layer.number(18)}")
     outputs, channels = layer.integer(0), r.shape()[1] if len(r.shape()) == 4 else 0
     if group < 1 or not channels or channels % group or outputs % group:
-        raise InvalidModelError(
-            f"{group} groups of {outputs} outputs do not fit data of the shape {r.shape()}", where=str(layer), rule="counts-differ"
-        )
+        raise layer.invalid(f"{group} groups of {outputs} outputs do not fit data of the shape {r.shape()}", rule="counts-differ")
     shape = (outputs, channels // group, *size_2d(layer, 1))
     _read_product(r, "ConvTranspose" if transposed else "Conv", shape, attributes)
 
@@ -225,9 +211,7 @@ def read_inner_product(r: Reading) -> None:
     inner = size // outputs
     rows = len(shape) == 3 and shape[-1] == inner
     if inner * outputs != size or (not rows and math.prod(shape) != inner):
-        raise InvalidModelError(
-            f"{size} weights for {outputs} outputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ"
-        )
+        raise r.layer.invalid(f"{size} weights for {outputs} outputs do not fit data of the shape {shape}", rule="counts-differ")
     _read_product(r, "MatMul" if rows else "Gemm", (outputs, inner), {}, flat=len(shape) > 2 and not rows)
 
 
@@ -235,7 +219,7 @@ def read_gemm(r: Reading) -> None:
     """Gemm of rows with a constant matrix."""
     outputs, inner, shape = r.layer.integer(8), r.layer.integer(9), r.shape()
     if len(shape) != 3 or shape[-1] != inner:
-        raise InvalidModelError(f"weights of {inner} inputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
+        raise r.layer.invalid(f"weights of {inner} inputs do not fit data of the shape {shape}", rule="counts-differ")
     weights, bias = r.weights
     matrix = weights.reshape(outputs, inner).T if r.layer.integer(3) else weights.reshape(inner, outputs)
     product = [r.value(), r.parameter(np.ascontiguousarray(matrix), "weights")]
@@ -254,7 +238,7 @@ def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Map
     """
     weights, bias = r.weights[:2]
     if weights.size != math.prod(shape) or bias.size not in (0, shape[0]):
-        raise InvalidModelError(f"{weights.size} weights do not fit the sizes {shape}", where=str(r.layer), rule="counts-differ")
+        raise r.layer.invalid(f"{weights.size} weights do not fit the sizes {shape}", rule="counts-differ")
     value, data, turns = r.value(), weights.reshape(shape), kind == "MatMul"
     data = np.ascontiguousarray(data.T) if turns else data
     if len(r.weights) > 2:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op, Quantization, integer_range
+from qconvert.plugin import Op, Quantization, integer_range
 from qconvert_ncnn.quantizations import inverse, is_data_quantization
 from qconvert_ncnn.reading import ROUNDING, Reading
 from qconvert_ncnn.writing import Writing
@@ -37,7 +37,7 @@ def read_quantization(r: Reading) -> None:
     else:
         dtype = next((name for name in _TYPES if high - low <= integer_range(name)[1] - integer_range(name)[0]), "")
         if not dtype:
-            raise InvalidModelError(f"the integers run from {low} to {high}", where=str(r.layer), rule="limits-outside-type")
+            raise r.layer.invalid(f"the integers run from {low} to {high}", rule="limits-outside-type")
         smallest, largest = integer_range(dtype)
         point = 0 if smallest <= low and high <= largest else smallest - low
         own = zip((low + point, high + point), (smallest, largest), strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import InvalidModelError, Op
+from qconvert.plugin import Op
 from qconvert_ncnn.blobs import axis_of, order_of, perm_of, unsupported_error
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing, blob_params
@@ -32,7 +32,7 @@ def read_reshape(r: Reading) -> None:
     own = blob_params(r.shape()[1:])
     sizes = [own.get(key, 1) if size == 0 else size for key, size in found]
     if not sizes or min(sizes) < -1 or sizes.count(-1) > 1:
-        raise InvalidModelError(f"the sizes are {sizes}", where=str(r.layer), rule="sizes-do-not-fit")
+        raise r.layer.invalid(f"the sizes are {sizes}", rule="sizes-do-not-fit")
     r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
 
 
@@ -51,9 +51,7 @@ def read_squeeze(r: Reading) -> None:
         if r.layer.kind == "ExpandDims":
             sizes.insert(place, 1)
         elif sizes.pop(place) != 1:
-            raise InvalidModelError(
-                f"axis {place} of the sizes {r.shape()[1:]} cannot be dropped", where=str(r.layer), rule="axis-out-of-range"
-            )
+            raise r.layer.invalid(f"axis {place} of the sizes {r.shape()[1:]} cannot be dropped", rule="axis-out-of-range")
     r.emit("Reshape", [r.value(), r.numbers((1, *sizes))])
 
 
@@ -76,7 +74,7 @@ def read_permute(r: Reading) -> None:
     except IndexError:
         perm = ()
     if not perm:
-        raise InvalidModelError(f"the order is {order}, of {rank} axes", where=str(r.layer), rule="not-a-permutation")
+        raise r.layer.invalid(f"the order is {order}, of {rank} axes", rule="not-a-permutation")
     r.emit("Transpose", [r.value()], perm=(0, *(axis + 1 for axis in perm)))
 
 
@@ -140,7 +138,7 @@ def read_crop(r: Reading) -> None:
     far = 2**31
     ends = [far if end == _REST else end for end in ends]
     if any(not -rank <= axis < rank for axis in axes):
-        raise InvalidModelError(f"the axes are {axes} of {rank}", where=str(r.layer), rule="axis-out-of-range")
+        raise r.layer.invalid(f"the axes are {axes} of {rank}", rule="axis-out-of-range")
     r.emit("Slice", [r.value(), r.numbers(starts), r.numbers(ends), r.numbers(axis % rank + 1 for axis in axes)])
 
 
@@ -163,7 +161,7 @@ def read_slice(r: Reading) -> None:
     for index, part in enumerate(given):
         sizes.append((size - sum(sizes)) // (len(given) - index) if part == _REST else part)
     if min(sizes, default=0) <= 0 or sum(sizes) != size:
-        raise InvalidModelError(f"the sizes {sizes} do not add up to {size}", where=str(r.layer), rule="sizes-do-not-fit")
+        raise r.layer.invalid(f"the sizes {sizes} do not add up to {size}", rule="sizes-do-not-fit")
     r.emit("Split", [r.value(), r.numbers(sizes)], axis=axis)
 
 
@@ -202,7 +200,7 @@ def read_padding(r: Reading) -> None:
         raise r.unsupported_error("of several values, or of another form", rule="form-not-covered")
     begin, end = [layer.integer(7), layer.integer(0), layer.integer(2)], [layer.integer(8), layer.integer(1), layer.integer(3)]
     if min(*begin, *end) < 0 or any((*begin[: 3 - rank], *end[: 3 - rank])):
-        raise InvalidModelError(f"the padding is {begin} and {end}", where=str(layer), rule="padding-out-of-range")
+        raise layer.invalid(f"the padding is {begin} and {end}", rule="padding-out-of-range")
     pads = r.numbers((0, *begin[3 - rank :], 0, *end[3 - rank :]))
     extra = [r.scalar(layer.number(5))] if layer.number(5) else []
     r.emit("Pad", [r.value(), pads, *extra], **({"mode": mode} if mode != "constant" else {}))
@@ -215,7 +213,7 @@ def read_memory(r: Reading) -> None:
     (data,) = r.weights
     shape = (1, *(size for size in sizes if size))
     if min(shape) < 1 or int(np.prod(shape)) != data.size:
-        raise InvalidModelError(f"the sizes are {shape}, the number of elements is {data.size}", where=str(r.layer), rule="counts-differ")
+        raise r.layer.invalid(f"the sizes are {shape}, the number of elements is {data.size}", rule="counts-differ")
     r.draft.values[blob] = r.draft.add(blob, "float32", shape, data.reshape(shape), own=True)
 
 
@@ -232,7 +230,7 @@ def read_shuffle(r: Reading) -> None:
     """ShuffleChannel: channels as a matrix groups x channels, transposed; the inverse with the parameter `reverse`."""
     shape, group = r.shape(), r.layer.integer(0, 1)
     if len(shape) != _SPATIAL or group < 1 or shape[1] % group:
-        raise InvalidModelError(f"{group} groups do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
+        raise r.layer.invalid(f"{group} groups do not fit data of the shape {shape}", rule="counts-differ")
     rows = shape[1] // group if r.layer.integer(1) else group
     wide = r.step("Reshape", [r.value(), r.numbers((1, rows, shape[1] // rows, shape[2] * shape[3]))])
     r.emit("Reshape", [r.step("Transpose", [wide], perm=(0, 2, 1, 3)), r.numbers(shape)])

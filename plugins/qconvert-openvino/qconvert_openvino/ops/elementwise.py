@@ -31,6 +31,8 @@ _BINARY = {
     "LessOrEqual": ("LessEqual", "less_equal"), "And": ("LogicalAnd", "logical_and"), "Or": ("LogicalOr", "logical_or"),
     "Xor": ("LogicalXor", "logical_xor"),
 }  # fmt: skip
+#: Canonical kind -> the function of OpenVINO's package, and the attributes that are constant inputs of its layer.
+_PARAMETERS = {"HardSigmoid": ("hard_sigmoid", ("alpha", "beta")), "Selu": ("selu", ("alpha", "gamma")), "Swish": ("swish", ("alpha",))}
 _LAYERS = {layer: kind for table in (_UNARY, _BINARY) for kind, (layer, _) in table.items()}
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -113,20 +115,18 @@ def _constant_number(r: Reading, index: int) -> float:
     return float(data.reshape(-1)[0])
 
 
+def write_with_parameters(op: Op, w: Writing) -> None:
+    """A function whose parameters are constant inputs."""
+    function, names = _PARAMETERS[op.kind]
+    w.finish(op, getattr(w.op, function)(w.value(op.inputs[0]), *(w.op.constant(np.float32(op[name])) for name in names)))
+
+
 def read_hard_sigmoid(r: Reading) -> None:
     r.emit("HardSigmoid", [r.value(0)], alpha=_constant_number(r, 1), beta=_constant_number(r, 2))
 
 
-def write_hard_sigmoid(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.hard_sigmoid(w.value(op.inputs[0]), *(w.op.constant(np.float32(op[name])) for name in ("alpha", "beta"))))
-
-
 def read_selu(r: Reading) -> None:
     r.emit("Selu", [r.value(0)], alpha=_constant_number(r, 1), gamma=_constant_number(r, 2))
-
-
-def write_selu(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.selu(w.value(op.inputs[0]), *(w.op.constant(np.float32(op[name])) for name in ("alpha", "gamma"))))
 
 
 def read_elu(r: Reading) -> None:
@@ -139,10 +139,6 @@ def write_elu(op: Op, w: Writing) -> None:
 
 def read_swish(r: Reading) -> None:
     r.emit("Swish", [r.value(0)], alpha=_constant_number(r, 1) if r.count > 1 else 1.0)
-
-
-def write_swish(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.swish(w.value(op.inputs[0]), w.op.constant(np.float32(op["alpha"]))))
 
 
 def read_gelu(r: Reading) -> None:
@@ -191,10 +187,8 @@ WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     **dict.fromkeys(_BINARY, write_binary),
     "Clip": write_clip,
     "LeakyRelu": write_leaky_relu,
-    "HardSigmoid": write_hard_sigmoid,
-    "Selu": write_selu,
+    **dict.fromkeys(_PARAMETERS, write_with_parameters),
     "Elu": write_elu,
-    "Swish": write_swish,
     "Gelu": write_gelu,
     "Round": write_round,
     "Where": write_where,

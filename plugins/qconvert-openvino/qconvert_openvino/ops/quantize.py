@@ -9,14 +9,11 @@ import numpy as np
 from qconvert.plugin import Array, Op, Quantization, UnsupportedError, integer_range
 from qconvert_openvino.constants import constant_of, quantization_along
 from qconvert_openvino.container import Node
-from qconvert_openvino.elements import DTYPES, TYPES
+from qconvert_openvino.elements import DTYPES, RESULT_DTYPES, TYPES
 from qconvert_openvino.notes import Noted
-from qconvert_openvino.ranges import quantization_of
-from qconvert_openvino.reading import Reading
-from qconvert_openvino.stated import Stated, fake_quantize_of
-from qconvert_openvino.writing import Writing, unsupported_error
-
-_GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
+from qconvert_openvino.ranges import Stated, fake_quantize_of, quantization_of
+from qconvert_openvino.reading import Reading, name_dynamic_sizes
+from qconvert_openvino.writing import GRIDS, Writing, unsupported_error
 
 
 def read_fake_quantize(r: Reading) -> None:
@@ -33,7 +30,7 @@ def read_fake_quantize(r: Reading) -> None:
     name, described = r.draft.port_names(r.node, port)[0], r.node.ports[port]
     noted = r.draft.notes.quantizations.get(name)
     dtype, q = _quantization(r, stated, noted)
-    shape = tuple(size if size >= 0 else f"{r.node.name}.{axis}" for axis, size in enumerate(described.shape))
+    shape = name_dynamic_sizes(r.node.name, described.shape)
     own = noted.name if noted is not None and noted.name not in r.draft.tensors and noted.name else name
     given_out = r.draft.is_output(r.node, port)
     free = not given_out or own != name
@@ -58,7 +55,7 @@ def _quantization(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str,
 
 def _has_consecutive_levels(stated: Stated, dtype: str) -> bool:
     """Return whether the levels of a FakeQuantize are consecutive integers of a type."""
-    if dtype not in _GRIDS or (stated.axis is not None and len(np.unique(stated.given.low)) > 1):
+    if dtype not in GRIDS or (stated.axis is not None and len(np.unique(stated.given.low)) > 1):
         return False
     low, high, (smallest, largest) = float(stated.given.low[0]), float(stated.given.high[0]), integer_range(dtype)
     one_after_the_other = low.is_integer() and (stated.given.high == high).all() and high - low == stated.given.levels - 1
@@ -72,10 +69,7 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
     name = r.draft.port_names(convert, next(iter(convert.ports)))[0]
     noted = r.draft.notes.quantizations.get(name)
     smallest = int(stated.given.low[0])
-    if noted is not None and noted.dtype == dtype:
-        found, q = _quantization(r, stated, noted)
-    else:
-        found, q = _quantization(r, stated, None)
+    found, q = _quantization(r, stated, noted if noted is not None and noted.dtype == dtype else None)
     if (found, q.limits(found)[0]) != (dtype, smallest):
         low, high = integer_range(dtype)
         last = smallest + stated.taken.levels - 1
@@ -104,11 +98,11 @@ def _relabel_tensor(r: Reading, stated: Stated, stored: str) -> str:
 
 def read_convert(r: Reading) -> None:
     """Convert: a Cast; integers followed by Subtract and Multiply of constants are a Dequantize."""
-    dtype = DTYPES.get(r.text("destination_type"), "bool" if r.text("destination_type") == "bool" else "")
+    dtype = RESULT_DTYPES.get(r.text("destination_type"), "")
     source = r.draft.tensors[r.value(0)]
     if not dtype:
         raise r.unsupported_error(f"to {r.text('destination_type')!r}")
-    if dtype == "float32" and source.dtype in _GRIDS and _read_dequantize(r):
+    if dtype == "float32" and source.dtype in GRIDS and _read_dequantize(r):
         return
     if source.dtype == dtype and source.quantization is None:
         r.emit("Identity", [source.name])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Op
-from qconvert_openvino.reading import Reading
+from qconvert_openvino.reading import Reading, name_dynamic_sizes
 from qconvert_openvino.writing import Writing, unsupported_error
 
 
@@ -118,9 +118,8 @@ def read_strided_slice(r: Reading) -> None:
     if not gone:
         r.emit("Slice", inputs)
         return
-    source, result = r.draft.tensors[inputs[0]], r.result.shape
-    sizes = [size if size >= 0 else f"{r.node.name}.{place}" for place, size in enumerate(result)]
-    shape: list[int | str] = list(sizes)
+    source = r.draft.tensors[inputs[0]]
+    shape = list(name_dynamic_sizes(r.node.name, r.result.shape))
     for axis in gone:
         shape.insert(axis, 1)
     middle = r.step("Slice", inputs, tuple(shape), source.dtype)

@@ -1,18 +1,63 @@
-"""Convolutions. Weights are O,I,spatial, with groups G,O/G,I,spatial, of transposed convolutions I,O,spatial; a bias is an Add."""
+"""Convolutions and matrix products, whose biases are separate Add operators in OpenVINO.
+
+Weights are O,I,spatial, with groups G,O/G,I,spatial, of transposed convolutions I,O,spatial.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, InvalidModelError, Op, Quantization
-from qconvert_openvino.ops.bias import read_bias, write_bias
-from qconvert_openvino.reading import Reading
+from qconvert.plugin import Array, Op, Quantization
+from qconvert_openvino.constants import constant_of
+from qconvert_openvino.reading import Reading, name_dynamic_sizes
 from qconvert_openvino.writing import Writing, unsupported_error
 
 #: OpenVINO's auto_pad -> the canonical one.
 PADDINGS = {"explicit": "NOTSET", "notset": "NOTSET", "same_upper": "SAME_UPPER", "same_lower": "SAME_LOWER", "valid": "VALID"}
+
+
+def _read_bias(r: Reading, channels: int, rank: int) -> tuple[Reading, list[str]]:
+    """Return the layer of the result, either this one or an Add of a constant per channel after it, and the bias.
+
+    Args:
+        r: a sum of products.
+        channels: the number of outputs.
+        rank: of its result.
+    """
+    add = r.sole_reader()
+    if add is None or add.type != "Add" or len(add.inputs) != 2 or channels < 1:
+        return r, []
+    other = next((source for source, _ in add.inputs if source is not r.node), None)
+    item = None if other is None else constant_of(other)
+    if item is None or (item.scale is None and item.dtype != "float32"):
+        return r, []
+    shape = (1,) * (rank - item.data.ndim) + item.data.shape
+    if shape != tuple(channels if place == 1 else 1 for place in range(rank)):
+        return r, []
+    r.draft.done.add(add.id)
+    return Reading(r.draft, add), [r.draft.constant(item.reshape((channels,)), "bias")]
+
+
+def _write_bias(op: Op, w: Writing, found: Any) -> Any:
+    """Add the bias, if there is one, along axis 1 of the result."""
+    if not op.has(2):
+        return found
+    tensor = w.graph[op.inputs[2]]
+    rank = found.output(0).get_partial_shape().rank.get_length()
+    sizes = [1] * rank
+    if tensor.data is None or tensor.data.ndim != 1:
+        if tensor.rank == 1 and rank != 2:
+            sizes[1] = -1
+            return w.op.add(found, w.op.reshape(w.value(tensor.name), w.numbers(sizes), False))
+        return w.op.add(found, w.value(tensor.name))
+    sizes[1] = tensor.data.size
+    data, q = tensor.data.reshape(sizes), tensor.quantization
+    if q is None:
+        return w.op.add(found, w.array(data, tensor.dtype, tensor.name))
+    return w.op.add(found, w.integers(tensor, q, data, sizes if q.axis is not None else ()))
 
 
 def read_convolution(r: Reading) -> None:
@@ -40,8 +85,8 @@ def read_convolution(r: Reading) -> None:
         attributes["auto_pad"] = auto
         attributes["pads"] = (0,) * (2 * (rank - 2))
     if len(r.result.shape) != rank:
-        raise InvalidModelError(f"the result has {len(r.result.shape)} dimensions, not {rank}", where=str(r.node), rule="wrong-rank")
-    result, bias = read_bias(r, r.result.shape[1], rank, 1)
+        raise r.node.invalid(f"the result has {len(r.result.shape)} dimensions, not {rank}", rule="wrong-rank")
+    result, bias = _read_bias(r, r.result.shape[1], rank)
     result.emit("ConvTranspose" if "Backprop" in kind else "Conv", [r.value(0), weights, *bias], **attributes)
 
 
@@ -70,7 +115,7 @@ def write_conv(op: Op, w: Writing) -> None:
     data, weights, (begin, end) = w.value(op.inputs[0]), _weights(op, w, transposed=False), split_pads(op)
     make = w.op.convolution if op["group"] == 1 else w.op.group_convolution
     found = make(data, weights, list(op["strides"]), begin, end, list(op["dilations"]), auto_pad_of(op))
-    w.finish(op, write_bias(op, w, found, 1))
+    w.finish(op, _write_bias(op, w, found))
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
@@ -81,7 +126,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         data, weights, list(op["strides"]), pads_begin=begin, pads_end=end, dilations=list(op["dilations"]), auto_pad="explicit",
         output_padding=list(op["output_padding"]),
     )  # fmt: skip
-    w.finish(op, write_bias(op, w, found, 1))
+    w.finish(op, _write_bias(op, w, found))
 
 
 def split_pads(op: Op) -> tuple[list[int], list[int]]:
@@ -128,5 +173,64 @@ def _scale_sizes(q: Quantization, rank: int, group: int, transposed: bool) -> li
     return sizes
 
 
-READERS = dict.fromkeys(("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"), read_convolution)
-WRITERS = {"Conv": write_conv, "ConvTranspose": write_conv_transpose}
+def read_matmul(r: Reading) -> None:
+    """MatMul: a Gemm where a matrix meets constant weights."""
+    flipped = r.flag("transpose_a"), r.flag("transpose_b")
+    ranks, item = (r.rank(0), r.rank(1)), r.constant(1)
+    if min(ranks) < 2:
+        raise r.unsupported_error("with a vector")
+    if item is None or ranks != (2, 2) or flipped[0]:
+        r.emit("MatMul", [r.value(0), r.value(1)], trans_a=int(flipped[0]), trans_b=int(flipped[1]))
+        return
+    item = item if flipped[1] else item.transpose((1, 0))
+    result, bias = _read_bias(r, item.data.shape[0], 2)
+    result.emit("Gemm", [r.value(0), r.draft.constant(item, "weights"), *bias])
+
+
+def write_matmul(op: Op, w: Writing) -> None:
+    w.finish(op, w.op.matmul(*w.inputs(op), bool(op["trans_a"]), bool(op["trans_b"])))
+
+
+def write_gemm(op: Op, w: Writing) -> None:
+    """A MatMul with weights O,I, and an Add."""
+    found = w.op.matmul(w.value(op.inputs[0]), w.value(op.inputs[1]), False, True)
+    w.finish(op, _write_bias(op, w, found))
+
+
+def read_einsum(r: Reading) -> None:
+    r.emit("Einsum", [r.value(index) for index in range(r.count)], equation=r.text("equation"))
+
+
+def write_einsum(op: Op, w: Writing) -> None:
+    w.finish(op, w.op.einsum(w.inputs(op), op["equation"]))
+
+
+def read_attention(r: Reading) -> None:
+    """ScaledDotProductAttention (query, key, value, mask?, scale?): products, a Softmax and a product."""
+    if r.flag("causal"):
+        raise r.unsupported_error("that is causal")
+    query, key = r.port(0).shape, r.port(1).shape
+    if min(len(query), len(key)) < 2:
+        raise r.unsupported_error("with a vector")
+    scale = r.data(4) if r.count > 4 else np.array(1 / math.sqrt(query[-1]) if query[-1] > 0 else 0.0)
+    if scale is None or scale.size != 1 or not scale.any() or len(query) != len(key):
+        raise r.unsupported_error("whose scale, or the size that it follows from, is computed when the model runs", rule="not-constant")
+    mask = r.data(3) if r.count > 3 else np.zeros(())
+    if r.count > 3 and r.port(3).type == "boolean":
+        raise r.unsupported_error("with a mask of truth values")
+    sizes = name_dynamic_sizes(r.node.name, (*query[:-1], key[-2]))
+    found = r.step("MatMul", [r.value(0), r.value(1)], sizes, trans_b=1)
+    factor = r.draft.add(f"{r.node.name}/scale", "float32", (), np.array(scale.reshape(()), np.float32))
+    found = r.step("Mul", [found, factor], sizes)
+    if mask is None or mask.any():
+        found = r.step("Add", [found, r.value(3)], sizes)
+    r.emit("MatMul", [r.step("Softmax", [found], sizes, axis=-1), r.value(2)])
+
+
+READERS = {
+    **dict.fromkeys(("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"), read_convolution),
+    "MatMul": read_matmul,
+    "ScaledDotProductAttention": read_attention,
+    "Einsum": read_einsum,
+}
+WRITERS = {"Conv": write_conv, "ConvTranspose": write_conv_transpose, "MatMul": write_matmul, "Gemm": write_gemm, "Einsum": write_einsum}
