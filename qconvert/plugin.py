@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongFormatError,
         format_count,
+        name_file_in_errors,
     )
     from qconvert.evaluate import evaluate, evaluate_op
     from qconvert.files import documents, map_file
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from qconvert.graph.carried_states import Carried, StatefulModel, parse_states
     from qconvert.graph.metadata import SOURCE_KERNELS, STATES
     from qconvert.graph.names import quote_nearest
-    from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance
+    from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance, float32_tolerance
     from qconvert.kernels.products import Requantizer
     from qconvert.kernels.tolerances import partial_sums
     from qconvert.operators import (
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
         within_data,
         within_data_or_zero,
     )
-    from qconvert.operators.shapes_and_functions import infer, output_shapes
+    from qconvert.operators.shapes_and_functions import infer, needed_ops, output_shapes
     from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
         API_VERSION,
@@ -131,7 +132,7 @@ if TYPE_CHECKING:
     from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
     from qconvert.runtimes.onnx_inside import OnnxInside
-    from qconvert.runtimes.packages import Child
+    from qconvert.runtimes.packages import Child, runtime_package
     from qconvert.targets.audit import refuse_violations
 
 _HOMES = {
@@ -178,7 +179,7 @@ _HOMES = {
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
-        "RuntimeRefusedError UnsupportedError WrongFormatError format_count"
+        "RuntimeRefusedError UnsupportedError WrongFormatError format_count name_file_in_errors"
     ),
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
@@ -311,6 +312,7 @@ __all__ = [
     "fit_weight",
     "fixed_bounds",
     "flag",
+    "float32_tolerance",
     "format_count",
     "function",
     "has",
@@ -327,6 +329,8 @@ __all__ = [
     "lowers",
     "map_file",
     "map_in_order",
+    "name_file_in_errors",
+    "needed_ops",
     "normalize",
     "number",
     "numbers",
@@ -344,6 +348,7 @@ __all__ = [
     "replaces",
     "require_legal",
     "run_passes",
+    "runtime_package",
     "save",
     "shape_of",
     "since",

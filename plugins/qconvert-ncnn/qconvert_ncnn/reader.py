@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, InvalidModelError, Op, QConvertError, UnsupportedError
+from qconvert.plugin import Array, Graph, InvalidModelError, Op, UnsupportedError, name_file_in_errors
 from qconvert_ncnn.blobs import parse_input_shapes
 from qconvert_ncnn.container import Layer, Weights, read_param
 from qconvert_ncnn.loading import LOADERS, bottom_scale
@@ -49,12 +49,8 @@ def read_network(path: Path, options: Mapping[str, Any]) -> Network:
         OptionError: `input_shape` is malformed.
         QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all such layers are named.
     """
-    try:
-        with np.errstate(all="ignore"):  # scales of damaged files are checked later
-            return _network(path, str(options.get("input_shape", "")))
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+    with name_file_in_errors(path), np.errstate(all="ignore"):  # scales of damaged files are checked later
+        return _network(path, str(options.get("input_shape", "")))
 
 
 def _network(path: Path, input_shape: str) -> Network:

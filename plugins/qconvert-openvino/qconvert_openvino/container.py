@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qconvert.plugin import Array, FileAccessError, InvalidModelError, UnsupportedError
+from qconvert.plugin import Array, FileAccessError, InvalidModelError, UnsupportedError, map_file
 from qconvert_openvino.elements import DTYPES, array_of
 
 if TYPE_CHECKING:
@@ -85,17 +85,15 @@ def read_model(path: Path) -> Model:
     """
     root = _parse_xml(path)
     if root.tag != "net" or root.get("version") not in _VERSIONS:
-        raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", file=str(path), rule="not-this-format")
+        raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", rule="not-this-format")
     layers = list(root.findall("layers/layer"))
     if not layers or len(layers) > _MOST_LAYERS:
-        raise InvalidModelError(
-            f"the number of layers is {len(layers)}; 1 to {_MOST_LAYERS} are allowed", file=str(path), rule="too-many-layers"
-        )
+        raise InvalidModelError(f"the number of layers is {len(layers)}; 1 to {_MOST_LAYERS} are allowed", rule="too-many-layers")
     nodes: dict[int, Node] = {}
     for layer in layers:
         node = _read_layer(layer)
         if nodes.setdefault(node.id, node) is not node:
-            raise InvalidModelError(f"two layers have the id {node.id}", file=str(path), rule="duplicate-name")
+            raise InvalidModelError(f"two layers have the id {node.id}", rule="duplicate-name")
     _connect_layers(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
     _load_constants(path.with_suffix(".bin"), nodes.values())
     return Model(root.get("name", ""), tuple(_sort_nodes(nodes)), _notes(root))
@@ -105,18 +103,16 @@ def _parse_xml(path: Path) -> Element:
     """Parse the XML of a file. Raise InvalidModelError for a document type, which could define entities."""
     from xml.etree.ElementTree import ParseError, fromstring
 
-    try:
-        if path.stat().st_size > _LARGEST_XML:
-            raise InvalidModelError("is too large for the operators of a model", file=str(path), rule="file-too-large")
-        text = path.read_bytes()
-    except OSError as error:
-        raise FileAccessError(f"cannot be read: {error.strerror or error}", file=str(path), rule="file-not-read") from error
+    data = map_file(path)
+    if len(data) > _LARGEST_XML:
+        raise InvalidModelError("is too large for the operators of a model", rule="file-too-large")
+    text = bytes(data)
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text or text[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise InvalidModelError("the file has a document type, or is not UTF-8", file=str(path), rule="malformed-xml")
+        raise InvalidModelError("the file has a document type, or is not UTF-8", rule="malformed-xml")
     try:
         return fromstring(text)
     except (ParseError, ValueError, LookupError) as error:
-        raise InvalidModelError(f"is not XML: {error}", file=str(path), rule="malformed-xml") from error
+        raise InvalidModelError(f"is not XML: {error}", rule="malformed-xml") from error
 
 
 def _parse_integer(text: str | None, what: str, low: int = 0, high: int = _LARGEST_SIZE) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Graph, InvalidModelError, QConvertError, UnsupportedError, needed_ops
+from qconvert.plugin import Graph, InvalidModelError, UnsupportedError, name_file_in_errors, needed_ops
 from qconvert_openvino.constants import constant_of
 from qconvert_openvino.container import Model, Node, read_model
 from qconvert_openvino.notes import Notes
@@ -24,12 +24,8 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
     Raises:
         QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all such layers are named.
     """
-    try:
-        with np.errstate(all="ignore"):  # scales and bounds of damaged files are checked later
-            return _read_graph(read_model(path))
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+    with name_file_in_errors(path), np.errstate(all="ignore"):  # scales and bounds of damaged files are checked later
+        return _read_graph(read_model(path))
 
 
 def _read_graph(model: Model) -> Graph:
