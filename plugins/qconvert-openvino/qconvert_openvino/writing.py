@@ -35,11 +35,16 @@ class Writing:
         from openvino import opset13
 
         self.op: Any = opset13
+        self._functions = {name.replace("_", ""): function for name, function in vars(opset13).items()}
         self.values: dict[str, Any] = {}
         self.unrounded: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.notes = Notes()
         self._taken: set[str] = set()
+
+    def create(self, layer: str, *arguments: Any) -> Any:
+        """Return a layer by its type: its function in OpenVINO's package has the same name, with underscores and without capitals."""
+        return self._functions[layer.lower()](*arguments)
 
     # constants
 

@@ -8,51 +8,44 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Op
+from qconvert.plugin import KINDS, Op
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing, unsupported_error
 
-#: Layer -> canonical kind, and the function of OpenVINO's package.
-_UNARY = {
-    "Relu": ("ReLU", "relu"), "Sigmoid": ("Sigmoid", "sigmoid"), "Tanh": ("Tanh", "tanh"), "Abs": ("Abs", "abs"),
-    "Neg": ("Negative", "negative"), "Exp": ("Exp", "exp"), "Log": ("Log", "log"), "Sqrt": ("Sqrt", "sqrt"), "Erf": ("Erf", "erf"),
-    "Floor": ("Floor", "floor"), "Ceil": ("Ceiling", "ceiling"), "Sign": ("Sign", "sign"), "Sin": ("Sin", "sin"),
-    "Cos": ("Cos", "cos"), "Tan": ("Tan", "tan"), "Asin": ("Asin", "asin"), "Acos": ("Acos", "acos"), "Atan": ("Atan", "atan"),
-    "Sinh": ("Sinh", "sinh"), "Cosh": ("Cosh", "cosh"), "Asinh": ("Asinh", "asinh"), "Acosh": ("Acosh", "acosh"),
-    "Atanh": ("Atanh", "atanh"), "HardSwish": ("HSwish", "hswish"), "Softplus": ("SoftPlus", "softplus"), "Mish": ("Mish", "mish"),
-    "Softsign": ("SoftSign", "softsign"), "Not": ("LogicalNot", "logical_not"), "IsNaN": ("IsNaN", "is_nan"),
+#: Canonical kind -> layer, of the same operands; those of _BINARY are broadcast.
+_SAME = {
+    **{kind: kind for kind in (
+        "Sigmoid", "Tanh", "Abs", "Exp", "Log", "Sqrt", "Erf", "Floor", "Sign", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh",
+        "Asinh", "Acosh", "Atanh", "Mish", "IsNaN",
+    )},
+    "Relu": "ReLU", "Neg": "Negative", "Ceil": "Ceiling", "HardSwish": "HSwish", "Softplus": "SoftPlus", "Softsign": "SoftSign",
+    "Not": "LogicalNot", "Where": "Select",
 }  # fmt: skip
 _BINARY = {
-    "Add": ("Add", "add"), "Sub": ("Subtract", "subtract"), "Mul": ("Multiply", "multiply"), "Div": ("Divide", "divide"),
-    "Max": ("Maximum", "maximum"), "Min": ("Minimum", "minimum"), "Pow": ("Power", "power"), "Mod": ("Mod", "mod"),
-    "FloorMod": ("FloorMod", "floor_mod"), "SquaredDifference": ("SquaredDifference", "squared_difference"),
-    "PRelu": ("PReLU", "prelu"), "Equal": ("Equal", "equal"), "NotEqual": ("NotEqual", "not_equal"),
-    "Greater": ("Greater", "greater"), "GreaterOrEqual": ("GreaterEqual", "greater_equal"), "Less": ("Less", "less"),
-    "LessOrEqual": ("LessEqual", "less_equal"), "And": ("LogicalAnd", "logical_and"), "Or": ("LogicalOr", "logical_or"),
-    "Xor": ("LogicalXor", "logical_xor"),
+    **{kind: kind for kind in ("Add", "Mod", "FloorMod", "SquaredDifference", "Equal", "NotEqual", "Greater", "Less")},
+    "Sub": "Subtract", "Mul": "Multiply", "Div": "Divide", "Max": "Maximum", "Min": "Minimum", "Pow": "Power", "PRelu": "PReLU",
+    "GreaterOrEqual": "GreaterEqual", "LessOrEqual": "LessEqual", "And": "LogicalAnd", "Or": "LogicalOr", "Xor": "LogicalXor",
 }  # fmt: skip
-#: Canonical kind -> the function of OpenVINO's package, and the attributes that are constant inputs of its layer.
-_PARAMETERS = {"HardSigmoid": ("hard_sigmoid", ("alpha", "beta")), "Selu": ("selu", ("alpha", "gamma")), "Swish": ("swish", ("alpha",))}
-_LAYERS = {layer: kind for table in (_UNARY, _BINARY) for kind, (layer, _) in table.items()}
+#: Canonical kind -> the attributes that are constant inputs of its layer, which has the same name.
+_PARAMETERS = {"HardSigmoid": ("alpha", "beta"), "Selu": ("alpha", "gamma"), "Swish": ("alpha",)}
+_LAYERS = {**_SAME, **_BINARY}
+_KINDS = {layer: kind for kind, layer in _LAYERS.items()}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def read_unary(r: Reading) -> None:
-    r.emit(_LAYERS[r.node.type], [r.value(0)])
+def read_layer(r: Reading) -> None:
+    kind = _KINDS[r.node.type]
+    r.emit(kind, [r.value(index) for index in range(KINDS[kind].inputs[0])])
 
 
-def write_unary(op: Op, w: Writing) -> None:
-    w.finish(op, getattr(w.op, _UNARY[op.kind][1])(*w.inputs(op)))
+def write_layer(op: Op, w: Writing) -> None:
+    w.finish(op, w.create(_LAYERS[op.kind], *w.inputs(op)))
 
 
 def read_binary(r: Reading) -> None:
     if r.text("auto_broadcast", "numpy") not in ("numpy", "none"):
         raise r.unsupported_error(f"with auto_broadcast {r.text('auto_broadcast')!r}")
-    r.emit(_LAYERS[r.node.type], [r.value(0), r.value(1)])
-
-
-def write_binary(op: Op, w: Writing) -> None:
-    w.finish(op, getattr(w.op, _BINARY[op.kind][1])(*w.inputs(op)))
+    read_layer(r)
 
 
 def read_divide(r: Reading) -> None:
@@ -117,8 +110,8 @@ def _constant_number(r: Reading, index: int) -> float:
 
 def write_with_parameters(op: Op, w: Writing) -> None:
     """A function whose parameters are constant inputs."""
-    function, names = _PARAMETERS[op.kind]
-    w.finish(op, getattr(w.op, function)(w.value(op.inputs[0]), *(w.op.constant(np.float32(op[name])) for name in names)))
+    constants = (w.op.constant(np.float32(op[name])) for name in _PARAMETERS[op.kind])
+    w.finish(op, w.create(op.kind, w.value(op.inputs[0]), *constants))
 
 
 def read_hard_sigmoid(r: Reading) -> None:
@@ -160,17 +153,9 @@ def write_round(op: Op, w: Writing) -> None:
     w.finish(op, w.op.round(w.value(op.inputs[0]), "half_to_even"))
 
 
-def read_select(r: Reading) -> None:
-    r.emit("Where", [r.value(index) for index in range(3)])
-
-
-def write_where(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.select(*w.inputs(op)))
-
-
 READERS: dict[str, Callable[[Reading], Any]] = {
-    **{layer: read_unary for layer, _ in _UNARY.values()},
-    **{layer: read_binary for layer, _ in _BINARY.values()},
+    **dict.fromkeys(_SAME.values(), read_layer),
+    **dict.fromkeys(_BINARY.values(), read_binary),
     "Divide": read_divide,
     "Clamp": read_clamp,
     "PReLU": read_prelu,
@@ -180,16 +165,13 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "Swish": read_swish,
     "Gelu": read_gelu,
     "Round": read_round,
-    "Select": read_select,
 }
 WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
-    **dict.fromkeys(_UNARY, write_unary),
-    **dict.fromkeys(_BINARY, write_binary),
+    **dict.fromkeys(_LAYERS, write_layer),
     "Clip": write_clip,
     "LeakyRelu": write_leaky_relu,
     **dict.fromkeys(_PARAMETERS, write_with_parameters),
     "Elu": write_elu,
     "Gelu": write_gelu,
     "Round": write_round,
-    "Where": write_where,
 }

@@ -15,14 +15,13 @@ _MODES = {"nearest": "nearest", "linear_onnx": "linear", "linear": "linear"}
 _COORDINATES = {name: name for name in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")}
 _NEAREST = {name: name for name in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")}
 
-#: Canonical kind -> layer, and the function of OpenVINO's package.
+#: Canonical kind -> layer.
 _REDUCTIONS = {
-    "ReduceMean": ("ReduceMean", "reduce_mean"), "ReduceSum": ("ReduceSum", "reduce_sum"), "ReduceProd": ("ReduceProd", "reduce_prod"),
-    "ReduceMax": ("ReduceMax", "reduce_max"), "ReduceMin": ("ReduceMin", "reduce_min"), "ReduceL1": ("ReduceL1", "reduce_l1"),
-    "ReduceL2": ("ReduceL2", "reduce_l2"), "ReduceAll": ("ReduceLogicalAnd", "reduce_logical_and"),
-    "ReduceAny": ("ReduceLogicalOr", "reduce_logical_or"),
-}  # fmt: skip
-_LAYERS = {layer: kind for kind, (layer, _) in _REDUCTIONS.items()}
+    **{kind: kind for kind in ("ReduceMean", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")},
+    "ReduceAll": "ReduceLogicalAnd",
+    "ReduceAny": "ReduceLogicalOr",
+}
+_KINDS = {layer: kind for kind, layer in _REDUCTIONS.items()}
 
 
 def _window(r: Reading) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def read_reduction(r: Reading) -> None:
     if not axes:
         r.emit("Identity", [r.value(0)])
         return
-    r.emit(_LAYERS[r.node.type], [r.value(0), r.index(axes)], **({} if r.flag("keep_dims") else {"keepdims": 0}))
+    r.emit(_KINDS[r.node.type], [r.value(0), r.index(axes)], **({} if r.flag("keep_dims") else {"keepdims": 0}))
 
 
 def write_reduction(op: Op, w: Writing) -> None:
@@ -141,7 +140,7 @@ def write_reduction(op: Op, w: Writing) -> None:
     data, axes = w.inputs(op)
     if w.graph[op.inputs[1]].static_shape == (0,):
         axes = w.numbers(range(data.get_partial_shape().rank.get_length()))
-    w.finish(op, getattr(w.op, _REDUCTIONS[op.kind][1])(data, axes, bool(op["keepdims"])))
+    w.finish(op, w.create(_REDUCTIONS[op.kind], data, axes, bool(op["keepdims"])))
 
 
 def read_topk(r: Reading) -> None:
@@ -184,7 +183,7 @@ READERS = {
     "AvgPool": read_avg_pool,
     "MaxPool": read_max_pool,
     "Interpolate": read_interpolate,
-    **dict.fromkeys(_LAYERS, read_reduction),
+    **dict.fromkeys(_KINDS, read_reduction),
     "TopK": read_topk,
     "CumSum": read_cum_sum,
 }
