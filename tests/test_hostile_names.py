@@ -16,7 +16,7 @@ from refusals import refused
 from qconvert import check, convert, diff, load, roundtrip
 from qconvert.cli import inspection, reports
 from qconvert.errors import InvalidModelError, QConvertError, printable
-from qconvert.graph.printing import format_graph
+from qconvert.graph.summary import format_graph
 
 pytestmark = pytest.mark.end_to_end
 

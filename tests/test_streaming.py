@@ -17,7 +17,7 @@ from qconvert.errors import FileAccessError, InvalidModelError, OptionError, Run
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import STATES
-from qconvert.graph.printing import format_graph
+from qconvert.graph.summary import format_graph
 from qconvert.streaming import Session
 
 pytestmark = pytest.mark.end_to_end

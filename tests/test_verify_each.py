@@ -17,7 +17,7 @@ from test_plugins import run as run_with
 from qconvert import Graph, Op, Pass, convert
 from qconvert.conversion.verifying import Verifier
 from qconvert.errors import InternalError
-from qconvert.graph.printing import format_graph
+from qconvert.graph.summary import format_graph
 from qconvert.plugins import name_changes, passes, target_named
 
 pytestmark = pytest.mark.end_to_end

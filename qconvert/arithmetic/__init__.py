@@ -14,7 +14,15 @@ from __future__ import annotations
 
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition, nudge_add_scales, nudge_xnnpack_scales
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
-from qconvert.arithmetic.float_kernels import dequantize_float32, onnxruntime_sigmoid, onnxruntime_tanh, quantize_float32
+from qconvert.arithmetic.float_kernels import (
+    compensate_mnn_bias,
+    dequantize_float32,
+    mnn_convolution,
+    mnn_depthwise,
+    onnxruntime_sigmoid,
+    onnxruntime_tanh,
+    quantize_float32,
+)
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -33,7 +41,6 @@ from qconvert.arithmetic.kernels import (
     xnnpack_reduction,
     xnnpack_requantize,
 )
-from qconvert.arithmetic.mnn_kernels import compensate_mnn_bias, mnn_convolution, mnn_depthwise
 from qconvert.arithmetic.preparation import (
     FORMULAS,
     PYTORCH_EPS,

@@ -181,7 +181,7 @@ def _printer(names: Sequence[str]) -> Callable[..., None]:
             pass_named(name)
 
     def show(item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
-        from qconvert.graph.printing import format_graph
+        from qconvert.graph.summary import format_graph
 
         if item.name in names or ("all" in names and after is not before):
             typer.echo(f"--- after {item.name}\n{format_graph(after)}", err=True)

@@ -1,14 +1,20 @@
-"""What a graph holds, in a form for terminals and notebooks."""
+"""What a graph holds, in a form for terminals and notebooks, and the graph as text, an operator a line, for people who follow passes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from qconvert.errors import printable
-from qconvert.graph.schema import Graph, Tensor, count_kinds
+from qconvert.graph.schema import Graph, Op, Tensor, count_kinds
 from qconvert.tables import Rows, Shown, format_text
+
+#: Constants of at most so many elements are printed with their values.
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -82,3 +88,45 @@ def summarize_graph(graph: Graph) -> Summary:
         len(graph.functions),
         len(graph.states),
     )
+
+
+def format_graph(graph: Graph) -> str:
+    """Inputs, operators in order, and outputs, each tensor with its type, shape and quantization where it is made.
+
+    A line reads `y: int8[1, 4] 0.5 +3 = Conv(x, w: int8[4, 3, 1, 1] 0.01) strides=(1, 1)  # CONV_2D #0`: the result with its scale and zero
+    point, the kind, the operands (constants in full), the attributes, and what the operator comes from.
+    """
+    return "\n".join(printable(line, one_line=True) for line in _lines(graph))
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    yield f"graph {graph.name!r}: {len(graph.ops)} operators"
+    for name in graph.inputs:
+        yield f"  input {_format_tensor(graph[name])}"
+    for state in graph.states.values():
+        yield f"  state {_format_tensor(state)}"
+    for op in graph.ops:
+        yield f"  {_operator(graph, op)}"
+    yield f"  output {', '.join(graph.outputs)}"
+
+
+def _operator(graph: Graph, op: Op) -> str:
+    results = ", ".join(_format_tensor(graph[name]) if name else "-" for name in op.outputs) or "-"
+    operands = ", ".join((_format_tensor(graph[name]) if graph[name].is_constant else name) if name else "-" for name in op.inputs)
+    attributes = "".join(f" {key}={_value(value)}" for key, value in op.attributes.items() if value != "")
+    return f"{results} = {op.kind}({operands}){attributes}" + (f"  # {op.source}" if op.source else "")
+
+
+def _value(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _format_tensor(tensor: Tensor) -> str:
+    shape = "?" if tensor.shape is None else ", ".join(map(str, tensor.shape))
+    text = f"{tensor.name}: {tensor.dtype}[{shape}]"
+    if tensor.quantization is not None:
+        text += f" {tensor.quantization}"
+    if tensor.data is not None and tensor.data.size <= _FEW:
+        text += f" = {np.asarray(tensor.data).tolist()}"
+    return text

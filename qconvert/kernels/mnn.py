@@ -1,4 +1,4 @@
-"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/mnn_kernels.py), all else computes in float32.
+"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/float_kernels.py), all else computes in float32.
 
 A depthwise kernel adds the zero point of its result to the sum as an integer, which truncates up to one unit of the sum (measured with
 MNN 3.6.1, docs/mnn.md; formats/mnn/float_network.py makes it half a unit).

@@ -21,7 +21,7 @@ from qconvert.conversion.verifying import change, convert_feed, random_inputs
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.graph.printing import format_graph
+from qconvert.graph.summary import format_graph
 from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import BUILTIN
 from qconvert.plugins import Storage, name_changes, target_named
