@@ -56,6 +56,7 @@ _ABOUT = {
     "passes/narrower_ranges.py": "limits that leave a part of a quantization",
     "passes/pads.py": "padding before windows and SpaceToBatch",
     "passes/pixels.py": "a Conv of blocks of pixels between Reshapes and Transposes",
+    "passes/wide_weights.py": "writes and reads Slice, Split and Concat of channels around a convolution",
     "passes/decompose_weights.py": "a Cast next to scales decomposed is a Dequantize; writes scales decomposed",
     "passes/absorb_quantization.py": "limits that a quantization has already; a Cast next to scales decomposed is a Dequantize",
     "passes/apply_encodings.py": "writes a Clip to the range of a quantization",

@@ -56,12 +56,12 @@ def _domain_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     return find
 
 
-#: Blocks of pixels are made before Transposes are.
+#: Blocks of pixels and copies of channels are made before Transposes are.
 _LAYOUT = _PASSES.index("assign_layout")
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", cpu="x86", layout="channels_first",
-    passes=(*_PASSES[:_LAYOUT], "merge_pixels", *_PASSES[_LAYOUT:]),
+    passes=(*_PASSES[:_LAYOUT], "merge_pixels", "split_wide_weights", *_PASSES[_LAYOUT:]),
     storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bit_rules,
 )  # fmt: skip
 

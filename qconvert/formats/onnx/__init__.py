@@ -61,6 +61,7 @@ def qconvert_formats() -> Iterable[Format]:
                 "fuse_dynamic",
                 "restate_attributes",
                 "split_pixels",
+                "join_wide_weights",
             ),
             write_options=_WRITE_OPTIONS,
         )
