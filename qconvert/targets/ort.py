@@ -61,7 +61,7 @@ _LAYOUT = _PASSES.index("assign_layout")
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", cpu="x86", layout="channels_first",
-    passes=(*_PASSES[:_LAYOUT], "merge_pixels", "split_wide_weights", *_PASSES[_LAYOUT:]),
+    passes=(*_PASSES[:_LAYOUT], "split_wide_weights", "merge_pixels", *_PASSES[_LAYOUT:]),
     storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bit_rules,
 )  # fmt: skip
 

@@ -28,6 +28,7 @@ FITTING = {
     "other strides along the height": ((6, 24, 1), 34, 1, (6, 4), (3, 2), (1, 1, 2, 1), 4),
     "a wide window": ((7, 8, 3), 16, 1, (7, 7), (1, 1), (3, 3, 3, 3), 4),
     "without padding": ((5, 16, 6), 16, 1, (3, 3), (1, 1), (0, 0, 0, 0), 2),
+    "weights with a zero point": ((6, 8, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1), 4),
     "one tap": ((2, 4, 5), 16, 1, (1, 1), (1, 1), (0, 0, 0, 0), 4),
     "depthwise": ((4, 8, 8), 8, 8, (3, 3), (1, 1), (1, 1, 1, 1), 4),
     "depthwise with strides": ((4, 16, 8), 8, 8, (3, 3), (2, 2), (0, 0, 1, 1), 8),
@@ -40,12 +41,20 @@ STAYING = {
     "many groups": ((4, 8, 16), 16, 16, (3, 3), (1, 1), (1, 1, 1, 1)),
     "some groups": ((4, 8, 6), 8, 2, (3, 3), (1, 1), (1, 1, 1, 1)),
     "a single block": ((1, 4, 3), 4, 1, (1, 3), (1, 1), (0, 1, 0, 1)),
+    "many channels of weights with a zero point": ((5, 16, 6), 16, 1, (3, 3), (1, 1), (0, 0, 0, 0)),
+    "depthwise weights with a zero point": ((4, 8, 8), 8, 8, (3, 3), (1, 1), (1, 1, 1, 1)),
     "few results": ((4, 8, 3), 1, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
 }
 
 
 def _graph(
-    size: tuple[int, ...], results: int, group: int, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...]
+    size: tuple[int, ...],
+    results: int,
+    group: int,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    pads: tuple[int, ...],
+    point: int = 0,
 ) -> Graph:
     height, width, channels = size
     scales = RNG.uniform(0.001, 0.01, results).astype(np.float32)
@@ -53,7 +62,7 @@ def _graph(
     positions = [(length + pads[i] + pads[2 + i] - kernel[i]) // strides[i] + 1 for i, length in enumerate((height, width))]
     tensors = (
         Tensor("x", "int8", ("batch", *size), None, Quantization.per_tensor(0.5, -3)),
-        Tensor("w", "int8", weights.shape, weights, Quantization.per_axis(scales, 0)),
+        Tensor("w", "int8", weights.shape, weights, Quantization.per_axis(scales, 0, [point] * results)),
         Tensor("b", "int32", (results,), RNG.integers(-999, 999, results).astype(np.int32), Quantization.per_axis(scales / 2, 0)),
         Tensor("y", "int8", ("batch", *positions, results), None, Quantization.per_tensor(1.5, 2)),
     )
@@ -71,7 +80,7 @@ def _graph(
 @pytest.mark.parametrize("name", FITTING)
 def test_the_integers_are_the_same_and_the_convolution_comes_back(name: str) -> None:
     *case, block = FITTING[name]
-    graph = _graph(*case)
+    graph = _graph(*case, point=-40 * ("zero point" in name))
     merged, notes = BUILTIN["merge_pixels"].run(graph, None)
     validate(merged)
     assert notes and [op.kind for op in merged.ops] == ["Reshape", "Conv", "Reshape"]
@@ -84,13 +93,13 @@ def test_the_integers_are_the_same_and_the_convolution_comes_back(name: str) -> 
 
 @pytest.mark.parametrize("name", STAYING)
 def test_others_stay(name: str) -> None:
-    graph = _graph(*STAYING[name])
+    graph = _graph(*STAYING[name], point=-40 * ("zero point" in name))
     assert BUILTIN["merge_pixels"].run(graph, None) == (graph, ())
 
 
-def test_weights_with_zero_points_or_zeros_at_an_edge_and_operators_that_round_otherwise_stay() -> None:
+def test_weights_with_several_zero_points_or_zeros_at_an_edge_and_operators_that_round_otherwise_stay() -> None:
     graph = _graph(*FITTING["the first layer"][:-1])
-    shifted = replace(graph["w"], quantization=Quantization.per_tensor(0.01, 3))
+    shifted = replace(graph["w"], quantization=Quantization.per_axis(np.full(16, 0.01, np.float32), 0, range(16)))
     narrower = replace(graph["w"], data=graph["w"].data * np.array([1, 1, 0], np.int8))  # type: ignore[operator]
     for other in (
         graph.evolve(tensors=[shifted]),
