@@ -5,6 +5,8 @@ merge_pixels: neighbouring pixels of a row become channels of a convolution that
     x (N,H,W,C) -> Conv -> y (N,H,W,O)        is
     x -> Reshape (N,H,W/b,b*C) -> Conv -> (N,H,W/b,b*O) -> Reshape -> y
 
+with a Pad before and a Slice after these where whole blocks do not fill the rows.
+
 Exact: the sums have the same products, and further ones with weights of 0. onnxruntime's fast kernels (convsym.cpp of MLAS) take signed
 weights with zero point 0, a multiple of 4 input channels and 16 output channels or more. For other convolutions it copies the data of each
 tap and multiplies matrices, and depthwise ones of less than 16 channels are computed by a scalar loop. Measured with VNNI: the first layer
@@ -40,12 +42,14 @@ _BLOCKS = (2, 4, 8, 16)
 _LEAST_RESULTS, _ENOUGH_RESULTS = 16, 32
 #: Input channels up to which the weights of 0 cost less than the other kernels.
 _MOST_CHANNELS, _MOST_DEPTHWISE = 32, 12
-#: Likewise where the weights have a zero point, which no fast kernel takes: blocks are copied faster than the taps of so few channels.
-_MOST_SHIFTED = 3
+#: Likewise where the weights have a zero point, which no fast kernel takes: blocks are copied faster than the taps of so few channels. Of
+#: data with so few channels rows that whole blocks do not fill are padded, where the result has many elements.
+_MOST_SHIFTED, _LEAST_PADDED = 3, 2**15
 
 
 def merge_pixels(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:
-    """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose widths whole blocks fill.
+    """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose rows whole blocks fill or can be
+    padded to.
 
     A target on which signed weights may saturate (guard_saturation) gains nothing, unless onnxruntime chooses the weights by the CPU.
     """
@@ -88,13 +92,16 @@ def _find_block(graph: Graph, op: Op) -> int:
     (height, width, channels), (lines, positions, results) = sizes
     stride, fitting = int(op["strides"][1]), []
     for block in _BLOCKS:
-        if block % stride or width % block or positions % (block // stride) or block * channels % 4:
+        if block % stride or block * channels % 4:
             continue
-        if min(height * width // block, lines * positions * stride // block) == 1:
+        if min(height * width // block, lines * positions * stride // block) <= 1:
             continue  # the Transpose of one pixel is a Reshape, which is joined to the one next to it
         if block // stride * results >= _LEAST_RESULTS and min(_measure_window(graph, op, block)[1:]) >= 0:
             fitting.append(block)
-    return next((block for block in fitting if block // stride * results >= _ENOUGH_RESULTS), max(fitting, default=0))
+    whole = [block for block in fitting if not width % block and not positions % (block // stride)]
+    if not whole and channels <= _MOST_SHIFTED and lines * positions * results >= _LEAST_PADDED:
+        whole = fitting
+    return next((block for block in whole if block // stride * results >= _ENOUGH_RESULTS), max(whole, default=0))
 
 
 def _measure_window(graph: Graph, op: Op, block: int) -> tuple[int, int, int]:
@@ -103,11 +110,11 @@ def _measure_window(graph: Graph, op: Op, block: int) -> tuple[int, int, int]:
     sizes, kernel = [[int(size) for size in shape] for shape in (data[1:3], taps[2:])]
     before, stride, pixels = stated_pads(op, sizes, kernel, op["dilations"])[1], int(op["strides"][1]), block // int(op["strides"][1])
     first, last = -before // block, ((pixels - 1) * stride - before + kernel[1] - 1) // block
-    return last - first + 1, -first, int(result[2]) // pixels + last - sizes[1] // block
+    return last - first + 1, -first, -(-int(result[2]) // pixels) + last - -(-sizes[1] // block)
 
 
-def _emit_merged(rewriter: Rewriter, op: Op, block: int) -> tuple[Op, Op, Op]:
-    """Return the convolution of blocks between two Reshapes."""
+def _emit_merged(rewriter: Rewriter, op: Op, block: int) -> tuple[Op, ...]:
+    """Return the convolution of blocks between two Reshapes, and a Slice after them where whole blocks have pixels beyond the result."""
     graph = rewriter.graph
     data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
     assert data.shape is not None and result.shape is not None and weights.data is not None
@@ -133,11 +140,25 @@ def _emit_merged(rewriter: Rewriter, op: Op, block: int) -> tuple[Op, Op, Op]:
         rows = np.tile(np.broadcast_to(bias.data.reshape(-1), (results,)), pixels)
         operands.append(rewriter.add(f"{bias.name}{_SUFFIX}", _repeat(bias, pixels), shape=rows.shape, data=rows))
 
-    blocks, found = (_spread(rewriter, tensor, count) for tensor, count in ((data, block), (result, pixels)))
+    padding, beyond = -int(data.shape[2]) % block, -int(result.shape[2]) % pixels
+    if padding:
+        data = rewriter[rewriter.pad(data, (0, 0, 0, 0, 0, 0, padding, 0), f"{data.name}{_SUFFIX}", op.source)]
+    whole = result if not beyond else rewriter[_widen(rewriter, result, beyond)]
+    blocks, found = (_spread(rewriter, tensor, count) for tensor, count in ((data, block), (whole, pixels)))
     conv = replace(op, inputs=(blocks, *operands), outputs=(found,)).with_attributes(
         strides=(int(op["strides"][0]), 1), pads=(pads[0], before, pads[2], after), auto_pad="NOTSET", group=1
     )
-    return _reshape(rewriter, data.name, blocks, op), conv, _reshape(rewriter, found, result.name, op)
+    ops = (_reshape(rewriter, data.name, blocks, op), conv, _reshape(rewriter, found, whole.name, op))
+    if not beyond:
+        return ops
+    bounds = [rewriter.constant(f"{whole.name}/{word}", [value]) for word, value in (("starts", 0), ("ends", result.shape[2]), ("axes", 2))]
+    return (*ops, op.derive("Slice", (whole.name, *bounds), (result.name,)))
+
+
+def _widen(rewriter: Rewriter, tensor: Tensor, more: int) -> str:
+    """Add a tensor N,H,W,C with more pixels in each row."""
+    batch, height, width, channels = tensor.shape or ()
+    return rewriter.add(f"{tensor.name}/whole{_SUFFIX}", tensor, shape=(batch, height, int(width) + more, channels))
 
 
 def _spread(rewriter: Rewriter, tensor: Tensor, count: int) -> str:
@@ -160,7 +181,7 @@ def _repeat(tensor: Tensor, count: int) -> Tensor:
 
 
 def split_pixels(graph: Graph, target: Target | None) -> PassResult:
-    """Split the pixels of every convolution between two Reshapes, with or without Transposes, that is of this form."""
+    """Split the pixels of every convolution between two Reshapes, with or without Transposes and padded rows, that is of this form."""
     rewriter = Rewriter(graph)
     for op in rewriter:
         chain = _find_chain(rewriter, op) if kind_of(op).convolves else None
@@ -171,7 +192,8 @@ def split_pixels(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
-    """Return the tensors before and after the Reshapes around a convolution; None if it has none, or others read its result."""
+    """Return the tensors before and after the Reshapes around a convolution, and around a Pad and a Slice of rows; None if it has none, or
+    others read its result."""
     data, result = op.inputs[0], op.name
     if op["data_format"] == "channels_first":
         before, after = rewriter.producers.find(data, "Transpose"), _find_reader(rewriter, result, "Transpose")
@@ -180,7 +202,25 @@ def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
             return None
         data, result = before.inputs[0], after.outputs[0]
     before, after = rewriter.producers.find(data, "Reshape"), _find_reader(rewriter, result, "Reshape")
-    return None if before is None or after is None else (before.inputs[0], after.outputs[0])
+    if before is None or after is None:
+        return None
+    return _find_unpadded(rewriter, before.inputs[0]), _find_cut(rewriter, after.outputs[0])
+
+
+def _find_unpadded(rewriter: Rewriter, name: str) -> str:
+    """Return the tensor before merge_pixels' Pad with zero at the ends of the rows, or the tensor itself."""
+    pad = rewriter.producers.find(name, "Pad") if _SUFFIX in name else None
+    widths = None if pad is None or pad["mode"] != "constant" or pad.has(2) else rewriter.graph.constant(pad.inputs[1])
+    is_row = widths is not None and widths.size == 8 and not np.delete(widths.reshape(-1), 6).any() and widths.reshape(-1)[6] > 0
+    return pad.inputs[0] if pad is not None and is_row else name
+
+
+def _find_cut(rewriter: Rewriter, name: str) -> str:
+    """Return the tensor after merge_pixels' Slice that ends the rows earlier, or the tensor itself."""
+    cut = _find_reader(rewriter, name, "Slice") if _SUFFIX in name else None
+    bounds = [] if cut is None or cut.has(4) else [rewriter.graph.constant(bound) for bound in cut.inputs[1:]]
+    is_row = [values.reshape(-1).tolist() for values in bounds[::2] if values is not None] == [[0], [2]]
+    return cut.outputs[0] if cut is not None and is_row else name
 
 
 def _find_reader(rewriter: Rewriter, name: str, kind: str) -> Op | None:
@@ -207,9 +247,9 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
         return None
     (rows, depth, height, taps), (_, width, channels), (_, positions, results) = weights.data.shape, data, found
     block, pixels = depth // channels, rows // results
-    if (block * channels, pixels * results) != (depth, rows) or block < 2 or block % pixels or width % block or positions % pixels:
+    if (block * channels, pixels * results) != (depth, rows) or block < 2 or block % pixels:
         return None
-    in_blocks = [(data[0], width // block, depth), (found[0], positions // pixels, rows)]
+    in_blocks = [(data[0], -(-width // block), depth), (found[0], -(-positions // pixels), rows)]
     if [_find_sizes(graph[name], op["data_format"]) for name in (op.inputs[0], op.name)] != in_blocks:  # rows may be joined
         return None
     stride = block // pixels

@@ -34,6 +34,12 @@ FITTING = {
     "depthwise with strides": ((4, 16, 8), 8, 8, (3, 3), (2, 2), (0, 0, 1, 1), 8),
     "depthwise, two results a channel": ((4, 8, 8), 16, 8, (5, 3), (1, 1), (2, 1, 2, 1), 2),
 }
+PADDED = {
+    "rows of an odd size": ((48, 49, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1), 4, ["Pad", "Reshape", "Conv", "Reshape", "Slice"]),
+    "with strides": ((99, 99, 3), 16, 1, (3, 3), (2, 2), (1, 1, 1, 1), 4, ["Pad", "Reshape", "Conv", "Reshape"]),
+    "with strides and a zero point": ((101, 101, 3), 32, 1, (3, 3), (2, 2), (0, 0, 0, 0), 4, ["Pad", "Reshape", "Conv", "Reshape"]),
+    "results alone": ((96, 96, 3), 16, 1, (3, 3), (2, 2), (0, 0, 0, 0), 4, ["Reshape", "Conv", "Reshape", "Slice"]),
+}
 STAYING = {
     "channels that the kernels take": ((4, 8, 4), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
     "no whole blocks": ((4, 9, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
@@ -77,14 +83,15 @@ def _graph(
     return Graph("g", {item.name: item for item in tensors}, (Op("Conv", ("x", "w", "b"), ("y",), attributes),), ("x",), ("y",))
 
 
-@pytest.mark.parametrize("name", FITTING)
+@pytest.mark.parametrize("name", [*FITTING, *PADDED])
 def test_the_integers_are_the_same_and_the_convolution_comes_back(name: str) -> None:
-    *case, block = FITTING[name]
+    *case, block, kinds = {**{key: (*item, ["Reshape", "Conv", "Reshape"]) for key, item in FITTING.items()}, **PADDED}[name]
     graph = _graph(*case, point=-40 * ("zero point" in name))
     merged, notes = BUILTIN["merge_pixels"].run(graph, None)
     validate(merged)
-    assert notes and [op.kind for op in merged.ops] == ["Reshape", "Conv", "Reshape"]
-    assert merged[merged.ops[0].outputs[0]].shape == ("batch", case[0][0], case[0][1] // block, block * case[0][2])
+    assert notes and [op.kind for op in merged.ops] == kinds
+    blocks = next(iter(merged.of_kind("Reshape"))).outputs[0]
+    assert merged[blocks].shape == ("batch", case[0][0], -(-case[0][1] // block), block * case[0][2])
     feed = {"x": RNG.integers(-128, 128, (2, *case[0])).astype(np.int8)}
     assert np.array_equal(evaluate(graph, feed)["y"], evaluate(merged, feed)["y"])
     back, _ = BUILTIN["split_pixels"].run(merged, None)
@@ -127,6 +134,17 @@ def test_reshapes_that_join_rows_and_scales_of_blocks_make_no_blocks_of_pixels()
     scales = Quantization(np.full((64, 3, 3, 3), 0.01, np.float32), np.zeros((64, 3, 3, 3), np.int64), 1, 4)
     for other in (joined, merged.evolve(tensors=[replace(merged[conv.inputs[1]], quantization=scales)])):
         assert BUILTIN["split_pixels"].run(other, None) == (other, ())
+
+
+def test_a_slice_of_the_network_itself_stays() -> None:
+    graph = _graph(*FITTING["the first layer"][:-1])
+    bounds = [Tensor(name, "int64", (1,), np.array([value])) for name, value in (("starts", 0), ("ends", 7), ("axes", 2))]
+    cut = Op("Slice", ("y", *(item.name for item in bounds)), ("cut",))
+    result = replace(graph["y"], name="cut", shape=("batch", 6, 7, 16))
+    graph = replace(graph.evolve(tensors=[*bounds, result], ops=[*graph.ops, cut]), outputs=("cut",))
+    merged, _ = BUILTIN["merge_pixels"].run(graph, None)
+    assert [op.kind for op in merged.ops] == ["Reshape", "Conv", "Reshape", "Slice"]
+    assert not diff(graph, BUILTIN["split_pixels"].run(merged, None)[0])
 
 
 @pytest.mark.onnxruntime
