@@ -44,7 +44,7 @@ _LEAST_RESULTS, _ENOUGH_RESULTS = 16, 32
 _MOST_CHANNELS, _MOST_DEPTHWISE = 32, 12
 #: Likewise where the weights have a zero point, which no fast kernel takes: blocks are copied faster than the taps of so few channels. Of
 #: data with so few channels rows that whole blocks do not fill are padded, where the result has many elements.
-_MOST_SHIFTED, _LEAST_PADDED = 3, 2**15
+_MOST_SHIFTED, _LEAST_PADDED = 3, 2**12
 
 
 def merge_pixels(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:

@@ -132,6 +132,42 @@ def test_interpolations_take_ties_up_as_xnnpack_does(
     assert op["arithmetic"] == "ties_up"
 
 
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    ("shape", "sizes", "nodes"),
+    [
+        ((1, 33, 33, 4), (513, 513), {"MatMul": 2, "Gather": 1, "Resize": 0}),
+        ((1, 9, 2, 5), (65, 9), {"MatMul": 2, "Gather": 1, "Resize": 0}),
+        ((1, 2, 32, 3), (9, 63), {"MatMul": 2, "Gather": 1, "Resize": 0}),
+        ((1, 2, 49, 3), (9, 97), {"MatMul": 0, "Gather": 0, "Resize": 1}),  # wide rows
+        ((1, 9, 9, 3), (17, 65), {"MatMul": 0, "Gather": 0, "Resize": 1}),  # 2 lines for each row
+        ((2, 9, 9, 3), (65, 65), {"MatMul": 0, "Gather": 0, "Resize": 1}),  # two samples
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_large_interpolations_are_products_of_matrices(
+    shape: tuple[int, ...], sizes: tuple[int, int], nodes: dict[str, int], dtype: str, tmp_path: Path
+) -> None:
+    import onnx
+
+    source, path, low = tmp_path / "source.tflite", tmp_path / "result.onnx", -128 if dtype == "int8" else 0
+    specs = [
+        TensorSpec("x", shape, dtype, 0.07, low + 31),
+        TensorSpec("sizes", (2,), "int32", data=np.array(sizes, np.int32)),
+        TensorSpec("y", (shape[0], *sizes, shape[3]), dtype, 0.07, low + 31),
+    ]
+    source.write_bytes(single_op("RESIZE_BILINEAR", {"halfPixelCenters": False, "alignCorners": True}, specs[:2], specs[2:]))
+    convert(source, path)
+    kinds = [node.op_type for node in onnx.load(path).graph.node]
+    assert {kind: kinds.count(kind) for kind in nodes} == nodes
+    x = np.random.default_rng(1).integers(low, low + 255, shape, np.int64, endpoint=True).astype(dtype)
+    model = kernels_named("onnxruntime:optimized")[0].open(ModelFile(path, "onnxruntime:optimized"))
+    assert np.array_equal(model.run(dict.fromkeys(model.inputs, x))["y"], run_litert(source.read_bytes(), [x])[0])
+    (op,) = load(path).of_kind("Resize")
+    assert op["arithmetic"] == "ties_up"
+
+
 #: Kinds, scales and zero points of two inputs and a result of uint8, and formats, of which the plain operator differs in some pairs.
 _PAIRS = [
     ("Sub", (0.004564597888381687, 15), (0.01595877161237944, 71), (0.01863481270860024, 127), ".tflite"),

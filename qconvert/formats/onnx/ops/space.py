@@ -14,6 +14,7 @@ from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
+from qconvert.operators.space import positions
 from qconvert.rewriting.lowering import Scope, conditions, since
 
 #: Sizes and factors from here on are none.
@@ -131,10 +132,57 @@ def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: s
     data, name = b.operand(op), op.outputs[0]
     low = integer_range(data.dtype)[0]
     value = dequantize_with_scale(b, data, quantization.step * (1 + TIES_UP), low)
-    attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
-    resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
-    b.quantize(resized, replace(data, quantization=Quantization.per_tensor(quantization.step, low)), f"{name}/whole")
-    b.cast(f"{name}/whole", data.dtype, name)
+    whole = replace(data, quantization=Quantization.per_tensor(quantization.step, low))
+    stored = b.name(f"{name}/whole")
+    if count := _lines_of_a_row(op, b):
+        b.quantize(_interpolate_by_products(op, b, value, count), whole, stored)
+        shape = b.result(op).static_shape or ()
+        lines = b.node("Reshape", [stored, b.const(axes(1, -1, *shape[2:]), f"{name}/lines")])[0]
+        bounds = [b.const(axes(bound), f"{name}/{word}") for word, bound in (("starts", 0), ("ends", shape[1]), ("axes", 1))]
+        stored = b.node("Slice", [lines, *bounds])[0]
+    else:
+        attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
+        b.quantize(b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0], whole, stored)
+    b.cast(stored, data.dtype, name)
+
+
+#: Lines between two rows from which on products of matrices are faster, and columns of the data up to which they are.
+_LEAST_LINES, _MOST_COLUMNS = 4, 48
+
+
+def _lines_of_a_row(op: Op, b: Builder) -> int:
+    """How many lines of the result belong to each row of the data where products of matrices are faster than onnxruntime's Resize, else 0.
+
+    Corners are aligned then and the channels last (docs/measured/forms.md).
+    """
+    data, result = b.operand(op).static_shape, b.result(op).static_shape
+    if op["coordinate_transformation_mode"] != "align_corners" or op["data_format"] != "channels_last" or not data or not result:
+        return 0
+    if len(data) != 4 or data[0] != 1 or data[1] < 2 or data[2] < 2 or (result[1] - 1) % (data[1] - 1):
+        return 0
+    count = (result[1] - 1) // (data[1] - 1)
+    return count if count >= _LEAST_LINES and data[2] <= _MOST_COLUMNS else 0
+
+
+def _interpolate_by_products(op: Op, b: Builder, value: str, count: int) -> str:
+    """Float values of a linear Resize: a product for the columns of each row, and one for the `count` lines from each row to the next.
+
+    Sums have one or two terms that are not 0, so that they are Resize's. The shape is rows, lines of a row, columns * channels; the last
+    row has lines beyond the result.
+    """
+    name, (_, rows, width, _), (_, _, columns, channels) = op.outputs[0], b.operand(op).static_shape or (), b.result(op).static_shape or ()
+    numerators, denominator = positions("align_corners", width, columns)
+    near, far = numerators // denominator, np.minimum(numerators // denominator + 1, width - 1)
+    share = (numerators % denominator / denominator).astype(np.float32)
+    shares = np.zeros((columns, width), np.float32)
+    shares[np.arange(columns), far] = share
+    shares[np.arange(columns), near] += 1 - share
+    across = b.node("MatMul", [b.const(shares, f"{name}/columns"), value])[0]
+    whole_rows = b.node("Reshape", [across, b.const(axes(rows, columns * channels), f"{name}/rows")])[0]
+    neighbours = np.stack([np.arange(rows), np.minimum(np.arange(rows) + 1, rows - 1)], 1)
+    pairs = b.node("Gather", [whole_rows, b.const(neighbours, f"{name}/neighbours")], axis=0)[0]
+    part = (np.arange(count) / count).astype(np.float32)
+    return b.node("MatMul", [b.const(np.stack([1 - part, part], 1), f"{name}/shares"), pairs], hint=f"{name}/real_result")[0]
 
 
 def _is_doubling(op: Op, graph: Graph) -> bool:
