@@ -151,7 +151,9 @@ def _emit_merged(rewriter: Rewriter, op: Op, block: int) -> tuple[Op, ...]:
     ops = (_reshape(rewriter, data.name, blocks, op), conv, _reshape(rewriter, found, whole.name, op))
     if not beyond:
         return ops
-    bounds = [rewriter.constant(f"{whole.name}/{word}", [value]) for word, value in (("starts", 0), ("ends", result.shape[2]), ("axes", 2))]
+    bounds = [
+        rewriter.constant(f"{whole.name}/{word}", [value]) for word, value in (("starts", 0), ("ends", int(result.shape[2])), ("axes", 2))
+    ]
     return (*ops, op.derive("Slice", (whole.name, *bounds), (result.name,)))
 
 

@@ -89,7 +89,7 @@ def _replace_dense(rewriter: Rewriter, op: Op) -> None:
     whole, wide = _find_wide(weights)
     if not wide.any():
         wide.flat[np.abs(whole).argmax()] = True  # the zero point is read from the copy
-    parts = [slice(0, channels)] if channels <= _ALL_COPIED else _find_runs(wide.any(axis=(0, 2, 3)), _DATA)
+    parts = [slice(0, channels)] if channels <= _ALL_COPIED else _find_runs(np.any(wide, axis=(0, 2, 3)), _DATA)
     copied = [data.name if part == slice(0, channels) else "" for part in parts]
     if results < _LEAST_RESULTS * (1 + copied.count("")):
         return
@@ -111,7 +111,7 @@ def _replace_depthwise(rewriter: Rewriter, op: Op) -> None:
     if op["group"] != channels or depth != 1 or channels % _RESULTS or channels < _LEAST_DEPTHWISE * max(op["strides"]):
         return
     whole, wide = _find_wide(weights)
-    apart = _find_runs(wide.any(axis=(1, 2, 3)), _RESULTS)
+    apart = _find_runs(np.any(wide, axis=(1, 2, 3)), _RESULTS)
     if len(apart) != 1 or apart[0].stop - apart[0].start > _RESULTS:
         return
     bounds = sorted({0, channels, apart[0].start, apart[0].stop})
@@ -138,9 +138,9 @@ def _replace_depthwise(rewriter: Rewriter, op: Op) -> None:
 
 def _find_runs(marked: Array, size: int) -> list[slice]:
     """Return the ranges of adjacent blocks of `size` elements that have a marked one."""
-    blocks = marked.reshape(-1, size).any(axis=1)
+    blocks: list[bool] = [bool(block.any()) for block in np.reshape(marked, (-1, size))]
     runs, place = [], 0
-    for is_marked, run in groupby(blocks.tolist()):
+    for is_marked, run in groupby(blocks):
         length = len(list(run)) * size
         runs += [slice(place, place + length)] if is_marked else []
         place += length
