@@ -31,6 +31,8 @@ LAYERS = {
     "7x7 of 3 channels to 64, stride 2, 224x224": (224, 3, 64, 7, 2, 1),
     "3x3 of 3 channels to 8, stride 2, 96x96": (96, 3, 8, 3, 2, 1),
     "3x3 of 1 channel to 8, stride 2, 96x96": (96, 1, 8, 3, 2, 1),
+    "3x3 of 3 channels to 16, stride 2, 513x513": (513, 3, 16, 3, 2, 1),
+    "3x3 of 3 channels to 32, stride 2, 299x299": (299, 3, 32, 3, 2, 1),
     "3x3 of 3 channels to 16, 32x32": (32, 3, 16, 3, 1, 1),
     "3x3 of 18 channels to 32, 32x32": (32, 18, 32, 3, 1, 1),
     "3x3 depthwise of 8 channels, 48x48": (48, 8, 8, 3, 1, 8),
@@ -50,7 +52,9 @@ def make_layer(layer: str, dtype: str) -> Graph:
     size, channels, results, kernel, stride, group = LAYERS[layer]
     random, offset = np.random.default_rng(1), 128 if dtype == "uint8" else 0
     scales = random.uniform(0.001, 0.002, results).astype(np.float32)
-    end, short = -(-size // stride), (kernel - stride) // 2
+    end = -(-size // stride)
+    padding = (end - 1) * stride + kernel - size  # as SAME
+    short = padding // 2
     tensors = (
         Tensor("x", dtype, (1, size, size, channels), None, Quantization.per_tensor(0.02, offset - 8)),
         Tensor(
@@ -60,7 +64,7 @@ def make_layer(layer: str, dtype: str) -> Graph:
         Tensor("b", "int32", (results,), np.zeros(results, np.int32), Quantization.per_axis(scales * np.float32(0.02), 0)),
         Tensor("y", dtype, (1, end, end, results), None, Quantization.per_tensor(0.05, offset)),
     )  # fmt: skip
-    pads = (short, short, kernel - stride - short, kernel - stride - short)
+    pads = (short, short, padding - short, padding - short)
     attributes = {"strides": (stride, stride), "dilations": (1, 1), "pads": pads, "group": group, "data_format": "channels_last"}
     return Graph("layer", {item.name: item for item in tensors}, (Op("Conv", ("x", "w", "b"), ("y",), attributes),), ("x",), ("y",))
 
