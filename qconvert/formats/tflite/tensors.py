@@ -119,6 +119,8 @@ DTYPE_NUMBERS = {name: number for number, name in _DTYPES.items()}
 PACKED_BITS = {"int4": 4, "uint4": 4, "int2": 2}
 _QUANTIZED = {"int2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "int32", "int64"}
 _MAX_RANK = 64
+#: A scale that takes what it multiplies, a bias of 40 bits included, far below half a step of any result.
+_VANISHING = 2.0**-64
 #: QuantizationDetails of the schema.
 _BLOCKWISE = 2
 
@@ -149,8 +151,8 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
         except (InvalidModelError, UnsupportedError) as error:
             error.where = error.where or f"tensor {name!r}"
             raise
-        if fault and constant is not None and _is_nothing(constant, tensor.quantization):
-            quantization = Quantization.per_tensor(1.0, int(constant.flat[0]))
+        if fault and constant is not None:
+            quantization = _quantization_of_zeros(constant, tensor.quantization)
         stated = constant.shape if constant is not None else None if unknown else shape
         if dtype == "complex64":
             constant = None if constant is None else np.ascontiguousarray(constant)[..., None].view(np.float32)
@@ -161,7 +163,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
         if tensor.isVariable:
             draft.variables.add(names[-1])
         if fault:
-            if constant is None or not _is_nothing(constant, tensor.quantization):
+            if quantization is None:
                 draft.unsound[names[-1]] = fault
             draft.ignored_scales[names[-1]] = _stated_scales(tensor.quantization)
         if constant is not None and tensor.sparsity is not None:
@@ -184,11 +186,24 @@ def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantiza
         return None, error.reason
 
 
-def _is_nothing(constant: Array, params: Any) -> bool:
-    """Whether all elements are the zero point on the scale zero: real zeros, which TensorFlow's converter writes so in int16. A kernel's
-    multiplier for them is zero (QuantizeMultiplier, quantization_util.cc), whatever their integers are."""
-    scales, points = numbers_of(params.scale), numbers_of(params.zeroPoint) or [0]
-    return len(scales) == len(points) == 1 and scales[0] == 0 and constant.size > 0 and bool((constant == points[0]).all())
+def _quantization_of_zeros(constant: Array, params: Any) -> Quantization | None:
+    """The quantization of a constant whose elements on the scale zero are all the zero point, with another scale there; else None.
+
+    TensorFlow's converter gives that scale to real zeros in int16, and to channels of zeros in weights next to int16. A kernel's multiplier
+    is zero there (QuantizeMultiplier, quantization_util.cc), whatever integers are multiplied; so is that of a channel's scale of 2^-64.
+    """
+    scale, points, axis = np.array(params.scale, np.float32), np.array(numbers_of(params.zeroPoint) or [0]), params.quantizedDimension
+    is_zero = scale == 0
+    if not constant.size or points.size not in (1, scale.size) or not (is_zero | (np.isfinite(scale) & (scale > 0))).all():
+        return None
+    if scale.size == 1:
+        return Quantization.per_tensor(1.0, int(points[0])) if (constant == points[0]).all() else None
+    if not 0 <= axis < constant.ndim or constant.shape[axis] != scale.size:
+        return None
+    points = np.broadcast_to(points, scale.shape)
+    if (np.moveaxis(constant, axis, -1)[..., is_zero] != points[is_zero]).any():
+        return None
+    return Quantization.per_axis(np.where(is_zero, np.float32(_VANISHING), scale), axis, points)
 
 
 def _stated_scales(params: Any) -> list[tuple[float, int]]:

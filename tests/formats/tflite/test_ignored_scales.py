@@ -117,6 +117,26 @@ def test_zeros_on_a_scale_of_zero_are_zeros(value: int, is_read: bool) -> None:
 
 
 @pytest.mark.onnxruntime
+@pytest.mark.parametrize("values", [0, 3])
+def test_a_channel_of_zeros_on_a_scale_of_zero_is_zeros(values: int) -> None:
+    """TensorFlow's converter gives channels without weights the scale 0 next to int16; the kernel multiplies the bias by 0 there, too."""
+    kernel = WEIGHTS.reshape(4, 1, 1, 4).copy()
+    kernel[1] = values
+    x, y = TensorSpec("x", (1, 4, 4, 4), "int16", 0.05, 0), TensorSpec("y", (1, 4, 4, 4), "int16", 0.1, 0)
+    weights = TensorSpec("w", kernel.shape, "int8", [0.01, 0.0, 0.02, 0.01], 0, data=kernel)
+    bias = TensorSpec("b", (4,), "int64", [0.0005, 0.0, 0.001, 0.0005], 0, data=np.array([0, 1 << 30, -2000, 3000]))
+    data = single_op("CONV_2D", {"padding": 1, "strideH": 1, "strideW": 1}, [x, weights, bias], [y])
+    feed = np.random.default_rng(2).integers(-100, 100, x.shape).astype(np.int16)
+    assert not run_litert(data, [feed])[0][..., 1].any()
+    if values:
+        with refused(InvalidModelError, "scale-not-positive", holds=("'w'",)):
+            tflite_graph(data)
+        return
+    (item,) = compare(data, [feed])
+    assert item.largest <= 1 and not evaluate(tflite_graph(data), {"x": feed})["y"][..., 1].any()
+
+
+@pytest.mark.onnxruntime
 @pytest.mark.cross_section
 @pytest.mark.parametrize("dtype", ["int16", "uint8"])
 def test_a_constant_that_overflows_its_kernel_is_what_the_kernel_makes_of_it(dtype: str) -> None:
