@@ -19,7 +19,7 @@ from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.normalizing import Observer, chosen_target, normalize, run_passes
 from qconvert.conversion.report import ConversionReport, carried_over, on_floats, provenance, refuse_floats, remarks
-from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
+from qconvert.conversion.saving import ScalesFile, require_entries, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, WrongFormatError, name_file_in_errors
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
@@ -229,6 +229,7 @@ def _convert_file(
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
     graph = _load_source(source, source_format, given.read, result, writer)
+    require_entries(graph, writer)
     others = reader.companions(source) if reader.companions else ()
     reads = (source, *named.values(), *others)
     require_place(result, writer, force=force, reads=reads)

@@ -172,7 +172,7 @@ def write_file(
     chosen = {**fill_defaults(given, writer.write_options), "provenance": dict(provenance or {})}
     if graph.functions and "functions" not in writer.scopes:
         graph = without_calls(graph)
-    _require_entries(graph, writer)
+    require_entries(graph, writer)
     _require_scopes(graph, writer)
     scales = ScalesFile.of(writer, chosen)
     if scales is None:
@@ -243,8 +243,12 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
             )
 
 
-def _require_entries(graph: Graph, writer: Format) -> None:
-    """A file with one entry point would lose the others without a word."""
+def require_entries(graph: Graph, writer: Format) -> None:
+    """Refuse a graph with several entry points where a file has one: it would lose the others without a word.
+
+    Raises:
+        UnsupportedError: the keys of those that have no place.
+    """
     keys = [signature.key for signature in graph.signatures if signature.function]
     if keys and "signatures" not in writer.scopes:
         entered = [signature.key for signature in graph.signatures if not signature.function]

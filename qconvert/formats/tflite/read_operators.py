@@ -43,7 +43,7 @@ class Operations:
         self._codes = _operator_codes(model)
         self._readers = operators("tflite", "read")
         self._count = 0
-        self._is_function = False
+        self._is_entry = True  # whether the subgraph that is read is entered from outside, so that CALL_ONCE comes before all else
         self.variables = Variables(model, data, lambda index: [code.key for code in self._subgraph_codes(index)])
         self.functions = Functions(model, self._read_function, draft.functions)
         parts = self._used_subgraphs() | self.variables.initial
@@ -80,7 +80,8 @@ class Operations:
     def _read_function(self, index: int, draft: Draft) -> tuple[list[str], list[str]]:
         """Reads a subgraph that an operator runs; returns its inputs and outputs."""
         inside = copy(self)
-        inside._draft, inside._is_function = draft, True
+        inside._draft = draft
+        inside._is_entry = any(item.subgraphIndex == index for item in self._model.signatureDefs)
         names = read_tensors(self._model, self._data, draft, index)
         subgraph = self._model.subgraphs[index]
         inputs = indices(subgraph.inputs, names, f"the inputs of subgraph {index}")
@@ -153,7 +154,7 @@ class Operations:
         sides = tuple(inputs), tuple(outputs)
         made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, self.functions, inner)
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
-        if self._is_function and code.key == "CALL_ONCE":
+        if not self._is_entry and code.key == "CALL_ONCE":
             raise made.unsupported_error("initial values in a subgraph that an operator runs", rule="variables-in-subgraph")
         if handles and code.key not in VARIABLE_OPERATORS:
             raise made.unsupported_error(f"{handles[0]!r}, a variable,", rule="variable-operand")

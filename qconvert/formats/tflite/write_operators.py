@@ -111,9 +111,12 @@ def _write_network(graph: Graph) -> Written:
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(decomposed.functions)}
     counted = find_counters(decomposed)
+    entries = {"", *(signature.function for signature in graph.signatures)} if first > _INITIAL else set()
     known, writings = (subgraphs, variable_keys(graph), lowered.whole), []
     for name, inner in all_graphs(decomposed):
         writings.append(Writing(inner, *known, counted.get(name, frozenset())))
+        if name in entries:
+            writings[-1].emit("CALL_ONCE", [], [], initSubgraphIndex=_INITIAL)
         _write_graph(writings[-1], writers, failures)
     writing, *functions = writings
     return Written(graph, writing, tuple(functions), tuple(failures), without_form)
@@ -165,8 +168,6 @@ def _write_graph(writing: Writing, writers: Mapping[str, Any], failures: list[tu
     graph, has_writer = writing.graph, legality(writers)
     for name in graph.inputs:
         writing.use(name)
-    if writing.inner_states != set(graph.states):
-        writing.emit("CALL_ONCE", [], [], initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         writer = writers.get(op.kind)
         try:

@@ -15,8 +15,10 @@ from refusals import refused
 import qconvert
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import restore_operators
+from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.probe import with_outputs
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.reading import Reading
@@ -291,3 +293,30 @@ def test_states_are_written_in_a_file_that_notes_decomposed_operators() -> None:
     restored = restore_operators(replace(graph, metadata={**graph.metadata, DECOMPOSED: "[]"}), lambda graph: graph)
     assert [op.kind for op in restored.ops] == [op.kind for op in graph.ops]
     assert "WriteState" in {op.kind for op in restored.ops}
+
+
+def test_every_entry_point_gives_the_variables_their_first_values(tmp_path: Path) -> None:
+    """TensorFlow's converter puts a CALL_ONCE into each signature's subgraph; LiteRT may enter any of them first."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    reset = (
+        [ONCE, handle("k"), OpSpec("READ_VARIABLE", ["k"], ["before"]), OpSpec("ASSIGN_VARIABLE", ["k", "r"], [])],
+        [TensorSpec("k", (), "resource"), TensorSpec("before", F, "float32"), TensorSpec("r", F, "float32")],
+        ["r"],
+        ["before"],
+    )
+    made = unpack_view(schema.root(counter(further=[first(), reset], signatures={"step": ({"x": "x"}, {"y": "y"}), "reset": ({}, {})})))
+    names = schema.TensorMapT(name=b"r", tensorIndex=2), schema.TensorMapT(name=b"before", tensorIndex=1)
+    made.signatureDefs[1].inputs, made.signatureDefs[1].outputs, made.signatureDefs[1].subgraphIndex = [names[0]], [names[1]], 2
+    data = pack_model(made)
+
+    def outcomes(model_bytes: bytes) -> list[list[float]]:
+        loaded = Interpreter(model_content=model_bytes)
+        step, other = (loaded.get_signature_runner(key) for key in ("step", "reset"))
+        found = [other(r=FEEDS[0])["before"], step(x=FEEDS[1])["y"], other(r=FEEDS[2])["before"], step(x=FEEDS[1])["y"]]
+        return [value.tolist() for value in found]
+
+    meant = [[5.0, -1.0], [1.5, 2.0], [1.5, 2.0], [-2.5, 4.0]]
+    assert outcomes(data) == outcomes(there_and_back(data, tmp_path)) == meant
+    with refused(UnsupportedError, "several-entry-points"):
+        qconvert.convert(tmp_path / "in.tflite", tmp_path / "out.onnx")
