@@ -90,9 +90,9 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
 
 
 def _narrow_constants(graph: Graph, op: Op) -> list[str]:
-    """Return the quantized constants of 8 bits that an operator on int16 reads as data."""
+    """Return the quantized constants of 8 bits that an operator on int16 reads as data: factors of a MatMul, but no weights."""
     kind = kind_of(op)
-    if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.name].dtype != "int16":
+    if kind.rule != "real" or kind.has_weights or not op.outputs or graph[op.name].dtype != "int16":
         return []
     operands = [graph[name] for name in dict.fromkeys(kind.data(op))]
     if all(tensor.is_constant for tensor in operands):

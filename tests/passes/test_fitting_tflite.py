@@ -210,6 +210,21 @@ def test_one_slope_of_a_prelu_is_an_integer_that_its_kernel_rounds_once() -> Non
     np.testing.assert_array_equal(found, evaluate(graph, {"x": codes})["y"])
 
 
+@pytest.mark.litert
+def test_a_constant_factor_of_a_batched_product_is_as_wide_as_the_data() -> None:
+    """BATCH_MATMUL takes operands of one type; the keys of relative positions are weights of 8 bits next to activations of 16."""
+    data = np.random.default_rng(3).integers(-127, 128, (2, 8, 4)).astype(np.int8)
+    x, y = Tensor("x", "int16", (2, 5, 8), None, q(0.001)), Tensor("y", "int16", None, None, q(0.004))
+    factor = Tensor("w", "int8", data.shape, data, q(0.01, 2))
+    graph = normalize(make([Op("MatMul", ("x", "w"), ("y",))], [x, factor, y], "x", "y"), target_named("tflite"))[0]
+    (product,) = graph.of_kind("MatMul")
+    assert [graph[name].dtype for name in product.names] == ["int16"] * 3
+    assert np.array_equal(graph[product.inputs[1]].data, data.astype(np.int16) - 2)
+    codes = random_integers((2, 5, 8), "int16") // 16
+    (found,) = LiteRT(build(graph, {})).run({"x": codes}).values()
+    assert np.abs(found.astype(int) - evaluate(graph, {"x": codes})["y"]).max() <= 1
+
+
 def test_real_results_and_real_data_stay() -> None:
     tensors = [Tensor("x", "int8", (1, 4), None, q(0.1)), constant("c", np.float32(2)), Tensor("r", "float32", (1, 4))]
     graph = make([Op("Mul", ("x", "c"), ("y",)), Op("Add", ("y", "r"), ("z",))], tensors, "x r", "z")

@@ -175,6 +175,20 @@ def test_bounds_of_a_clip_beyond_its_quantization_are_those_of_the_quantization(
     assert changed_values(clipped(6.0), clipped(176 * 0.031)) == {"high": "1 of 1 values of 'high' are not the source's"}
 
 
+@pytest.mark.parametrize(("lowest", "found"), [(-3.4028235e38, {}), (-2.0, {"c": "1 of 1 values of 'c' are not the source's"})])
+def test_a_choice_may_come_before_the_rounding(lowest: float, found: dict[str, str]) -> None:
+    """Attention masks are filled with the lowest float value, where a runtime chooses among float values."""
+    quantization = Quantization.per_tensor(0.031, 78)
+    mask, x = Tensor("m", "bool", (2,)), Tensor("x", "uint8", (2,), None, quantization)
+    y = replace(x, name="y")
+    fill, other = (Tensor("c", "float32", (), np.array(value, np.float32)) for value in (-3.4028235e38, lowest))
+    real, chosen = Tensor("x/real", "float32", (2,)), Tensor("y/real", "float32", (2,))
+    before = Graph("g", {t.name: t for t in (mask, x, y, fill)}, (Op("Where", ("m", "x", "c"), ("y",)),), ("m", "x"), ("y",))
+    steps = Op("Dequantize", ("x",), ("x/real",)), Op("Where", ("m", "x/real", "c"), ("y/real",)), Op("Quantize", ("y/real",), ("y",))
+    after = Graph("g", {t.name: t for t in (mask, x, y, other, real, chosen)}, steps, ("m", "x"), ("y",))
+    assert changed_values(before, after) == found
+
+
 @pytest.mark.parametrize(("apart", "found"), [((1.0, 0.0), False), ((0.5, 0.0), True)])
 def test_clips_onto_two_quantizations_share_a_bound(apart: tuple[float, float], found: bool) -> None:
     """With the second quantization it is the last value, which says nothing of the first."""
