@@ -3,8 +3,8 @@
 A single value c is exact: the integer 1 or -1 with a quantization of scale |c|, or 64 and c / 64 for slopes of a PRelu. So are values that
 an operator chooses or copies (Concat, Max, Where): they are rounded to the result's quantization. A list of values gets a symmetric 8-bit
 quantization (16-bit next to 16-bit data), stored as unsigned next to unsigned data, and the note says the largest error. A division by
-constants becomes a multiplication by their reciprocals. Quantized constants of 8 bits next to data of int16 are stored as int16, less their
-zero points, which is exact: one operator reads one type.
+constants becomes a multiplication by their reciprocals. Quantized operands of 8 bits next to data of int16 become int16, less their zero
+points, which is exact: one operator reads one type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def quantize_operands(graph: Graph, target: Target | None) -> PassResult:
     count, widened, costs = 0, 0, list[Cost]()
     inverted = False
     for old in rewriter:
-        op, narrow, names = old, _narrow_constants(graph, old), _real_constants(graph, old, target)
+        op, narrow, names = old, _narrow_operands(graph, old), _real_constants(graph, old, target)
         if names:
             count += len(names)
             inverted |= _divides(op)
@@ -45,9 +45,7 @@ def quantize_operands(graph: Graph, target: Target | None) -> PassResult:
         if op is not old:
             rewriter.replace(old, op)
     wide = (
-        (Change(f"{widened} constants of 8 bits that are combined with data of 16 bits are stored in 16 bits", exact=True),)
-        if widened
-        else ()
+        (Change(f"{widened} operands of 8 bits that are combined with data of 16 bits become 16 bits wide", exact=True),) if widened else ()
     )
     if not count:
         return rewriter.finish(), wide
@@ -89,23 +87,25 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     return [] if _divides(op) and op.inputs[0] in names else names
 
 
-def _narrow_constants(graph: Graph, op: Op) -> list[str]:
-    """Return the quantized constants of 8 bits that an operator on int16 reads as data: factors of a MatMul, but no weights."""
+def _narrow_operands(graph: Graph, op: Op) -> list[str]:
+    """Return the quantized tensors of 8 bits that an operator reads as data next to int16, weights left out."""
     kind = kind_of(op)
     if kind.rule != "real" or kind.has_weights or not op.outputs or graph[op.name].dtype != "int16":
         return []
     operands = [graph[name] for name in dict.fromkeys(kind.data(op))]
-    if all(tensor.is_constant for tensor in operands):
+    if all(tensor.is_constant or tensor.dtype != "int16" for tensor in operands):
         return []
-    return [
-        tensor.name for tensor in operands if tensor.is_constant and tensor.dtype in ("int8", "uint8") and tensor.per_tensor is not None
-    ]
+    return [tensor.name for tensor in operands if tensor.dtype in ("int8", "uint8") and tensor.per_tensor is not None]
 
 
 def _widen_to_int16(rewriter: Rewriter, tensor: Tensor) -> str:
-    """Add a constant as int16, less its zero point."""
+    """Add a tensor as int16, less its zero point."""
     quantization = Quantization.per_tensor(tensor.require_quantization().step)
-    return rewriter.constant(f"{tensor.name}/int16", tensor.steps().astype(np.int16), quantization=quantization)
+    if tensor.is_constant:
+        return rewriter.constant(f"{tensor.name}/int16", tensor.steps().astype(np.int16), quantization=quantization)
+    wide = rewriter.add(f"{tensor.name}/int16", replace(tensor, dtype="int16", quantization=quantization))
+    rewriter.emit(Op("Requantize", (tensor.name,), (wide,)))
+    return wide
 
 
 def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:

@@ -225,6 +225,19 @@ def test_a_constant_factor_of_a_batched_product_is_as_wide_as_the_data() -> None
     assert np.abs(found.astype(int) - evaluate(graph, {"x": codes})["y"]).max() <= 1
 
 
+@pytest.mark.litert
+@pytest.mark.parametrize("kind", ["MatMul", "Add"])
+def test_activations_of_8_bits_next_to_16_become_as_wide(kind: str) -> None:
+    """Mixed precision of ONNX, which LiteRT's kernels do not take."""
+    x, w = Tensor("x", "int16", (2, 4, 4), None, q(0.001)), Tensor("w", "int8", (2, 4, 4), None, q(0.02, 5))
+    y = Tensor("y", "int16", None, None, q(0.004))
+    graph = normalize(make([Op(kind, ("x", "w"), ("y",))], [x, w, y], "x w", "y"), target_named("tflite"))[0]
+    assert kinds(graph) == ["Requantize", kind]
+    feeds = {"x": random_integers((2, 4, 4), "int16") // 16, "w": random_integers((2, 4, 4), "int8")}
+    (found,) = LiteRT(build(graph, {})).run(feeds).values()
+    assert np.abs(found.astype(int) - evaluate(graph, feeds)["y"]).max() <= 1
+
+
 def test_real_results_and_real_data_stay() -> None:
     tensors = [Tensor("x", "int8", (1, 4), None, q(0.1)), constant("c", np.float32(2)), Tensor("r", "float32", (1, 4))]
     graph = make([Op("Mul", ("x", "c"), ("y",)), Op("Add", ("y", "r"), ("z",))], tensors, "x r", "z")
