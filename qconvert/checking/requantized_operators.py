@@ -3,6 +3,7 @@ the cost compared with the source is measured in float."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -112,6 +113,10 @@ class Requantized:
         largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
         cost, said = sqnr(left, right), "as declared"
         judged, ideal = self._judge_result(op, index, values, found, judge)
+        if judged is not None and judged.is_fault and (wide := _widen_limits(old, new)) is not None:
+            inner = replace(self, graph=self.graph.evolve(tensors=[wide]))
+            other, wider = inner._judge_result(op, index, values, found, replace(judge, graph=inner.graph))
+            judged, ideal = (judged, ideal) if other is None or other.is_fault else (other, wider)
         if ideal is None or judged is None:
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
             return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong, sqnr_db=cost)
@@ -326,6 +331,16 @@ def _limit_quantization(old: Tensor, new: Tensor) -> Quantization | None:
     step = max(1.0, before.step / after.step)
     kept = replace(after, quant_min=int(lowest) if lowest > low + step else after.quant_min)
     return replace(kept, quant_max=int(highest) if highest < high - step else after.quant_max)
+
+
+def _widen_limits(old: Tensor, new: Tensor) -> Tensor | None:
+    """Return the result's tensor, limited a step beyond the source's range: passes put no clip where values go no further than that."""
+    before, after = old.quantization, new.quantization
+    if before is None or after is None or not (before.is_per_tensor and after.is_per_tensor) or after.quant_min is after.quant_max is None:
+        return None
+    slack = math.ceil(max(1.0, before.step / after.step))
+    low, high = (None if limit is None else limit + off for limit, off in ((after.quant_min, -slack), (after.quant_max, slack)))
+    return replace(new, quantization=replace(after, quant_min=low, quant_max=high))
 
 
 def _is_near(ideal: Array, found: Array, step: float) -> bool:

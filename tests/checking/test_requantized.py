@@ -208,3 +208,17 @@ def test_sums_of_sixteen_bits_lose_what_their_size_before_the_activation_loses()
     kernels = ("onnxruntime:optimized", "onnxruntime:optimized")
     assert classify(graph, graph.ops[0], *pair, exact, kernels).verdict == "unexplained"
     assert classify(graph, graph.ops[0], *pair, exact, kernels, 0.0, summed).verdict == "one rounding"
+
+
+def test_a_clip_that_ends_a_step_beyond_the_old_range_is_as_declared(tmp_path: Path) -> None:
+    """-0.3 is -4967.55 steps of the symmetric quantization, and the lowest value of the source's one is -4967.43."""
+    x = Tensor("x", "uint16", (1, 64), None, Quantization.per_tensor(5.48703e-05, 29785))
+    y = Tensor("y", "uint16", (1, 64), None, Quantization.per_tensor(3.45097e-05, 8693))
+    ends = [Tensor("low", "float32", (), np.array(-0.3, np.float32))]
+    ends += [Tensor("given", "float32", (1, 64)), Tensor("read", "float32", (1, 64))]
+    ops = Op("Quantize", ("given",), ("x",)), Op("Clip", ("x", "low"), ("y",)), Op("Dequantize", ("y",), ("read",))
+    save(Graph("clipped", {t.name: t for t in (x, y, *ends)}, ops, ("given",), ("read",)), tmp_path / "a.onnx")
+    convert(tmp_path / "a.onnx", tmp_path / "b.tflite")
+    report = check(tmp_path / "a.onnx", tmp_path / "b.tflite", per_op=True)
+    assert report.passed, report.problems
+    assert {item.verdict for item in report.operators} == {"requantized"}
