@@ -347,3 +347,23 @@ def test_a_caller_has_formulas_of_its_own() -> None:
     legal = lambda tensors, op: "no" if op.kind == "Softmax" else ""  # noqa: E731
     assert [op.kind for op in lower(graph, legal, prefers=(own,)).graph.ops] == ["Mul", "Hardmax"]
     assert own not in FORMULAS["Softmax"] and not any(lower(graph, legal).graph.of_kind("Hardmax"))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_log_of_sums_of_infinite_numbers_is_one(keepdims: int) -> None:
+    """A largest number less itself is no number where it is infinite."""
+    x = np.array([[-np.inf, -np.inf], [-np.inf, 1.0], [0.0, np.inf]], np.float32)
+    tensors = {"x": Tensor("x", "float32", x.shape), "a": Tensor("a", "int64", (1,), np.array([1])), "y": Tensor("y", "float32", None)}
+    graph = infer(Graph("g", tensors, (Op("ReduceLogSumExp", ("x", "a"), ("y",), {"keepdims": keepdims}),), ("x",), ("y",)))
+    lowered = lower(graph, lambda tensors, op: "no" if op.kind == "ReduceLogSumExp" else "").graph
+    assert lowered is not graph
+    for found in (evaluate(graph, {"x": x})["y"], evaluate(lowered, {"x": x})["y"]):
+        assert found.reshape(-1).tolist() == [-np.inf, 1.0, np.inf]
+
+
+def test_a_vector_of_zeros_in_float16_has_no_nan() -> None:
+    x = np.array([[0.0, 0.0], [0.0, 1e-6], [3.0, 4.0]], np.float16)
+    tensors = {"x": Tensor("x", "float16", x.shape), "y": Tensor("y", "float16", x.shape)}
+    graph = Graph("g", tensors, (Op("LpNormalization", ("x",), ("y",), {"axis": 1, "p": 1}),), ("x",), ("y",))
+    lowered = lower(graph, lambda tensors, op: "no" if op.kind == "LpNormalization" else "").graph
+    assert evaluate(lowered, {"x": x})["y"].tolist() == evaluate(graph, {"x": x})["y"].tolist()

@@ -16,6 +16,7 @@ from qconvert.operators.values import (
     absolute,
     apply,
     cast,
+    clip,
     constant_of,
     dtype_of,
     exp,
@@ -58,10 +59,18 @@ def reduce_log_sum(x: Value, axes: Value, *, keepdims: int) -> Value:
 
 @lowers("ReduceLogSumExp")
 def reduce_log_sum_exp(x: Value, axes: Value, *, keepdims: int) -> Value:
-    """max + log(sum(exp(x - max))), which does not overflow."""
-    largest = apply("ReduceMax", x, axes, keepdims=1)
+    """max + log(sum(exp(x - max))), which does not overflow; a max that is infinite, and so less itself no number, is the last number."""
+    last = _float_range(x)[1]
+    largest = clip(apply("ReduceMax", x, axes, keepdims=1), -last, last)
     total = apply("ReduceSum", exp(x - largest), axes, keepdims=keepdims)
-    return log(total) + (largest if keepdims else apply("ReduceMax", x, axes, keepdims=0))
+    return log(total) + (largest if keepdims else clip(apply("ReduceMax", x, axes, keepdims=0), -last, last))
+
+
+def _float_range(x: Value) -> tuple[float, float]:
+    """The least positive number of a type that runtimes tell from zero, and the last one; those of bfloat16 are nearly float32's."""
+    if dtype_of(x) == "float16":
+        return float(np.finfo(np.float16).smallest_subnormal), float(np.finfo(np.float16).max)
+    return float(np.finfo(np.float32).tiny), 3e38
 
 
 @lowers("CumProd", in_float=True)
@@ -140,7 +149,7 @@ def lp_normalization(x: Value, *, axis: int, p: int) -> Value:
     if p not in (1, 2):
         return None
     norm = reduce("ReduceL1" if p == 1 else "ReduceL2", x, [axis])
-    return x / maximum(norm, float(np.finfo(np.float32).tiny))
+    return x / maximum(norm, _float_range(x)[0])
 
 
 @lowers("LpNormalization")
