@@ -81,6 +81,10 @@ _FAULTS: Mapping[str, _Fault] = {
     "Less": _of_floats(_always("MNN compares the bits of float values as integers, and is wrong where both are negative")),
     **dict.fromkeys(("LessOrEqual", "Greater", "GreaterOrEqual"), _of_floats(_broadcast_fault)),
     "CumSum": _sum_fault,
+    **dict.fromkeys(
+        ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
+        _always("MNN's converter reduces all axes where these are an input, as from opset 18 on"),
+    ),
     **dict.fromkeys(CELLS, _recurrence_fault),
 }
 

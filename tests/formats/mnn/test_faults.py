@@ -12,6 +12,7 @@ from qconvert.conformance.matrix import run_file, write_graph
 from qconvert.evaluate import evaluate
 from qconvert.formats.mnn.faults import fault_of, lower_faults
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
 from qconvert.kernels import KERNELS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.plugins import kernels_named, target_named
@@ -61,7 +62,17 @@ _SEGMENTS = {
     reduction: _plain("UnsortedSegment", (normal(5, 2),), (np.array([2, 1, 0, 2, 1], np.int32), np.array([4])), reduction=reduction)
     for reduction in ("sum", "prod", "max", "min")
 }
+_REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+
+
+def _of_opset_18(kind: str, keepdims: int) -> tuple[Graph, tuple[Array, ...]]:
+    """A reduction, which has its axes as an input in the file that MNN's converter gets."""
+    graph, fed = _plain(kind, (np.abs(normal(3, 4)) + 1,), (np.array([1]),), keepdims=keepdims)
+    return graph.evolve(metadata={SOURCE_FORMAT: "onnx", SOURCE_OPSET: "18"}), fed
+
+
 CASES = {
+    **{f"{kind}, keepdims {keepdims}": _of_opset_18(kind, keepdims) for kind in _REDUCTIONS for keepdims in (0, 1)},
     "Round": _plain("Round", (np.arange(-40, 40, dtype=np.float32) / 4,)),
     "Shrink": _plain("Shrink", (normal(64),), lambd=0.3, bias=0.1),
     **{kind: _plain(kind, _SIDES) for kind in ("Less", "Equal", "NotEqual")},
