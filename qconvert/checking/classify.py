@@ -106,6 +106,7 @@ def classify(
     kernels: tuple[str, str],
     further: float | Array = 0.0,
     summed: Array | None = None,
+    cancellation: float | Array = 0.0,
 ) -> Finding:
     """The finding for one operator output.
 
@@ -117,6 +118,7 @@ def classify(
         kernels: the source's and the result's, as in plugins.kernels_named().
         further: what further roundings add to the result's tolerance, in steps, of all or of each element; see _MUCH.
         summed: what kernels sum before the activation cuts it off, on which their tolerance depends; `exact` if not given.
+        cancellation: by how much terms that cancel may make either side off, in steps, likewise.
     """
     tensor = graph[op.outputs[0]]
     difference = np.abs(source.astype(np.int64) - result.astype(np.int64))
@@ -133,7 +135,8 @@ def classify(
     runtimes = [resolve_runtime(side) for side in kernels]
     allowed = [runtime.rows(name).tolerance(graph, op, sums) for runtime, name in runtimes]
     (source_tolerance, coarse_source), (result_tolerance, coarse_result) = allowed
-    result_tolerance, often = result_tolerance + further, float(np.max(further, initial=0.0)) > _MUCH
+    source_tolerance, result_tolerance = source_tolerance + cancellation, result_tolerance + further + cancellation
+    often = float(np.max(further + cancellation, initial=0.0)) > _MUCH
     position = np.clip(steps + zero_point, low, high)
     undefined = np.isnan(position)  # what integer NaN becomes, nothing says
     if undefined.any() and (differing & undefined).any():

@@ -7,7 +7,6 @@ bounds for that come from runs of the operator with hidden values that are off b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -118,27 +117,13 @@ def _normalized_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     return (3 + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * np.abs(found)
 
 
-def bound_standardization(graph: Graph, op: Op, values: Arrays) -> Array | float:
-    """By how much the result of a LayerNormalization in float32 may differ from the exact one, in float values.
-
-    The mean of n elements is off by (n + 4) * eps * mean of |x| (see sum_bound()), and so is each element less it. Where the elements of a
-    row are nearly equal, and epsilon is as small as BERT's 1e-12, little else is left, and the division by the deviation makes it large.
-    """
-    if op.kind != "LayerNormalization":
+def bound_cancellation(graph: Graph, op: Op, values: Arrays) -> Array | float:
+    """By how much the result of an operator in float32 may differ from the exact one because terms cancel, in float values."""
+    function, inputs = kind_of(op).cancellation, [_find_value(graph, name, values) if name else None for name in op.inputs]
+    if function is None or any(value is None and name for value, name in zip(inputs, op.inputs, strict=True)):
         return 0.0
-    data, scale = (_find_value(graph, name, values) for name in op.inputs[:2])
-    if data is None or scale is None:
-        return 0.0
-    x, factor = (
-        np.asarray(value, np.float64) if (q := graph[name].quantization) is None else dequantize(value, q)
-        for name, value in zip(op.inputs[:2], (data, scale), strict=True)
-    )
-    axes = tuple(range(op["axis"] % x.ndim, x.ndim))
-    differences = x - x.mean(axis=axes, keepdims=True)
-    deviation = np.sqrt(np.square(differences).mean(axis=axes, keepdims=True) + op["epsilon"])
-    count = math.prod(x.shape[axis] for axis in axes)
-    off = (count + _FURTHER_ROUNDINGS) * _EPSILON["float32"] * np.abs(x).mean(axis=axes, keepdims=True)
-    return np.asarray(off / deviation * (1 + np.abs(differences) / deviation) * np.abs(factor))
+    tensors = tuple(graph[name] if name else None for name in op.inputs)
+    return function(Call(op, tuple(inputs), tensors, tuple(graph[name] for name in op.outputs)))
 
 
 def bound_ties(graph: Graph, op: Op, values: Arrays) -> Array | float:

@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.classify import Sum, allowed_share, classify, classify_sums, compare_inexact, sums_of_functions, sums_of_piece
 from qconvert.checking.expected_values import (
-    bound_standardization,
+    bound_cancellation,
     bound_step_ties,
     bound_ties,
     compute_overflow,
@@ -303,10 +303,10 @@ class Judge:
                 rounder = replace(rounder, outputs=(name,))
                 own, its = self._find_kernels(rounder, name)
                 further = self.further.get(name, 0.0) + self._bound_float_sums(op, rounder, real if summed is None else summed)
-                further = further + bound_standardization(self.graph, rounder, values) / self.graph[name].require_quantization().step
-                judged = classify(self.graph, rounder, a, b, real, (own, its), further, summed)
+                cancelled = bound_cancellation(self.graph, rounder, values) / self.graph[name].require_quantization().step
+                judged = classify(self.graph, rounder, a, b, real, (own, its), further, summed, cancelled)
                 if judged.is_fault and has_tflite_history(self.other.metadata):
-                    judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), further, summed)
+                    judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), further, summed, cancelled)
                 return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":

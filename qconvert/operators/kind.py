@@ -73,6 +73,8 @@ Canonical = Callable[[Graph, Op, dict[str, Tensor]], Op]
 Affine = Callable[[int, Any], tuple[Any, Any] | None]
 #: How many products an operator sums in one run: (operator, sizes of its inputs, sizes of its first output) -> number.
 Products = Callable[[Op, Sequence[tuple[int, ...]], tuple[int, ...]], int]
+#: By how much each element may be off: (operator with its stored inputs) -> as many elements.
+Bounded = Callable[..., Array]
 #: The functions of the graph that an operator runs.
 Calls = Callable[[Op], Iterable[FunctionCall]]
 #: (operator, tensor by its name) -> the rule of its kind alone that its tensors break; None if they break none.
@@ -142,6 +144,8 @@ class Kind:
         power: of functions that are a power of their data, which one (2 of Square, -0.5 of Rsqrt); 0 of all else.
         cancels_below: of functions whose float kernels lose digits where terms cancel: how large a result is taken to be at least where
             those of two runtimes are compared.
+        cancellation: by how much float32 may make each element of the result off where terms cancel, in float values; None: nothing does,
+            or other fields say it.
         float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
         recurs: whether its data after the first are its states, and its results after the first their next values (LSTM, SVDF).
         attributes: every attribute.
@@ -191,6 +195,7 @@ class Kind:
     product_sign: int = 0
     power: float = 0.0
     cancels_below: float = 0.0
+    cancellation: Bounded | None = None
     float_kind: str = ""
     recurs: bool = False
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -31,6 +31,11 @@ from qconvert.operators.properties import (
     with_last_axis,
 )
 from qconvert.operators.sizes import ShapeContext, Shapes, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
+
+Axes = tuple[int, ...]
+#: Data as they are standardized, over which axes, and the shape that they have before.
+Grouped = tuple[Array, Axes, tuple[int, ...]]
+Group = Callable[[Call], Grouped]
 
 
 def _per_channel(op: Op, s: ShapeContext) -> Shapes:
@@ -67,10 +72,41 @@ def _from_axis(op: Op, s: ShapeContext) -> Shapes:
     return [shape]
 
 
-def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+def _standardize(x: Array, axes: Axes, epsilon: float) -> Array:
     """x without its mean over some axes, and divided by its standard deviation (of the population) over them."""
     below = x - x.mean(axis=axes, keepdims=True)
     return np.asarray(below / np.sqrt(np.square(below).mean(axis=axes, keepdims=True) + epsilon))
+
+
+def _bound_standardize(x: Array, axes: Axes, epsilon: float) -> Array:
+    """By how much _standardize() in float32 may be off.
+
+    The mean of n elements is off by (n + 4) * eps * mean of |x| (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and
+    so is each element less it. Where the elements are nearly equal, and epsilon is as small as BERT's 1e-12, little else is left, and the
+    division by the deviation makes it large.
+    """
+    below = x - x.mean(axis=axes, keepdims=True)
+    deviation = np.sqrt(np.square(below).mean(axis=axes, keepdims=True) + epsilon)
+    off = (math.prod(x.shape[axis] for axis in axes) + 4) * 2.0**-23 * np.abs(x).mean(axis=axes, keepdims=True)
+    return np.asarray(off / deviation * (1 + np.abs(below) / deviation))
+
+
+def _standardized(group: Group) -> dict[str, Callable[[Call], Array]]:
+    """The meaning of a kind that standardizes its data, with its error in float32, for parameters that broadcast to (…, channels)."""
+
+    def with_layout(call: Call, values: Array) -> Array:
+        return channels_first(call, values) if "data_format" in call.op.attributes else values
+
+    def evaluate(call: Call) -> Array:
+        x, axes, shape = group(call)
+        y = _standardize(x, axes, call["epsilon"]).reshape(shape) * call.values(1)
+        return with_layout(call, np.asarray(y + call.values(2) if call.has(2) else y))
+
+    def cancellation(call: Call) -> Array:
+        x, axes, shape = group(call)
+        return with_layout(call, _bound_standardize(x, axes, call["epsilon"]).reshape(shape) * np.abs(call.values(1)))
+
+    return {"evaluate": evaluate, "cancellation": cancellation}
 
 
 def batch_normalization(call: Call) -> Array:
@@ -81,27 +117,23 @@ def batch_normalization(call: Call) -> Array:
     return channels_first(call, y) if y.ndim > 1 else np.asarray(y)
 
 
-def instance_normalization(call: Call) -> Array:
-    """InstanceNormalization of ONNX: (X, scale, B), statistics of each channel of each instance."""
+def _instances(call: Call) -> Grouped:
+    """Of InstanceNormalization of ONNX, (X, scale, B): each channel of each instance."""
     x = channels_last(call, call.values())
-    y = _standardize(x, tuple(range(1, x.ndim - 1)), call["epsilon"])
-    return channels_first(call, y * call.values(1) + call.values(2))
+    return x, tuple(range(1, x.ndim - 1)), x.shape
 
 
-def group_normalization(call: Call) -> Array:
-    """GroupNormalization of ONNX (opset 21): (X, scale, B), statistics of each group of channels, scale and B one a channel."""
+def _groups(call: Call) -> Grouped:
+    """Of GroupNormalization of ONNX (opset 21), (X, scale, B): each group of channels of each instance, scale and B one a channel."""
     x, groups = channels_last(call, call.values()), call["num_groups"]
     grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
-    axes = (*range(1, x.ndim - 1), x.ndim)
-    y = _standardize(grouped, axes, call["epsilon"]).reshape(x.shape)
-    return channels_first(call, y * call.values(1) + call.values(2))
+    return grouped, (*range(1, x.ndim - 1), x.ndim), x.shape
 
 
-def layer_normalization(call: Call) -> Array:
-    """LayerNormalization of ONNX: (X, scale[, B]), statistics over the axes from `axis` to the last."""
+def _layers(call: Call) -> Grouped:
+    """Of LayerNormalization of ONNX, (X, scale[, B]): the axes from `axis` to the last."""
     x = call.values()
-    y = _standardize(x, tuple(range(call["axis"] % x.ndim, x.ndim)), call["epsilon"]) * call.values(1)
-    return np.asarray(y + call.values(2) if call.has(2) else y)
+    return x, tuple(range(call["axis"] % x.ndim, x.ndim)), x.shape
 
 
 def rms_normalization(call: Call) -> Array:
@@ -172,7 +204,7 @@ KINDS = (
         "data parameter parameter",
         bounds=any_value,
         shape=_per_channel,
-        evaluate=instance_normalization,
+        **_standardized(_instances),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
     ),
@@ -182,7 +214,7 @@ KINDS = (
         "data parameter parameter",
         bounds=any_value,
         shape=_per_channel,
-        evaluate=group_normalization,
+        **_standardized(_groups),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
     ),
@@ -193,7 +225,7 @@ KINDS = (
         bounds=any_value,
         matching_sizes=_matching_last,
         shape=_from_axis,
-        evaluate=layer_normalization,
+        **_standardized(_layers),
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
     ),
     Kind(

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import ModelProto, numpy_helper, parser
 from onnx_models import quantized
 from onnx_networks import NETWORKS, build
 from tflite_models import TensorSpec, single_op
 
-from qconvert import check, convert
+from qconvert import check, convert, load
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
@@ -44,6 +45,55 @@ def test_a_constant_whose_operator_is_spelled_out_on_the_way_back_is_the_sources
     for before in (source, between):
         report = check(before, result)
         assert report.passed, report.problems
+
+
+def _joined(dtype: str) -> ModelProto:
+    """A Concat of a constant with a scale of its own, as the class token of a ViT."""
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        joined (float[1,4,8] x) => (float[1,5,8] y) <float sx = {{0.05}}, {dtype} zx = {{5}}, float sk = {{0.011}}, {dtype} zk = {{0}}> {{
+            xq = QuantizeLinear(x, sx, zx)
+            xf = DequantizeLinear(xq, sx, zx)
+            kq = QuantizeLinear(k, sk, zk)
+            kf = DequantizeLinear(kq, sk, zk)
+            joined = Concat <axis = 1> (kf, xf)
+            yq = QuantizeLinear(joined, sx, zx)
+            y = DequantizeLinear(yq, sx, zx)
+        }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.linspace(0, 1, 8, dtype=np.float32).reshape(1, 1, 8), "k"))
+    return model
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_constant_on_another_scale_stays_declared_on_the_way_back(dtype: str, tmp_path: Path) -> None:
+    """TFLite joins tensors of one scale, so that the constant is requantized; onnxruntime joins plain integers."""
+    source, between, result = tmp_path / "source.onnx", tmp_path / "between.tflite", tmp_path / "result.onnx"
+    source.write_bytes(_joined(dtype).SerializeToString())
+    convert(source, between)
+    convert(between, result)
+    (op,) = load(result).of_kind("Concat")
+    assert all(load(result)[name].is_quantized for name in op.names)
+    report = check(source, result)
+    assert report.passed, report.problems
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("InstanceNormalization", (1, 8, 256)), ("LayerNormalization", (1, 4, 256))])
+def test_equal_elements_less_their_mean_are_roundings_in_int16(kind: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Both runtimes are some steps of 16 bits off where all elements of a row are at an end of the range."""
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    count, rng = shape[-1] if kind == "LayerNormalization" else shape[1], np.random.default_rng(0)
+    sizes = ",".join(map(str, shape))
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21]>
+        normalized (int16[{sizes}] x) => (int16[{sizes}] y) <float sx = {{0.0003}}, int16 z = {{0}}, float sy = {{0.0001}}> {{
+            xf = DequantizeLinear(x, sx, z)
+            yf = {kind} <epsilon = 0.00001> (xf, w, b)
+            y = QuantizeLinear(yf, sy, z)
+        }}""")
+    for name, mean in (("w", 1.0), ("b", 0.0)):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(mean, 0.1, count).astype(np.float32), name))
+    source.write_bytes(model.SerializeToString())
+    convert(source, result)
+    report = check(source, result)
+    assert report.passed, report.problems
 
 
 @pytest.mark.cross_section

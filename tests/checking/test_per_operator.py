@@ -12,7 +12,7 @@ import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Runtime, Tensor, check, convert, load, save
-from qconvert.checking.expected_values import bound_standardization, is_score_tie
+from qconvert.checking.expected_values import bound_cancellation, is_score_tie
 from qconvert.checking.file_values import complete_settled, complete_values
 from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
 from qconvert.checking.memory import Splitting
@@ -419,5 +419,5 @@ def test_a_row_of_equal_elements_may_be_off_where_epsilon_is_tiny() -> None:
     scale = Tensor("g", "float32", (32,), np.ones(32, np.float32))
     op = Op("LayerNormalization", ("x", "g"), ("y",), {"axis": -1, "epsilon": 1e-12})
     graph = Graph("g", {"x": Tensor("x", "float32", (2, 32)), "g": scale, "y": Tensor("y", "float32", (2, 32))}, (op,), ("x",), ("y",))
-    bound = np.asarray(bound_standardization(graph, op, {"x": x}))
+    bound = np.asarray(bound_cancellation(graph, op, {"x": x}))
     assert bound[0].min() > 1 and bound[1].max() < 1e-4

@@ -388,18 +388,21 @@ class Reading(OperatorReading):
         labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
         if not labels or all(label == labels[0] for label in labels):
             return op
-        if (quantization := self._state_label(labels)) is None:
+        if (quantization := self._shared_label(data)) is None:
             return self._drop_labels(op)
         plain = dict.fromkeys(tensor.name for tensor in data if tensor.quantization is None)
         labelled = {name: label_tensor(self.draft, self.draft.tensors[name], quantization, self.source) for name in plain}
         return op.with_names(labelled)
 
-    def _state_label(self, labels: Sequence[Quantization | None]) -> Quantization | None:
-        """The label of a state, if it is the only one among `labels`: integers that are joined with those of a state get its
-        quantization."""
-        stated = [label for label in labels if label is not None]
-        same = bool(stated) and all(label == stated[0] for label in stated)
-        return stated[0] if same and any(state.quantization == stated[0] for state in self.draft.states.values()) else None
+    def _shared_label(self, data: Sequence[Tensor]) -> Quantization | None:
+        """The label of all data that have one, if it is that of a state or all others are constants: their integers are joined with those
+        of a quantized tensor, and so have its quantization."""
+        stated, plain = ([tensor for tensor in data if (tensor.quantization is None) == is_plain] for is_plain in (False, True))
+        label = stated[0].quantization if stated else None
+        if label is None or any(tensor.quantization != label for tensor in stated):
+            return None
+        are_constants = label.is_per_tensor and all(tensor.data is not None for tensor in plain)
+        return label if are_constants or any(state.quantization == label for state in self.draft.states.values()) else None
 
     def without_label(self, name: str) -> str:
         """A tensor with its integers as plain numbers."""
