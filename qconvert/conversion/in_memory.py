@@ -95,7 +95,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(
-            f"the model is a {type(model).__name__}",
+            f"the model is of type {type(model).__name__}",
             remedy="Give a path, a qconvert.Graph, or bytes with their format.",
             rule="not-a-model",
         )

@@ -13,7 +13,7 @@ from qconvert.arguments import with_checked_arguments
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_some
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.plugins import Change, Format, Target, format_named, format_of, name_changes, target_named
+from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, name_changes, target_named
 from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
@@ -229,16 +229,16 @@ def _check(path: Path, writer: Format) -> Any:
 
 def _require_scopes(graph: Graph, writer: Format) -> None:
     """Functions and states stand next to the operators: a format that has no place for them would lose them without a word."""
-    states_to_io = " For ONNX, convert() makes inputs and outputs of states (pass states_to_io)."
-    for what, names, others in (
-        ("functions", graph.functions, ", .tflite or .onnx file."),
-        ("states", graph.states, f" or .tflite file.{states_to_io}"),
+    for what, names, further in (
+        ("functions", graph.functions, ""),
+        ("states", graph.states, ", or make inputs and outputs of states (pass states_to_io)"),
     ):
         if names and what not in writer.scopes:
             reason = f"files of the format {writer.name} cannot hold {what}: {_quote_names(list(names))}"
+            runnable = [item for item in formats().values() if item.write is not None and item.default_target and what in item.scopes]
             raise UnsupportedError(
                 reason,
-                remedy=f"Write a .qgraph{others}",
+                remedy=f"Write a {' or '.join(item.suffixes[0] for item in runnable)} file{further}.",
                 rule="scopes-not-writable",
             )
 

@@ -36,8 +36,10 @@ def test_no_graph_that_breaks_an_invariant_is_written(suffix: str, tmp_path: Pat
 def test_functions_and_states_are_refused_by_name(suffix: str, what: str, tmp_path: Path) -> None:
     state = Tensor("sum", "int8", (1, 4), np.zeros((1, 4), np.int8), GRID)
     graph = replace(network(), **{what: {"sum": network() if what == "functions" else state}})
-    with refused(UnsupportedError, "scopes-not-writable", holds=(what, "'sum'")):
+    with refused(UnsupportedError, "scopes-not-writable", holds=(what, "'sum'")) as caught:
         save(graph, tmp_path / f"m.{suffix}")
+    assert ".tflite" in caught.value.remedy and (".onnx" in caught.value.remedy) == (what == "functions")
+    assert ".qgraph" not in caught.value.remedy  # which no runtime takes
     assert not list(tmp_path.iterdir())
     save(graph, tmp_path / "m.qgraph")
 
