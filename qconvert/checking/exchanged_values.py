@@ -88,31 +88,37 @@ class Exchange:
         return next((turn for turn in turns if _fits([own[axis] for axis in turn], other)), None)
 
 
-def find_transposed(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
-    """The result's layout of each tensor that two files have in different ones although its shape does not show it.
+def find_transposed(graph: Graph, other: Graph, layout: str, pairs: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The result's layout of each tensor that two files have in different ones, whether or not its shape shows it.
 
     The metadata of a conversion say so: it notes there whatever it transposed, from the first file of a chain on. Between files without
-    such metadata the spatial operators say it that write and read a tensor.
+    such metadata the spatial operators say it that write and read a tensor, or what is computed of it element by element.
 
     Args:
         graph, other: the source's and the result's graphs.
-        source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
+        layout: that of a result which a conversion made; "" if it is not known.
+        pairs: which tensors to compare, the source's name and the result's; None for those of one name.
     """
-    if not any(TRANSPOSED in side.metadata or VERSION in origin(side.metadata) for side in (graph, other)):
-        own, its = map(_find_layouts, (graph, other))
-        return {name: its[name] for name in own.keys() & its.keys() if own[name] != its[name]}
-    wanted = result if source != result else next((layout for layout in LAYOUTS if layout != result), "")
-    names = find_layout_changes(graph.metadata, other.metadata)
-    return dict.fromkeys(names, wanted) if wanted in LAYOUTS else {}
+    if any(TRANSPOSED in side.metadata or VERSION in origin(side.metadata) for side in (graph, other)):
+        return dict.fromkeys(find_layout_changes(graph.metadata, other.metadata), layout) if layout else {}
+    own, its = map(_find_layouts, (graph, other))
+    pairs = {name: name for name in own} if pairs is None else pairs
+    return {name: its[there] for name, there in pairs.items() if there in its and own.get(name, its[there]) != its[there]}
 
 
 def _find_layouts(graph: Graph) -> dict[str, str]:
-    """The layouts of tensors that spatial operators write and read as data, where all of them say the same."""
+    """The layouts of tensors that spatial operators write and read as data, or that have the elements of these in their order, where all of
+    them say the same."""
     found: dict[str, set[str]] = {}
     for op in graph.ops:
         if kind_of(op).layout.suits is Suits.DECIDES:
             for name in (*kind_of(op).data(op), *op.outputs[:1]):
                 found.setdefault(name, set()).add(str(op["data_format"]))
+    elementwise = [op for op in graph.ops if kind_of(op).layout.suits is Suits.BROADCASTS]
+    alike = [[name for name in op.names if name and graph[name].shape == graph[op.outputs[0]].shape] for op in elementwise]
+    for names in (*alike, *reversed(alike)):
+        layouts = set[str]().union(*(found.get(name, ()) for name in names))
+        found.update((name, layouts) for name in names if layouts)
     return {name: next(iter(layouts)) for name, layouts in found.items() if len(layouts) == 1}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -11,17 +11,16 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.exchanged_values import to_float
+from qconvert.checking.exchanged_values import LAYOUTS, find_transposed, to_float
 from qconvert.checking.findings import OutputComparison
 from qconvert.checking.same_codes import SAME_CODES, shift_codes
 from qconvert.errors import OptionError, format_count, format_some
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
-from qconvert.graph.metadata import find_layout_changes
+from qconvert.operators.properties import permutation
 from qconvert.plugins import LoadedModel
 
 #: Inputs or outputs that a message names; the others are counted.
 _NAMED = 8
-_TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
 _SAME_STEP = 1e-3
 #: Of the multiple: what the rounding of a float value to float32 adds, which counts with 16 bits.
@@ -37,7 +36,7 @@ class Border:
         inputs, outputs: for each of the source's, in order, the result's name: the same one, or where the two sides have not the same
             names that at the same place.
         problems: in sentences, what is at another place than in the source.
-        turned: names of the source's whose layout is another in the result, although the shape does not show it.
+        turned: the result's layout of the source's names that have another one there, whether or not the shape shows it.
         requantized: names whose quantization the conversion declared to be another.
     """
 
@@ -46,7 +45,7 @@ class Border:
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     problems: tuple[str, ...]
-    turned: frozenset[str]
+    turned: Mapping[str, str]
     requantized: Collection[str] = ()
 
     @classmethod
@@ -56,7 +55,7 @@ class Border:
         outputs, wrong_outputs = _pair_names("output", graph.outputs, other.outputs)
         for name, there in inputs.items():
             _require_same_size(graph[name], other[there])
-        turned = find_layout_changes(graph.metadata, other.metadata)
+        turned = find_transposed(graph, other, "channels_first", {**inputs, **outputs})
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
     def convert_inputs(self, feed: Arrays, runtime: LoadedModel) -> dict[str, Array]:
@@ -67,7 +66,7 @@ class Border:
             other = self.other[self.inputs[name]]
             there = own_names[other.name]
             stored = _convert_storage(self.graph[name], other, value, name in self.requantized)
-            matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], name in self.turned)
+            matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], self.turned.get(name, ""))
         return {name: matched[name] for name in runtime.inputs if name in matched}
 
     def pair_outputs(self, expected: Arrays, actual: Arrays) -> list[tuple[str, Array, Array]]:
@@ -76,9 +75,9 @@ class Border:
         found = []
         for name, a in zip(self.graph.outputs, expected.values(), strict=True):
             b = there[self.outputs[name]]
-            turned = b.transpose(_TO_LAST) if b.ndim == a.ndim == 4 else b
-            if b.ndim == a.ndim == 4 and turned.shape == a.shape and (b.shape != a.shape or name in self.turned):
-                b = turned
+            if a.ndim == b.ndim:
+                back = (b.transpose(np.argsort(order)) for order in _list_orders(a.ndim, self.turned.get(name, "")))
+                b = next((item for item in back if item.shape == a.shape), b)
             found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
         return found
 
@@ -150,12 +149,20 @@ def _has_same_width(own: Tensor, other: Tensor) -> bool:
     return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
 
 
-def _transpose_to_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
-    """Return `value`, transposed if only the transposition fits `shape` or the metadata say so."""
-    if value.ndim != 4 or len(shape) != 4:
+def _transpose_to_layout(value: Array, shape: tuple[Any, ...], layout: str) -> Array:
+    """Return `value`, transposed to a layout, or if only that of a layout fits `shape`."""
+    if value.ndim != len(shape):
         return value
-    first = value.transpose(_TO_FIRST)
-    return first if _fits(first.shape, shape) and (turned or not _fits(value.shape, shape)) else value
+    moved = (value.transpose(order) for order in _list_orders(value.ndim, layout))
+    return next((item for item in moved if _fits(item.shape, shape)), value)
+
+
+def _list_orders(rank: int, layout: str) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of axes that the result's values may have: those of a layout if it is known, the source's, and any layout's."""
+    if layout and rank > 2:
+        yield permutation(layout, rank)
+    yield tuple(range(rank))
+    yield from (permutation(item, rank) for item in LAYOUTS if rank > 2)
 
 
 def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:

@@ -14,7 +14,7 @@ from time import monotonic
 
 from qconvert.arguments import Progress
 from qconvert.checking.classify import UNKNOWN
-from qconvert.checking.exchanged_values import Exchange, Form, find_transposed
+from qconvert.checking.exchanged_values import LAYOUTS, Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import find_reading_errors, find_settled
 from qconvert.checking.findings import (
@@ -128,7 +128,9 @@ def _cut_sides(source: Side, result: Side, feed: Arrays, model: LoadedModel, bor
             "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
         )
     layouts = source.runtime.layout, result.runtime.layout
-    change = Exchange(pieces, find_transposed(graph, result.graph, *layouts), layouts[1], forms)
+    wanted = layouts[1] if layouts[0] != layouts[1] else next((layout for layout in LAYOUTS if layout != layouts[1]), "")
+    turned = find_transposed(graph, result.graph, wanted if wanted in LAYOUTS else "")
+    change = Exchange(pieces, turned, layouts[1], forms)
 
     def cut_for_kernels(place: int, kernels: str, name: str) -> Splitting:
         side, own, inner_graph = ((source, left.inside, graph), (unnamed, inside, probed))[place]

@@ -413,6 +413,36 @@ def test_a_tensor_of_another_layout_is_known_by_its_operators(seed: int, tmp_pat
     assert [op.equal == 1 for op in report.operators] == [not seed] * 2
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (4, 5, 6)])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_inputs_of_another_layout_are_known_by_their_operators(sizes: tuple[int, int, int], order: int, seed: int, tmp_path: Path) -> None:
+    """Between files of others, whichever is the source, and whether or not the shapes of input and output show the layout."""
+
+    def network(layout: str, seed: int) -> Graph:
+        quantization, factor = Quantization.per_tensor(0.05), Quantization.per_tensor(0.002)
+        order = (0, 1, 2) if layout == "channels_first" else (1, 2, 0)
+        shape, shape_after = ((1, *(size[axis] for axis in order)) for size in (sizes, (4, *sizes[1:])))
+        weights = np.random.default_rng(seed).integers(-127, 128, (4, 4, 3, 3)).astype(np.int8)
+        tensors = [
+            Tensor("x", "float32", shape),
+            Tensor("q", "int8", shape, None, quantization),
+            Tensor("w", "int8", weights.shape, weights, factor),
+        ]
+        tensors += [Tensor("t", "int8", shape_after, None, quantization), Tensor("y", "float32", shape_after)]
+        window = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "activation": "", "pads": (1,) * 4, "data_format": layout}
+        ops = (Op("Quantize", ("x",), ("q",)), Op("Conv", ("q", "w"), ("t",), window), Op("Dequantize", ("t",), ("y",)))
+        return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+
+    save(network("channels_last", 0), tmp_path / "m.tflite")
+    save(network("channels_first", seed), tmp_path / "m.onnx")
+    report = check(*(tmp_path / "m.tflite", tmp_path / "m.onnx")[::order])
+    assert report.passed == (not seed), report.problems
+    assert report.verdict == ("passed", "not equal")[seed]
+
+
 def test_a_row_of_equal_elements_may_be_off_where_epsilon_is_tiny() -> None:
     """Of it less its mean only the roundings are left, which LayerNormalization divides by the root of epsilon, 1e-6 in BERT."""
     x = np.stack([np.full(32, 2.4), np.linspace(-1, 1, 32)]).astype(np.float32)

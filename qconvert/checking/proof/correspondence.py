@@ -26,6 +26,7 @@ from qconvert.checking.same_codes import stored_offset
 from qconvert.graph import Graph, Op
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
+from qconvert.operators.properties import permutation
 from qconvert.passes.constants import deduplicate_constants
 
 _NO_SUCH = "the source has no such operator on what it reads"
@@ -88,7 +89,7 @@ class Trace:
         trace._through = replace(trace.source, elements={})
         trace._read_source()
         for name, other in border.inputs.items():
-            trace._trace_input(name, other, name in border.turned)
+            trace._trace_input(name, other, border.turned.get(name, ""))
         for op in result.ops:
             trace._trace_operator(op)
         for name, other in border.outputs.items():
@@ -180,14 +181,15 @@ class Trace:
             return roots
         return [apply_activation(graph[root.root], activated_range(graph, op), root) for root in roots]
 
-    def _trace_input(self, name: str, other: str, is_turned: bool) -> None:
+    def _trace_input(self, name: str, other: str, layout: str) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
         before, after = self.source.graph[name], self.result.graph[other]
         if before.rank != after.rank:
             return
         perm = tuple(range(before.rank or 0))
-        if is_turned or (before.shape != after.shape and before.rank is not None):
-            perm = next((p for p in list_layouts(before.rank or 0) if transpose_shape(before, p) == after.shape), perm)
+        if layout or (before.shape != after.shape and before.rank is not None):
+            orders = [permutation(layout, before.rank or 0)] if layout else list_layouts(before.rank or 0)
+            perm = next((p for p in orders if transpose_shape(before, p) == after.shape), perm)
         if transpose_shape(before, perm) == after.shape and (offset := stored_offset(before, after, perm)) is not None:
             self.result.elements[other] = Elements.of(before, offset, perm)
 
