@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tflite_models import TensorSpec, single_op
+from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert import Proof, check, convert, load, prove, run, save
 from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
@@ -701,3 +701,30 @@ def test_operators_on_sizes_alone_are_none_of_a_proof(tmp_path: Path) -> None:
     source = FIXTURES / "torch" / "shapes" / "fx_fbgemm_frozen.pt"
     convert(source, tmp_path / "m.tflite")
     assert classes(prove(source, tmp_path / "m.tflite")).keys() <= {"E0", "E1", "R1", "A"}
+
+
+@pytest.mark.parametrize(
+    ("builtin", "options", "dtype", "result"),
+    [
+        ("SOFTMAX", {"beta": 1.0}, "int8", ("int8", 1 / 256, -128)),
+        ("RELU", None, "int8", ("int8", 0.25, -7)),
+        ("MEAN", {"keepDims": True}, "int8", ("int8", 0.25, -7)),
+        ("DEQUANTIZE", None, "int4", ("float32", None, None)),
+    ],
+)
+def test_one_kernel_with_the_same_parameters_is_equal(
+    builtin: str, options: dict[str, object] | None, dtype: str, result: tuple[str, float | None, int | None], tmp_path: Path
+) -> None:
+    """A file of TFLite made of one: no codes have to be tried, and no arithmetic to be known."""
+    source, target = tmp_path / "source.tflite", tmp_path / "target.tflite"
+    shape, inputs = (1, 8), [TensorSpec("x", (1, 8), dtype, 0.5, 0, data=np.arange(8) - 4 if dtype == "int4" else None)]
+    inputs += [TensorSpec("axes", (1,), "int32", data=np.array([1], np.int32))] if builtin == "MEAN" else []
+    y = TensorSpec("y", (1, 1) if builtin == "MEAN" else shape, result[0], result[1], result[2])
+    ops, tensors = [OpSpec(builtin, [item.name for item in inputs], ["y"], options)], [*inputs, y]
+    if dtype == "int4":  # constants alone have this type
+        ops.append(OpSpec("ADD", ["y", "u"], ["z"], {}))
+        tensors += [TensorSpec("u", shape, "float32"), TensorSpec("z", shape, "float32")]
+    source.write_bytes(model(ops, tensors, ["u" if dtype == "int4" else "x"], ["z" if dtype == "int4" else "y"]))
+    convert(source, target)
+    first = prove(source, target).operators[0]
+    assert (first.class_, first.method) == ("E0", "identical parameters")

@@ -39,6 +39,8 @@ _UNKNOWN = {
     "control": "it runs functions, whose operators are not compared",
     "opaque": "what it computes is not known",
 }
+#: Types whose numbers, times a scale, are rounded once to float32.
+_FEW_BITS = ("bool", "int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 _REALS = "it computes float values, which runtimes round otherwise"
 _ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.
@@ -220,6 +222,8 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair)
         return _decide_by_all_codes(found, own, other) or found("?", why="its data have other scales")
     if pair.lost:
         return _decide_by_tolerances(found, own, other, pair.lost, "source")
+    if _is_the_same(own, other):
+        return found("E0", "identical parameters")
     if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name:
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
@@ -242,6 +246,15 @@ def _decide_by_all_codes(found: Found, own: Computed, other: Computed) -> Proved
     return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
 
 
+def _is_the_same(own: Computed, other: Computed) -> bool:
+    """Whether one kernel computes both, with the same types, quantizations and attributes, whatever stands around them."""
+    if own.kernels is not other.kernels or own.row is not other.row or own.kernels.merges_roundings or own.op.kind != other.op.kind:
+        return False
+    pairs = [(own.graph[a], other.graph[b]) for a, b in zip(own.op.names, other.op.names, strict=False) if a and b]
+    same = all(a.shares_quantization(b) for a, b in pairs)
+    return same and own.op.attributes == other.op.attributes and [*map(bool, own.op.names)] == [*map(bool, other.op.names)]
+
+
 def _decide_by_tolerances(found: Found, own: Computed, other: Computed, lost: float, unknown: str) -> Proved:
     """The class of an operator whose integers are not compared one by one; of the `unknown` side they are not known."""
     allowed = own.tolerance(), other.tolerance()
@@ -256,7 +269,7 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     few bits, whose product with the scale is rounded once."""
     given, results = ([graph[name] for name in names if name] for names in (op.inputs, op.outputs))
     converts = kind_of(op).rule == "convert" or "to" in kind_of(op).attributes
-    if converts and given[0].dtype in ("bool", "int8", "uint8", "int16", "uint16") and results[0].dtype == "float32":
+    if converts and given[0].dtype in _FEW_BITS and results[0].dtype == "float32":
         return True
     return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
 
