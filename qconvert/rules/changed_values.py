@@ -183,23 +183,27 @@ def zero_points(tensor: Tensor, *, from_lowest: bool) -> Array:
 def constant_difference(a: Tensor, b: Tensor) -> str:
     """What differs in two constants of one shape, in words; see changed_values()."""
     assert a.data is not None and b.data is not None
+    if _is_decomposed(a, b) or _is_decomposed(b, a):
+        return ""
     quantizations = a.quantization, b.quantization
     if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= INTEGERS:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
         return integer_difference(a, b.steps(), b.quantization)
-    if _is_decomposed(a, b) or _is_decomposed(b, a):
-        return ""
     if any(quantizations) or {a.dtype, b.dtype}.issubset(REALS):
         return _real_difference(a, b)
     return ""
 
 
 def _is_decomposed(a: Tensor, b: Tensor) -> bool:
-    """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere."""
-    if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= INTEGERS:
+    """Whether b holds a's stored integers as plain numbers: an operator that is decomposed has the scale and zero point elsewhere. A
+    Dequantize of weights in blocks may have them on the scale 1."""
+    if a.data is None or b.data is None or a.quantization is None or not {a.dtype, b.dtype} <= INTEGERS:
         return False
-    low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
+    q = b.per_tensor
+    if b.quantization is not None and (not a.quantization.block_size or q is None or (q.step, q.point) != (1.0, 0)):
+        return False
+    low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0] if b.quantization is None else 0
     return _count_differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
 
 

@@ -117,3 +117,21 @@ def test_weights_that_took_in_a_batch_normalization_are_judged_with_it(tmp_path:
     convert(source, result)
     report = check(source, result)
     assert report.passed, report.problems
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks_are_the_sources_in_a_program(bits: int, tmp_path: Path) -> None:
+    """It has their integers as uint8, from which it takes the zero points and which it multiplies by the scales, in float."""
+    source, result, rng = tmp_path / "source.onnx", tmp_path / "result.pt2", np.random.default_rng(0)
+    model = parser.parse_model(f"""<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>
+        blocks (float[2,64] x) => (float[2,32] y) {{
+            y = com.microsoft.MatMulNBits <K = 64, N = 32, bits = {bits}, block_size = 16> (x, w, s)
+        }}""")
+    weights = rng.integers(0, 256, (32, 4, 2 * bits)).astype(np.uint8)
+    for name, values in (("w", weights), ("s", rng.uniform(0.01, 0.1, 128).astype(np.float32))):
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    source.write_bytes(model.SerializeToString())
+    convert(source, result)
+    report = check(source, result)
+    assert report.passed, report.problems
