@@ -15,7 +15,7 @@ from qconvert.checking.side_check import Demands, SideCheck
 from qconvert.checking.stand_ins import StandIn, find_stand_in, quantize_source
 from qconvert.conversion.in_memory import Model, as_files, model_title
 from qconvert.data import Preparation
-from qconvert.data.samples import require_samples
+from qconvert.data.samples import require_readable, require_samples
 from qconvert.data.texts import are_texts
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
@@ -90,7 +90,10 @@ def check(
         raise OptionError(
             "the data are arrays; only data from files is prepared", remedy="Name files or folders with --data.", rule="data-not-from-files"
         )
-    if are_texts(data) and preparation is not None:
+    texts = are_texts(data)
+    if data and not texts:
+        require_readable(data)
+    if texts and preparation is not None:
         raise OptionError(
             "the data are texts, which no preparation is for", remedy="Leave out --mean, --std and the like.", rule="option-not-applicable"
         )

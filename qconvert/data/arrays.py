@@ -190,15 +190,22 @@ def image_ends(tensor: Tensor, file: Path, preparation: Preparation) -> tuple[fl
     return float(values.min()), float(values.max())
 
 
-def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
-    """An image as an input. Integers get pixels as they are, 0 to 255, shifted for int8, unless a preparation is asked for; real inputs
-    get prepared values, -1 to 1 by default."""
+def require_images() -> None:
+    """Raise MissingPackageError where the package that reads images is not installed."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        import PIL.Image  # noqa: F401
     except ImportError as error:
         raise MissingPackageError(
             "images need the package pillow", remedy="Install it with: pip install 'qconvert[images]'", rule="package-missing"
         ) from error
+
+
+def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
+    """An image as an input. Integers get pixels as they are, 0 to 255, shifted for int8, unless a preparation is asked for; real inputs
+    get prepared values, -1 to 1 by default."""
+    require_images()
+    from PIL import Image, UnidentifiedImageError
+
     wanted, channels, first = _image_input(tensor, file, preparation)
     try:
         with name_file_in_errors(file):

@@ -24,6 +24,7 @@ from qconvert.data.arrays import (
     map_array,
     prepare_values,
     range_warning,
+    require_images,
     samples_in,
     shapes,
 )
@@ -173,6 +174,12 @@ def load_inputs(
     """Inputs from files: stored values by input name for each sample, and notes on them. See InputFiles."""
     found = InputFiles(graph, paths, samples, preparation)
     return list(found), found.notes
+
+
+def require_readable(paths: Sequence[str | Path]) -> None:
+    """Raise QConvertError where there are no inputs, or the package that reads them is not installed."""
+    if any(file.suffix.lower() in _IMAGES for file in _list_files(paths)[0]):
+        require_images()
 
 
 def require_samples(count: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from PIL import Image
 from refusals import refused
 
-from qconvert import Graph, Preparation, Quantization, Tensor
+from qconvert import Graph, Preparation, Quantization, Tensor, check
 from qconvert.data import InputFiles, load_inputs, numbers
-from qconvert.errors import FileAccessError, OptionError
+from qconvert.errors import FileAccessError, MissingPackageError, OptionError
 
 GRID = Quantization.per_tensor(0.5, 3)
 
@@ -291,3 +292,12 @@ def test_a_pipe_for_labels_is_not_waited_for(suffix: str, tmp_path: Path) -> Non
     np.save(tmp_path / "data.npy", np.zeros((2, 4), np.float32))
     with refused(FileAccessError, "not-a-regular-file"):
         read_labels(tmp_path / "data.npy", tmp_path / f"labels{suffix}")
+
+
+def test_images_without_what_reads_them_are_an_error_of_the_check_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with refused(MissingPackageError, "package-missing") as caught:
+        check(tmp_path / "a.onnx", tmp_path / "b.onnx", data=[tmp_path])
+    assert "qconvert[images]" in caught.value.remedy
