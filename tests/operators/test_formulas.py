@@ -77,6 +77,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         {"low": (1, 0, 0, 0), "high": (0, 0, 0, -1), "interior": (0, 0, 0, 0)},
         {"low": (0, 0, 0, 0), "high": (-1, 5, 0, 0), "interior": (2, 3, 0, 0)},
     ],
+    "Pad": [{"mode": mode} for mode in ("reflect", "symmetric", "edge", "wrap")],
     "NonMaxSuppression": [{"center_point_box": 1}],
     "DetectionPostProcess": [
         {
@@ -146,6 +147,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x, np.array(3.0)]
     if kind == "Where":
         return [x > 0, *(np.round(rng.normal(0, 9, _SHAPE)).astype(np.int32) for _ in "xy")]
+    if kind == "Pad":
+        return [x, np.array([1, 2, 0, 1, 0, 3, 0, 2])]
     if kind == "Tile":
         return [x, np.array([1, 2, 1, 23])]
     if kind == "Slice":

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from qconvert.conformance.examples import make_graph, random_operands
+from qconvert.conformance.matrix import run_file, write_graph
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernels
 from qconvert.passes.number_types import narrow_indices
 from qconvert.passes.pads import separate_pads
-from qconvert.plugins import target_named
+from qconvert.plugins import kernels_named, target_named
 
 
 def test_indices_are_narrow_where_readers_take_them() -> None:
@@ -57,3 +59,19 @@ def test_an_unpadded_operator_stays() -> None:
     plain = graph.evolve(tensors=[replace(pads, data=np.zeros(4, np.int64)), replace(graph["o0"], shape=None)])
     fitted, _ = normalize(plain, target_named("tflite-micro"))
     assert [op.kind for op in fitted.ops] == ["SpaceToBatch"]
+
+
+@pytest.mark.tflite_micro
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+def test_int16_is_mirrored_by_slices(mode: str, tmp_path: Path) -> None:
+    """MIRROR_PAD of tflite-micro has int8 and float32."""
+    quantization = Quantization.per_tensor(0.5)
+    tensors = [Tensor(name, "int16", shape, None, quantization) for name, shape in (("x", (1, 4, 4, 2)), ("y", (1, 7, 6, 2)))]
+    tensors.append(Tensor("pads", "int64", (8,), np.array([0, 2, 1, 0, 0, 1, 1, 0])))
+    graph = Graph("g", {item.name: item for item in tensors}, (Op("Pad", ("x", "pads"), ("y",), {"mode": mode}),), ("x",), ("y",))
+    fitted, path = write_graph(graph, target_named("tflite-micro"), tmp_path)
+    assert "Pad" not in {op.kind for op in fitted.ops}
+    runtime, kernels = kernels_named("tflite-micro")
+    feed = {"x": np.random.default_rng(0).integers(-(2**15), 2**15, (1, 4, 4, 2)).astype(np.int16)}
+    (found,) = run_file(path, fitted, feed, runtime, kernels)
+    assert np.array_equal(found, evaluate(graph, feed)["y"])

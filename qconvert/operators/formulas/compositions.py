@@ -110,6 +110,27 @@ def sizes_of_either_shape(first: Value, second: Value) -> Value:
     return where(apply("Equal", filled[0], 1), filled[1], filled[0])
 
 
+#: Elements along an axis that a Pad may repeat, each of which is a Slice.
+_MOST_REPEATED = 32
+
+
+@lowers("Pad")
+def repeated_elements(x: Value, pads: Value, value: Value = None, *, mode: str) -> Value:
+    """For each axis the elements before it and after it, one by one, as `mode` repeats them (reflect, symmetric, edge, wrap)."""
+    shape, counts = shape_of(x), constant_of(pads)
+    if mode == "constant" or shape is None or counts is None or counts.min(initial=0) < 0 or counts.size != 2 * len(shape):
+        return None
+    for axis, (size, widths) in enumerate(zip(shape, counts.reshape(2, -1).T, strict=True)):
+        if not widths.any():
+            continue
+        if not isinstance(size, int) or not size or widths.sum() > _MOST_REPEATED:
+            return None
+        places = np.pad(np.arange(size), tuple(widths), mode=mode)  # type: ignore[call-overload]
+        before, after = ([slice_along(x, i, i + 1, axis) for i in part] for part in (places[: widths[0]], places[widths[0] + size :]))
+        x = apply("Concat", *before, x, *after, axis=axis)
+    return x
+
+
 @lowers("DynamicQuantizeLinear")
 def quantize_by_range(x: Value) -> tuple[Value, ...] | None:
     """(high - low) / 255 of a range that holds 0, and the rest from that, as ONNX defines it."""
