@@ -30,7 +30,7 @@ from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with
 from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, Scaling, rescale_weights, sum_costs
 from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
-from qconvert.plugins import Change, PassResult, Target, describe_worst
+from qconvert.plugins import Change, PassResult, Target
 
 #: How many scales are tried for channels of few values: only a channel or two of a model do not fit.
 _TRIED_OF_FEW = 8192
@@ -69,8 +69,8 @@ def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked")
         if found.cost is not None and _is_used_in_float(graph.evolve(tensors=[found.tensor]), use, target):
             continue
         new.append((use, found.tensor))
-        counts["moved"] += found.cost is None
-        lossy += [found] if found.cost is not None else []
+        counts["moved"] += found.is_exact
+        lossy += [] if found.is_exact else [found]
     exact = [Change(f"{counts[what]} {text}", exact=True) for what, text in _TEXTS.items() if counts[what]]
     if not new:
         return graph, tuple(notes)
@@ -88,9 +88,9 @@ _TEXTS = {
 
 def _describe_change(lossy: Sequence[Rescaled]) -> Change:
     """Return what weights cost of which some channels got another scale."""
-    kept, channels, costs = sum_costs(lossy)
+    kept, channels, costs, worst = sum_costs(lossy)
     text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
-    return Change(f"{text}, {channels - kept} change, {describe_worst(costs)}", costs=costs)
+    return Change(f"{text}, {channels - kept} change, {worst}", costs=costs)
 
 
 def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:

@@ -282,3 +282,20 @@ def test_weights_beside_a_real_result_become_signed_where_sums_are_real(target: 
     graph = make([Op("Gemm", ("x", "w"), ("y",))], [*tensors, Tensor("y", "float32", None, None)], "x", "y")
     changed, notes = for_target(graph, target)
     assert changed.tensors[changed.ops[0].inputs[1]].dtype == dtype and bool(notes) == (dtype == "int8")
+
+
+def test_a_scale_that_doubles_is_declared_with_its_bias() -> None:
+    """138 steps do not fit, and all of the channel are even: the weights keep their values, and the bias is rounded."""
+    steps = np.array([[1, -5, 7], [0, 14, 138]], np.int64)
+    tensors = [
+        Tensor("x", "uint8", (1, 3), None, q(0.1, 3)),
+        constant("w", (steps + 117).astype(np.uint8), q(0.5, 117)),
+        constant("b", np.array([11, -7483], np.int32), q(0.05)),
+        Tensor("y", "uint8", (1, 2), None, q(0.7, 9)),
+    ]
+    graph = make([Op("Gemm", ("x", "w", "b"), ("y",))], tensors, "x", "y")
+    changed, notes = symmetric_weights(graph, target_named("tflite-micro"))
+    weights = changed[changed.ops[0].inputs[1]]
+    assert weights.float_values().tolist() == (steps * 0.5).tolist() and weights.quantization is not None
+    assert weights.quantization.scale.tolist() == [0.5, 1.0]
+    assert [note.exact for note in notes if isinstance(note, Change)] == [False]

@@ -48,6 +48,11 @@ class Rescaled:
     kept: int
     channels: int
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all channels keep their scale: on another one biases are rounded again, even if all weights keep their values."""
+        return self.cost is None and self.kept == self.channels
+
 
 def symmetric_limits(dtype: str) -> tuple[int, int]:
     """Return the smallest and the largest step of symmetric weights, without the lowest integer, as TFLite's specification wants them."""
@@ -153,19 +158,20 @@ def requantize_weights(graph: Graph, choose: WeightChoice, suffix: str, words: s
     return with_biases(changed, names, suffix), _describe_weights([new for _, new in found], words)
 
 
-def sum_costs(found: Sequence[Rescaled]) -> tuple[int, int, tuple[Cost, ...]]:
-    """Return how many channels of weights kept their scale and all values, of how many, and what the others cost."""
+def sum_costs(found: Sequence[Rescaled]) -> tuple[int, int, tuple[Cost, ...], str]:
+    """Return how many channels of weights kept their scale and all values, of how many, and what the others cost, also in words."""
     kept, channels = sum(item.kept for item in found), sum(item.channels for item in found)
-    return kept, channels, tuple(item.cost for item in found if item.cost is not None)
+    costs = tuple(item.cost for item in found if item.cost is not None)
+    return kept, channels, costs, describe_worst(costs) if costs else "all values are the same"
 
 
 def _describe_weights(found: Sequence[Rescaled], words: str) -> list[Change | str]:
     """Return what weights cost, in words: those that keep all values, and those of which some channels do not."""
-    exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
+    exact, lossy = [item for item in found if item.is_exact], [item for item in found if not item.is_exact]
     said: list[Change | str] = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
-        kept, channels, costs = sum_costs(lossy)
-        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {describe_worst(costs)}"
+        kept, channels, costs, worst = sum_costs(lossy)
+        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {worst}"
         said.append(Change(text, costs=costs))
     return said
 
