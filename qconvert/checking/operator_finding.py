@@ -101,6 +101,8 @@ class Judge:
         if found.is_fault and kind_of(op).dequantizes:
             found = self._judge_quantized_floats(op, values, pair) or found
         if found.is_fault:
+            found = self._judge_rounded_early(op, index, values, pair) or found
+        if found.is_fault:
             found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
         return self._explain_by_overflow(op, index, values, pair, found) if found.is_fault else found
 
@@ -148,6 +150,34 @@ class Judge:
             return None
         known = self._settle({item: value for item, value in values.items() if item != name})
         found = self._judge_pair(before, before.outputs.index(name), {**known, **self._dequantize_weights(before)}, (a, b))
+        return None if found.is_fault else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
+
+    def _judge_rounded_early(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
+        """Judge float values that the result has rounded already as all their readers in the source do, by what these read of both."""
+        name = op.outputs[index]
+        readers = [item for item in self.graph.ops if name in item.inputs]
+        results = [self.graph[item.outputs[0]] for item in readers if kind_of(item).quantizes]
+        q = results[0].quantization if results and len(results) == len(readers) and name not in self.graph.outputs else None
+        if (
+            q is None
+            or not q.is_per_tensor
+            or pair[0].dtype.kind != "f"
+            or not all(results[0].shares_quantization(item) for item in results)
+        ):
+            return None
+        if not all(np.isfinite(value).all() for value in pair):
+            return None
+        a, b = (quantize(value.astype(np.float64), q, results[0].dtype) for value in pair)
+        if (np.abs(dequantize(b, q) - pair[1]) > q.step * _NEAR_STEP).any():
+            return None
+        known = {**values, **self._dequantize_weights(op)}
+        exact = exact_value(self.graph, op, known, index, self.writers)
+        if exact is None:
+            return None
+        real, rounder = exact[0], replace(exact[1], outputs=(results[0].name,))
+        bound = sum_bound(self.graph, exact[1], known)
+        cancelled = 0.0 if bound is None else bound / q.step
+        found = classify(self.graph, rounder, a, b, real, self._find_kernels(rounder, results[0].name), cancellation=cancelled)
         return None if found.is_fault else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
     def _judge_unrounded(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:

@@ -91,22 +91,29 @@ def _bound_standardize(x: Array, axes: Axes, epsilon: float) -> Array:
     return np.asarray(off / deviation * (1 + np.abs(below) / deviation))
 
 
-def _standardized(group: Group) -> dict[str, Callable[[Call], Array]]:
-    """The meaning of a kind that standardizes its data, with its error in float32, for parameters that broadcast to (…, channels)."""
-
-    def with_layout(call: Call, values: Array) -> Array:
-        return channels_first(call, values) if "data_format" in call.op.attributes else values
+def _standardized(group: Group) -> Function:
+    """The meaning of a kind that standardizes its data, for parameters that broadcast to (…, channels)."""
 
     def evaluate(call: Call) -> Array:
         x, axes, shape = group(call)
         y = _standardize(x, axes, call["epsilon"]).reshape(shape) * call.values(1)
-        return with_layout(call, np.asarray(y + call.values(2) if call.has(2) else y))
+        return _with_layout(call, np.asarray(y + call.values(2) if call.has(2) else y))
 
-    def cancellation(call: Call) -> Array:
+    return evaluate
+
+
+def _cancelled(group: Group) -> Callable[[Call], Array]:
+    """By how much float32 may make the result of such a kind off."""
+
+    def bound(call: Call) -> Array:
         x, axes, shape = group(call)
-        return with_layout(call, _bound_standardize(x, axes, call["epsilon"]).reshape(shape) * np.abs(call.values(1)))
+        return _with_layout(call, _bound_standardize(x, axes, call["epsilon"]).reshape(shape) * np.abs(call.values(1)))
 
-    return {"evaluate": evaluate, "cancellation": cancellation}
+    return bound
+
+
+def _with_layout(call: Call, values: Array) -> Array:
+    return channels_first(call, values) if "data_format" in call.op.attributes else values
 
 
 def batch_normalization(call: Call) -> Array:
@@ -204,7 +211,8 @@ KINDS = (
         "data parameter parameter",
         bounds=any_value,
         shape=_per_channel,
-        **_standardized(_instances),
+        evaluate=_standardized(_instances),
+        cancellation=_cancelled(_instances),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, epsilon=number(1e-5)),
     ),
@@ -214,7 +222,8 @@ KINDS = (
         "data parameter parameter",
         bounds=any_value,
         shape=_per_channel,
-        **_standardized(_groups),
+        evaluate=_standardized(_groups),
+        cancellation=_cancelled(_groups),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, num_groups=integer(), epsilon=number(1e-5)),
     ),
@@ -225,7 +234,8 @@ KINDS = (
         bounds=any_value,
         matching_sizes=_matching_last,
         shape=_from_axis,
-        **_standardized(_layers),
+        evaluate=_standardized(_layers),
+        cancellation=_cancelled(_layers),
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),
     ),
     Kind(

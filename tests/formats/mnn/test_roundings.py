@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper, parser
 from passes.graphs import CONV, constant, make, q, random_integers
 
 from qconvert import Graph, Op, Tensor, check, convert, save
@@ -253,3 +254,29 @@ def test_indices_of_equal_values_may_come_in_another_order(tmp_path: Path) -> No
     report = check(tmp_path / "model.onnx", tmp_path / "model.mnn", samples=8, per_op=True)
     (chosen,) = [found for found in report.operators if found.output == "y"]
     assert (chosen.verdict, chosen.reason) == ("approximate", "indices of equal values in another order")
+
+
+@needs_mnn
+@pytest.mark.onnxruntime
+def test_a_convolution_of_floats_before_one_of_integers_is_rounded_early(tmp_path: Path) -> None:
+    """MNN stores its result as the integers that the next one reads, so that values beyond their range are cut off within the piece."""
+    rng = np.random.default_rng(0)
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,4,12,12] x) => (float[1,4,11,11] o) <float so = {0.01}, uint8 z = {128}, float sw = {0.01}, int8 zw = {0}> {
+            y = Conv (x, w, b)
+            yq = QuantizeLinear(y, so, z)
+            yf = DequantizeLinear(yq, so, z)
+            vf = DequantizeLinear(v, sw, zw)
+            p = Conv <group = 4, pads = [1, 1, 1, 1], kernel_shape = [3, 3]> (yf, vf)
+            pq = QuantizeLinear(p, so, z)
+            o = DequantizeLinear(pq, so, z)
+        }""")
+    weights = {"w": rng.normal(0, 0.3, (4, 4, 2, 2)).astype(np.float32), "b": rng.normal(0, 0.3, 4).astype(np.float32)}
+    weights["v"] = rng.integers(-127, 127, (4, 1, 3, 3)).astype(np.int8)
+    for name, values in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    source, result = tmp_path / "source.onnx", tmp_path / "result.mnn"
+    source.write_bytes(model.SerializeToString())
+    convert(source, result)
+    report = check(source, result, per_op=True)
+    assert report.passed, report.problems
