@@ -149,7 +149,8 @@ def _output_name(value: Any, draft: Draft) -> str:
 
 def _not_a_tensor_error(value: Any, side: str) -> UnsupportedError:
     reason = "its type is neither stated nor inferred" if value.type is None else f"it is {value.type}, not a tensor of a covered type"
-    remedy = f"Export the model with tensors as its {side}s (skl2onnx: options={{'zipmap': False}})." if value.type is not None else ""
+    is_tensor = value.type is None or value.type.name == "Tensor"
+    remedy = "" if is_tensor else f"Export the model with tensors as its {side}s (skl2onnx: options={{'zipmap': False}})."
     return UnsupportedError(reason, where=f"{side} {value.name!r}", rule="type-not-covered", remedy=remedy)
 
 

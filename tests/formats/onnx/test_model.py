@@ -64,10 +64,20 @@ def test_types_and_shapes_of_the_file_and_of_inference() -> None:
 def test_a_sequence_has_no_tensor_type() -> None:
     found = opened("g (float[4] x) => (float y) { s = SequenceConstruct(x)  i = Constant<value_int = 0>()  y = SequenceAt(s, i) }")
     assert str(found.graph.nodes[0].outputs[0].type) == "Sequence(Tensor(FLOAT))"
-    with refused(UnsupportedError, "type-not-covered", holds=("Sequence(Tensor(FLOAT))",)):
+    with refused(UnsupportedError, "type-not-covered", holds=("Sequence(Tensor(FLOAT))",)) as told:
         read_bytes(
             parser.parse_model(f"{HEADER} g (float[4] x) => (seq(float[4]) s) {{ s = SequenceConstruct(x) }}").SerializeToString(), "m"
         )
+    assert "zipmap" in told.value.remedy
+
+
+def test_a_tensor_of_an_unknown_type_is_not_told_to_become_a_tensor() -> None:
+    model = parser.parse_model(f"{HEADER} g (float[4] x) => (float[4] y) {{ y = Identity(x) }}")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT8E8M0
+    with refused(UnsupportedError, "type-not-covered", holds=("FLOAT8E8M0",)) as told:
+        read_bytes(model.SerializeToString(), "m")
+    assert told.value.remedy == ""
 
 
 @pytest.mark.parametrize(("sizes", "place", "wanted"), [("3", 1, [3, 4, 5]), ("3", 2, [6]), ("{2, 4, 1}", 1, [2, 3, 4, 5])])
