@@ -85,9 +85,9 @@ def int32_bias_to_float(graph: Graph, target: Target | None) -> PassResult:
     values = sum(tensor.data.size for tensor in biases.made.values() if tensor.data is not None)
     lost = sum(_count_lost_values(graph[name], tensor) for (name, *_), tensor in biases.made.items())
     words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
+    changed = biases.finish()
     costs = tuple(Cost(tensor.name, None, None) for tensor in biases.made.values())
-    note = Change(f"{len(biases.made)} biases of {values} values are float32; {words}", costs=costs)
-    return biases.finish(), (note,)
+    return changed, (Change(f"{len(biases.made)} biases of {values} values are float32; {words}", costs=costs),)
 
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -88,24 +89,32 @@ class BiasQuantizations(Rewriter):
     """A graph whose biases get another quantization, one tensor for each bias and scale.
 
     Attributes:
-        made: (name of the bias, bytes of its new scales, its type) -> its new tensor.
+        made: (name of the bias, bytes of its new scales, its type) -> its new tensor, which finish() names.
     """
 
     def __init__(self, graph: Graph, suffix: str) -> None:
         super().__init__(graph)
         self._suffix = suffix
         self.made: dict[tuple[str, bytes, str], Tensor] = {}
+        self._users: dict[tuple[str, bytes, str], list[Op]] = {}
 
     def put(self, op: Op, bias: Tensor, new: Tensor) -> None:
-        """Let an operator read `new` in place of `bias`, under a name of its own, with the suffix, where something else reads `bias`."""
+        """Let an operator read `new` in place of `bias`."""
         key = (bias.name, b"" if new.quantization is None else new.quantization.scale.tobytes(), new.dtype)
-        if key not in self.made:
-            alone = self.is_read_once(bias.name)
-            name = bias.name if alone else self.fresh(f"{bias.name}/{self._suffix}")
-            self.made[key] = replace(new, name=name)
+        self.made.setdefault(key, new)
+        self._users.setdefault(key, []).append(op)
+
+    def finish(self, *, prune: bool | Callable[[Op], bool] = False, **changes: Any) -> Graph:
+        """Name the new tensors: as the bias, or with the suffix where something else reads that. See Rewriter.finish()."""
+        for key, new in self.made.items():
+            name, users = key[0], self._users[key]
+            is_alone = name not in self.graph.public and len(users) == len(self.readers[name])
+            self.made[key] = replace(new, name=name if is_alone else self.fresh(f"{name}/{self._suffix}"))
             self.define(self.made[key])
-        self.replace(op, op.with_input(2, self.made[key].name))
-        _relate_copy(self, bias.name, self.made[key].name)
+            for op in users:
+                self.replace(op, op.with_input(2, self.made[key].name))
+            _relate_copy(self, name, self.made[key].name)
+        return super().finish(prune=prune, **changes)
 
 
 def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True) -> Graph:

@@ -48,3 +48,14 @@ def test_a_bias_with_another_reader_keeps_its_integers_there() -> None:
     changed, _ = applied(shown, "int32_bias_to_float")
     assert changed["b"] == graph["b"]
     assert changed.ops[0].inputs == ("x", "w", "b/float32")
+
+
+def test_a_bias_that_two_operators_read_keeps_its_name() -> None:
+    graph = quantized_conv()
+    second = replace(graph.ops[0], outputs=("z",))
+    both = graph.evolve(tensors=[replace(graph["y"], name="z")], ops=[*graph.ops, second], outputs=("y", "z"))
+    changed, _ = applied(both, "int32_bias_to_float")
+    assert [op.inputs[2] for op in changed.ops] == ["b", "b"]
+    assert changed["b"].dtype == "float32" and "b/float32" not in changed.tensors
+    back, _ = applied(changed, "float_bias_to_int32")
+    assert [op.inputs[2] for op in back.ops] == ["b", "b"] and back["b"] == graph["b"]
