@@ -14,7 +14,7 @@ from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import KINDS, REQUIRED, kind_of
 from qconvert.operators.properties import AxisMove
 from qconvert.operators.shapes_and_functions import merge_shapes
 from qconvert.operators.sizes import is_compatible
@@ -88,7 +88,8 @@ class Reading(OperatorReading):
         specs, known = KINDS[kind].attributes, signature(kind, "", _NEWEST)
         shared = {name: spec.default for name, spec in specs.items() if known is not None and name in known.attributes}
         layout = {"data_format": "channels_first"} if "data_format" in specs else {}
-        return {name: self.attribute(name, default) for name, default in shared.items()} | layout
+        stated = {name: self.attribute(name, default) for name, default in shared.items()}
+        return {name: value for name, value in stated.items() if value is not REQUIRED} | layout
 
     def require_types(self) -> None:
         """Raises InvalidModelError if the operator does not take the types of its inputs, or gives its outputs other ones than declared."""

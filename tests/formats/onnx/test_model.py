@@ -219,3 +219,9 @@ def test_a_name_that_is_not_utf_8_is_refused(word: str) -> None:
     assert [node.op_type for node in parse_model(data).graph] == ["Relu", "Own", "Add"]
     with refused(InvalidModelError, "not-utf8"):
         parse_model(data.replace(word.encode(), b"\xff" + word.encode()[1:]))
+
+
+def test_an_attribute_that_is_required_and_missing_is_named() -> None:
+    model = parser.parse_model(f"{HEADER} g (uint8[4] x, uint8[4] n) => (uint8[4] y) {{ y = BitShift(x, n) }}")
+    with refused(InvalidModelError, "attribute-missing", holds=("'direction'",)):
+        read_bytes(model.SerializeToString(), "m")
