@@ -12,8 +12,8 @@ which takes ten times as long (docs/measured/forms.md). With numerics "fast" not
 
 Operators of PyTorch's engines, which a reader notes at them, get forms that give the same integers in onnxruntime and LiteRT
 (TorchRounding). Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of
-integers. QLinearAdd gets other input scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes
-one of float values on such scales.
+integers, and get other input scales where these differ (arithmetic/additions.py). Where LiteRT's addition, which computes with multipliers
+of 20 bits, has no such scales, it becomes one of float values.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _drop_arithmetic(op: Op) -> Op:
 def _nudge_operands(rewriter: Rewriter, op: Op, wanted: Array | None, target: Target) -> bool:
     """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives certain integers for all pairs; return
     whether there are such."""
-    graph = rewriter.graph
+    graph = _cut_out(rewriter, op)
     if wanted is None or wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
         return False
     if target.format == "onnx" and not all(_is_computed(graph, name) for name in op.inputs):
@@ -82,6 +82,23 @@ def _nudge_operands(rewriter: Rewriter, op: Op, wanted: Array | None, target: Ta
             rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
             return True
     return False
+
+
+def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
+    """Return an operator and those that write its operands, through data movement, as a graph in which many scales are tried quickly.
+
+    Nothing else of a network says which integers a kernel gives for two operands.
+    """
+    ops, names = [op], list(op.inputs)
+    for name in names:
+        writer = rewriter.producers.find(name)
+        if writer is not None:
+            ops.append(writer)
+            names += writer.inputs[:1] if kind_of(writer).rule in ("move", "relabel") else ()
+    graph = rewriter.graph
+    tensors = {name: graph[name] for item in ops for name in item.names if name}
+    inputs = tuple(name for name in graph.inputs if name in tensors)
+    return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, op.outputs, metadata=graph.metadata)
 
 
 def _is_computed(graph: Graph, name: str) -> bool:
@@ -127,11 +144,10 @@ def _list_scales(graph: Graph, op: Op, wanted: Array, format: str) -> Iterator[t
     if first is None or second is None or output is None or len({tensor.dtype for tensor in sides}) > 1:
         return
     sign = kind_of(op).sum_sign
-    if not sign and format == "onnx":
-        scale = second.scale.view(np.int32)
-        for place in sorted(range(-_PLACES, _PLACES + 1), key=abs):
-            yield first, replace(second, scale=(scale + np.int32(place)).view(np.float32))
     if not sign:
+        places = sorted(range(-_PLACES, _PLACES + 1), key=abs) if format == "onnx" else ()
+        for place in places:
+            yield first, replace(second, scale=(second.scale.view(np.int32) + np.int32(place)).view(np.float32))
         return
     # A difference is a sum with the second input mirrored.
     mirrored = second if sign > 0 else replace(second, zero_point=low + high - second.zero_point)
@@ -301,7 +317,7 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
             continue
         values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
         if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):
-            if _gives_integers(graph, op, target, values):
+            if _gives_integers(_cut_out(rewriter, op), op, target, values):
                 continue
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
@@ -321,8 +337,8 @@ def _match_sums(graph: Graph, rows: Kernels, target: Target) -> PassResult:
     rewriter, count = Rewriter(graph), 0
     for op in rewriter:
         kernel = rows.of(graph, op) if kind_of(op).sum_sign and not op["arithmetic"] else None
-        wanted = integers_for_all(graph, op, kernel) if kernel is not None and kernel.reference is not None else None
-        if wanted is not None and not _gives_integers(graph, op, target, wanted):
+        wanted = integers_for_all(_cut_out(rewriter, op), op, kernel) if kernel is not None and kernel.reference is not None else None
+        if wanted is not None and not _gives_integers(_cut_out(rewriter, op), op, target, wanted):
             count += _nudge_operands(rewriter, op, wanted, target)
     return rewriter.finish_with(f"{_NUDGED}: {{}}".format, count)
 

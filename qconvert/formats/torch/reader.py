@@ -45,7 +45,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
 
     Args:
         path: of the file.
-        options: "input_shape", see GivenInputs; "engine", see with_engine().
+        options: "input_shape", see GivenInputs; "engine", see formats/torch/engines.py.
         again: whether operators that the writer decomposed stay as they are.
 
     Raises:

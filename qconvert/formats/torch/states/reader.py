@@ -76,7 +76,7 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
 
     Args:
         path: of the file.
-        options: "oneflow", "modules", "round_data", and "engine", see with_engine().
+        options: "oneflow", "modules", "round_data", and "engine", see formats/torch/engines.py.
 
     Raises:
         FileAccessError: the file cannot be read.

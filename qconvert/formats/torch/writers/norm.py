@@ -12,7 +12,6 @@ from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
 
 #: The smallest normal float32: divided by that instead of by a norm of zero, zeros stay zeros.
-_LEAST_NORM = 2.0**-126
 
 
 def write_batch_norm(op: Op, b: Builder) -> None:
