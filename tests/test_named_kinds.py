@@ -73,7 +73,7 @@ _ABOUT = {
     "passes/isolate_float.py": "writes a Clip to the range of a quantization; a Clip or Min after Softmax",
     "passes/match_scales.py": "sums and averages whose kernels demand one scale",
     "passes/shapes.py": "one Reshape for several",
-    "passes/per_axis_in_float.py": "the arithmetic of quantization, in float",
+    "passes/requantizations.py": "the arithmetic of quantization, in float",
     "passes/quantize_operands.py": "products of data with a real constant",
     "passes/real_recurrence.py": "an LSTM on integers as one in float",
     "passes/loop_recognition.py": "the operators that loops over steps consist of",

@@ -253,7 +253,7 @@ _REGISTER = (
          after=("isolate_float", "shift_to_symmetric", "float_io", "integer_io")),
     _pass("convolutions.spread_addends", "replace a number added after a 1-D convolution with a vector that has it for each channel",
          after=("shift_to_symmetric", "sparse_pairs")),
-    _pass("per_axis_in_float", "quantize activations with scales along an axis by float operators", within=4e-3),
+    _pass("requantizations.per_axis_in_float", "quantize activations with scales along an axis by float operators", within=4e-3),
     _absorbed("requantizations.requantize_in_float", "requantize by float values where the target's integer kernel rounds otherwise",
          options=(NUMERICS,), within=4e-3,
          after=("match_scales", "isolate_float", "remove_redundant_requantize"), ensures=("one rounding",)),

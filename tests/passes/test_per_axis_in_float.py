@@ -13,7 +13,7 @@ from tflite_models import run_litert
 
 from qconvert import check, convert, load
 from qconvert.evaluate import evaluate
-from qconvert.passes.per_axis_in_float import run
+from qconvert.passes.requantizations import per_axis_in_float
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
@@ -40,7 +40,7 @@ def _save(path: Path, points: list[int], dtype: type = np.int8) -> Path:
 @pytest.mark.parametrize(("points", "dtype"), [([3, -100, 0], np.int8), ([0, 0, 0], np.int8), ([128, 3, 255], np.uint8)])
 def test_the_values_stay(tmp_path: Path, points: list[int], dtype: type) -> None:
     graph = load(_save(tmp_path / "a.onnx", points, dtype))
-    found, notes = run(graph, None)
+    found, notes = per_axis_in_float(graph, None)
     assert len(notes) == 1 and ("Sub" in {op.kind for op in found.ops}) == any(points)
     assert all(tensor.quantization is None or tensor.quantization.axis is None for tensor in found.tensors.values())
     before, after = (evaluate(side, {"x": _X}) for side in (graph, found))
@@ -61,4 +61,4 @@ def test_integers_that_others_read_stay(tmp_path: Path) -> None:
     model.graph.output.append(helper.make_tensor_value_info("q", TensorProto.INT8, [1, 3, 8, 8]))
     onnx.save(model, tmp_path / "b.onnx")
     graph = load(tmp_path / "b.onnx")
-    assert run(graph, None) == (graph, ())
+    assert per_axis_in_float(graph, None) == (graph, ())
