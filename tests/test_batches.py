@@ -18,10 +18,11 @@ import pytest
 from clusters import four_workers
 from refusals import refused
 
-from qconvert import batch
+from qconvert import batch, load
 from qconvert.batches.driver import plan_batch
 from qconvert.batches.jobs import run_job
 from qconvert.errors import FileAccessError, OptionError
+from qconvert.graph.metadata import OPTIONS
 from qconvert.plugins import format_named
 
 pytestmark = pytest.mark.end_to_end
@@ -188,6 +189,16 @@ def test_results_have_the_suffix_of_what_is_asked_for(given: dict[str, Any], suf
     shutil.copy(SMALL, models / "a.onnx")
     report = batch(models, tmp_path / "out", to="torch", **given)
     assert [(item.status, item.result) for item in report.outcomes] == [("converted", f"a{suffix}")], report.outcomes[0].reason
+
+
+def test_all_passes_that_are_named_run(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(KEYWORDS, models / "a.tflite")
+    passes = ["narrow_range", "per_tensor_to_per_axis"]
+    report = batch(models, tmp_path / "out", passes=passes)
+    assert [item.status for item in report.outcomes] == ["converted"], report.outcomes[0].reason
+    assert json.loads(load(tmp_path / "out" / "a.onnx").metadata[OPTIONS])["passes"] == passes
 
 
 def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

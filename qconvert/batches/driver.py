@@ -177,7 +177,7 @@ def batch(
             f"0 to {_MOST:,}",
             rule="number-out-of-range",
         )
-    named = [*(["--target", target] if target else []), *(["--pass", "", "--pass", "".join(passes)] if passes else [])]
+    named = [*(["--target", target] if target else []), *(word for name in passes for word in ("--pass", name))]
     convert = [*named, *_flag("--min-tensor-sqnr", min_tensor_sqnr), *_format_options(options)]
     checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
     began = time.monotonic()

@@ -336,7 +336,8 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
             tensors.append(Tensor(name, "float32", (), np.array(factor, np.float32)))
             ops.append(replace(op, kind="Mul", inputs=(op.inputs[0], name)))
         else:
-            ops.append(replace(op, kind="Identity") if kind_of(op).rule == "convert" else _drop_arithmetic(op))
+            is_conversion = kind_of(op).rule == "convert"
+            ops.append(op.derive("Identity", op.inputs, op.outputs) if is_conversion else _drop_arithmetic(op))
     real = graph.evolve(tensors=tensors, ops=ops)
     origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
     return _without_identities(real, entries), Encodings(entries, origin)
