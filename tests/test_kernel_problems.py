@@ -29,7 +29,7 @@ UNREACHED = {
 UNREACHED["tflite-micro:reference"] = {"SpaceToBatch": "the row says that it is wrong where something is padded"}
 for _kernels in ("litert:default", "litert:reference"):
     UNREACHED[_kernels]["Sqrt"] = "it is right in TFLite's own files alone, which tests/test_kernel_tolerances.py has"
-    UNREACHED[_kernels]["DetectionPostProcess"] = "tests/formats/tflite/test_detection.py"
+    UNREACHED[_kernels]["DetectionPostProcess"] = "tests/formats/test_detection.py"
 
 _MARKS = {"litert": "litert", "tflite-micro": "tflite_micro", "onnxruntime": "onnxruntime", "torch": "torch", "mnn": "mnn"}
 

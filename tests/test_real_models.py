@@ -30,7 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def as_users_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The target ort-x86 is exact on any CPU without what the check does against saturation (runtimes/saturation.py)."""
+    """The target ort-x86 is exact on any CPU without what the check does against saturation (runtimes/onnx_rewrites.py)."""
     monkeypatch.setattr("qconvert.runtimes.onnxruntime.cpu_saturates", lambda: False)
 
 

@@ -93,7 +93,7 @@ def calibrate(model: Model, data: Data, **options: Unpack[CalibrateOptions]) -> 
     """The encodings of a float network, chosen from data.
 
     Args:
-        model, data, options: of calibration.driver.calibrated(), which gives what was found besides.
+        model, data, options: of calibration.driver.run_calibration(), which gives what was found besides.
 
     Example:
         scales = qconvert.calibrate("float.onnx", "images/", method="entropy", preparation=Preparation(resize=(256,), crop=(224,)))

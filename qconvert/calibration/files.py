@@ -52,10 +52,10 @@ def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
     shown = [item for item in found.tensors if item.histogram is not None]
     rows = max(1, -(-len(shown) // _COLUMNS))
     figure = Figure(figsize=(5 * _COLUMNS, 2.2 * rows), layout="constrained")
-    quantization = figure.subplots(rows, _COLUMNS, squeeze=False)
-    for axes, item in zip(quantization.flat, shown, strict=False):
+    panels = figure.subplots(rows, _COLUMNS, squeeze=False)
+    for axes, item in zip(panels.flat, shown, strict=False):
         _draw(axes, item)
-    for axes in list(quantization.flat)[len(shown) :]:
+    for axes in list(panels.flat)[len(shown) :]:
         axes.set_axis_off()
     figure.suptitle(found.encodings.origin)
     with whole_file(path, force=force) as temporary:
@@ -115,7 +115,7 @@ def calibrate_file(
 
     Args:
         model: the float model's file.
-        data: see calibrated().
+        data: see run_calibration().
         result: the file to write.
         real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
         scales: a file for the encodings, next to a quantized model; "" for none. A check of the model against the float one needs it.
@@ -124,13 +124,13 @@ def calibrate_file(
         target: what the result is for; the quantizations suit it.
         force: whether existing files may be replaced.
         writing: options of the model's reader, of the passes and of the result's writer.
-        options: of calibrated().
+        options: of run_calibration().
 
     Returns:
         What calibration found, and the report of the conversion, or what the writer of encodings says.
 
     Raises:
-        QConvertError: see calibrated() and convert(); nothing is written then.
+        QConvertError: see run_calibration() and convert(); nothing is written then.
     """
     model, result = Path(model), Path(result)
     places = [Path(one) for one in (result, real, scales, plotted) if one]

@@ -62,7 +62,18 @@ def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     fitted = replace(weight, scale=weight.scales, outer=None, outer_is_last=False) if weight.outer_is_last else weight
     fitted = fitted.integers() if needs.table is None else fitted
     try:
-        for step in (_activations, _table, _bits, _order, _blocks, _zeros, _outer, _scales, _outputs, _sizes):
+        for step in (
+            _fit_activations,
+            _fit_table,
+            _fit_bits,
+            _fit_order,
+            _fit_blocks,
+            _fit_zeros,
+            _fit_outer,
+            _fit_scales,
+            _fit_outputs,
+            _fit_sizes,
+        ):
             fitted = step(fitted, needs)
         if weight.outer_is_last:
             _require_same_roundings(weight, fitted)
@@ -81,7 +92,7 @@ def _require_same_roundings(weight: BlockWeight, fitted: BlockWeight) -> None:
         raise _NoRoomError("values are (q * scale) * factor, rounded twice, and others by one scale in their last bit", share, "weights")
 
 
-def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
     how = weight.activations
     if needs.has_activations(how):
         return weight
@@ -112,7 +123,7 @@ def _apply_level(how: Activations) -> Array:
         return scales / level if how.scale_divides else scales * level
 
 
-def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is None and needs.table is None:
         return weight
     if weight.table is None and needs.table is not None and weight.zero is not None and weight.offset is None:
@@ -150,7 +161,7 @@ def _integers_as_floats(weight: BlockWeight, needs: Needs, table: Array) -> Bloc
     raise _NoRoomError("the values of codes are others: not all integers are floats of a few bits", min(shares))
 
 
-def _bits(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_bits(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.bits in needs.bits:
         return weight
     wider = [bits for bits in needs.bits if bits > weight.bits]
@@ -165,7 +176,7 @@ def _bits(weight: BlockWeight, needs: Needs) -> BlockWeight:
     raise _NoRoomError(f"integers have {weight.bits} bits, at most {bits} have room")
 
 
-def _order(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_order(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.groups is not None and not needs.has_groups:
         raise _NoRoomError("inputs are in another order than their blocks (act-order), which has no room")
     if weight.factors is not None and not needs.has_factors:
@@ -175,7 +186,7 @@ def _order(weight: BlockWeight, needs: Needs) -> BlockWeight:
     return weight
 
 
-def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if not needs.blocks or weight.block in needs.blocks:
         return weight
     smaller = [block for block in needs.blocks if weight.block % block == 0]
@@ -187,7 +198,6 @@ def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.groups is not None:
         raise _NoRoomError("blocks of inputs in another order (act-order) cannot be divided")
     times = weight.block // max(smaller)
-
     return _change_blocks(weight, lambda numbers: np.repeat(numbers, times, axis=1))
 
 
@@ -204,7 +214,7 @@ def _change_blocks(weight: BlockWeight, change: Callable[[Array], Array]) -> Blo
     return replace(weight, scale=change(weight.scale), zero=zero, offset=offset)
 
 
-def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is not None:
         return weight
     if needs.has_offsets:
@@ -273,7 +283,7 @@ def _with_zeros(weight: BlockWeight) -> BlockWeight:
     return replace(weight, zero=own + zero.astype(np.int16), offset=None)
 
 
-def _outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
     """Both levels of scales as the container has them, the product of both the same in float32."""
     if weight.outer is None:
         if needs.outer == "no":
@@ -291,7 +301,7 @@ def _outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
     return made
 
 
-def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
     """Scales, and offsets with them, in a type that holds every one."""
     numbers = [weight.scale] if weight.offset is None else [weight.scale, weight.offset]
     own = weight.scale.dtype.name
@@ -309,7 +319,7 @@ def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
     raise _NoRoomError(f"{what} of {own} are not all {' or '.join(needs.scales)}", share)
 
 
-def _outputs(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_outputs(weight: BlockWeight, needs: Needs) -> BlockWeight:
     """One scale for several outputs."""
     scale = to_float32(weight.scale)
     if needs.outputs == 1:
@@ -324,7 +334,7 @@ def _outputs(weight: BlockWeight, needs: Needs) -> BlockWeight:
     return weight
 
 
-def _sizes(weight: BlockWeight, needs: Needs) -> BlockWeight:
+def _fit_sizes(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if needs.outputs_in_words and weight.outputs * weight.bits % 32:
         raise _NoRoomError(f"outputs do not fill words of 32 bits: {weight.outputs} of {weight.bits} bits")
     if needs.inputs_in_words and weight.inputs * weight.bits % 32:
@@ -441,7 +451,7 @@ def _requantize_blocks(weight: BlockWeight, needs: Needs, largest: float) -> Blo
     wanted = weight.exact_values().astype(np.float32)
     bits = weight.bits if weight.bits in needs.bits else min((item for item in needs.bits if item > weight.bits), default=max(needs.bits))
     dividing = [block for block in needs.blocks if wanted.shape[1] % block == 0]
-    smaller = [block for block in dividing if weight.block % block == 0]  # those that fitted() would take
+    smaller = [block for block in dividing if weight.block % block == 0]  # those that fit_weight() would take
     near = max(smaller) if smaller else min(dividing, key=lambda block: abs(block - weight.block), default=weight.block)
     block = weight.block if not needs.blocks or weight.block in needs.blocks else near
     in_blocks = wanted.reshape(len(wanted), -1, block)

@@ -30,7 +30,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
 }
 _HEADING_OF = {name: heading for heading, names in _HEADINGS.items() for name in names}
 
-#: Whether this run prints rare options too; `shows_all` sets it.
+#: Whether this run prints rare options too; rewrite_help_all() sets it.
 _all_shown = False
 
 

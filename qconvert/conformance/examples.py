@@ -217,7 +217,7 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
 
 #: Why one operator alone says nothing, and the tests that are about it, by the rule of its kind, or "recurs".
 _REASONS: Mapping[str, str] = {
-    "control": "it runs functions of a graph: tests/formats/test_control_flow.py",
+    "control": "it runs functions of a graph: tests/formats/onnx/test_control.py",
     "state": "it needs a state of a graph: tests/conversion",
     "recurs": "a kernel of TFLite with states: tests/test_recurrent_arithmetic.py",
     "opaque": "nothing is known of it",

@@ -259,7 +259,7 @@ def shapes(file: Path, choose: Callable[[list[str]], Sequence[str]], what: str =
     Args:
         file: its suffix says which it is.
         choose: gives the names of the arrays that are wanted, of those that an archive has.
-        what: see readable().
+        what: see guard_reading().
 
     Raises:
         OptionError: an array holds no numbers.

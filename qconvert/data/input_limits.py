@@ -164,7 +164,7 @@ def _reshape_demand(shape: Shape, sizes: list[int], batches: set[str]) -> Iterat
         yield names[0], fixed // known
 
 
-#: The smallest, the most likely and the largest sizes of an input.
+#: The smallest, the optimal and the largest sizes of an input.
 Bounds = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 _FORM = "Write NAME:1x3x224x224, or three of them: NAME:1x3x64x64,1x3x224x224,1x3x512x512 (min, opt, max)."
 
@@ -180,12 +180,12 @@ def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
         shapes = said.split(",")
         if not (name and colon) or len(shapes) not in (1, 3) or not all(re.fullmatch(r"\d{1,9}(x\d{1,9})*", item) for item in shapes):
             raise OptionError(f"--shape {text!r} has no sizes of an input", remedy=_FORM, rule="malformed-shape")
-        least, likely, most = (tuple(map(int, item.split("x"))) for item in (shapes if len(shapes) == 3 else shapes * 3))
-        if not len(least) == len(likely) == len(most) or any(not a <= b <= c for a, b, c in zip(least, likely, most, strict=True)):
+        least, optimal, most = (tuple(map(int, item.split("x"))) for item in (shapes if len(shapes) == 3 else shapes * 3))
+        if not len(least) == len(optimal) == len(most) or any(not a <= b <= c for a, b, c in zip(least, optimal, most, strict=True)):
             raise OptionError(
                 f"--shape {text!r} has sizes that decrease; min, opt and max must not decrease", remedy=_FORM, rule="sizes-not-increasing"
             )
-        found[name] = (least, likely, most)
+        found[name] = (least, optimal, most)
     return found
 
 

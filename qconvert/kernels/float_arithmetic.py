@@ -43,7 +43,7 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciproca
         graph, op, stored: as of any reference.
         by_reciprocal: see arithmetic.quantize_float32().
     """
-    result, tensors, values = graph[op.outputs[0]].quantization, dict(graph.tensors), list[Any]()
+    result, tensors, values = graph[op.name].quantization, {name: graph[name] for name in op.names if name}, list[Any]()
     if result is None or not result.is_per_tensor:
         return None
     for name, value in zip(op.inputs, stored, strict=True):

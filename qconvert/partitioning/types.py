@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import format_count, format_some
-from qconvert.tables import Rows, Shown, format_sentence, format_text
+from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 
 if TYPE_CHECKING:  # the command line starts without numpy
     from qconvert.graph import Graph
@@ -153,9 +153,4 @@ class Partition(Shown):
 
 def _shorten_list(names: tuple[str, ...]) -> str:
     """Return the first names of a list, and the number of further ones."""
-    return format_some([_shorten_name(format_text(name)) for name in names], _NAMES)
-
-
-def _shorten_name(name: str) -> str:
-    """Shorten the middle of a name: names differ at the end."""
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"
+    return format_some([shorten_text(format_text(name), _LONGEST) for name in names], _NAMES)

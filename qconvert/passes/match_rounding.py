@@ -38,15 +38,7 @@ from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
-
-
-def _sum(data: Tensor, weights: Tensor) -> int:
-    """Return what no sum of products is beyond."""
-    low, high = integer_range(data.dtype)
-    totals = np.abs(weights.steps()).sum(axis=tuple(range(1, weights.rank or 1)))
-    return int(totals.max(initial=0)) * (high - low)
-
+from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, has_torch_form
 
 _BYTES = ("int8", "uint8")
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
@@ -62,7 +54,7 @@ def drop_torch_rounding(graph: Graph) -> Graph:
 
 
 def _drop_arithmetic(op: Op) -> Op:
-    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused", "reciprocal")
+    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, *TORCH_ROUNDINGS)
     return op.with_attributes(arithmetic="") if known else op
 
 
@@ -161,7 +153,14 @@ def _list_scales(graph: Graph, op: Op, wanted: Array, format: str) -> Iterator[t
 
 def rounds_as_torch(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does."""
-    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused", "reciprocal")
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", *TORCH_ROUNDINGS)
+
+
+def _bound_sums(data: Tensor, weights: Tensor) -> int:
+    """Return what no sum of products exceeds."""
+    low, high = integer_range(data.dtype)
+    totals = np.abs(weights.steps()).sum(axis=tuple(range(1, weights.rank or 1)))
+    return int(totals.max(initial=0)) * (high - low)
 
 
 class TorchRounding(TorchForms):
@@ -185,7 +184,7 @@ class TorchRounding(TorchForms):
         elif self._keeps_biases and kind_of(op).has_weights and self._run_layer_on_steps(op):
             self.done["layers in float, because their biases are float"] += 1
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
-            self._drop_arithmetic(op)
+            self.replace(op, _drop_arithmetic(op))
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
             self._run_coarse_in_float(op)
         elif has_torch_form(op) and (self._runtime == "onnx" or kind_of(op).quantizes):
@@ -205,7 +204,7 @@ class TorchRounding(TorchForms):
             return False
         if bias.dtype != "float32" or bias.quantization is not None or second.block_size or second.axis not in (None, 0):
             return False
-        if op["activation"] not in ("", "relu") or _sum(data, weights) >= EXACT_IN_FLOAT32:
+        if op["activation"] not in ("", "relu") or _bound_sums(data, weights) >= EXACT_IN_FLOAT32:
             return False
         products, rank, name = first.scale * second.scale, result.rank or 2, result.name
         along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
@@ -256,7 +255,7 @@ class TorchRounding(TorchForms):
     def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
         sides = [self.graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
-        return all(t.dtype in ("int8", "uint8") and t.per_tensor is not None for t in sides)
+        return all(t.dtype in _BYTES and t.per_tensor is not None for t in sides)
 
     def _run_coarse_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""

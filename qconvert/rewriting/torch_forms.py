@@ -135,10 +135,14 @@ def add_windows(rewriter: Rewriter, data: str, ones: Array, scale: float, result
     return Op("Conv", (data, weights), (result,), {"dilations": (1, 1), "group": len(ones)}, source)
 
 
+#: The `arithmetic` of interpolations, and of roundings of float values to a quantization, as PyTorch computes them.
+TORCH_ROUNDINGS = ("torch", "fused", "reciprocal")
+
+
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
     arithmetic = op.attributes.get("arithmetic")
-    return arithmetic in ("torch", "fused", "reciprocal") or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
+    return arithmetic in TORCH_ROUNDINGS or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
 
 
 def addition_quantizations(graph: Graph, op: Op, arithmetic: str) -> tuple[Quantizations, Quantization] | None:

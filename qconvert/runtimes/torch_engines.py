@@ -65,7 +65,7 @@ def _with_fallback(packed: Callable[[Op, Builder], Any], otherwise: WriteFunctio
     """Return a writer that uses the engine's kernel if it takes the operator, else `otherwise`."""
 
     def write(op: Op, b: Builder) -> None:
-        found = packed(op, b) if _is_quantized(b.output_tensor(op)) else None
+        found = packed(op, b) if _is_quantized(b.result(op)) else None
         if found is None:
             otherwise(op, b)
         else:
@@ -98,8 +98,8 @@ def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | 
     """
     if torch_package().backends.quantized.engine != "qnnpack":
         return None
-    data, weights = b.input_tensor(op), b.input_tensor(op, 1)
-    bias = b.input_tensor(op, 2) if op.has(2) else None
+    data, weights = b.operand(op), b.operand(op, 1)
+    bias = b.operand(op, 2) if op.has(2) else None
     known = weights.data is not None and weights.quantization is not None and (bias is None or bias.data is not None)
     if not _is_quantized(data) or not known or op["activation"] not in ("", "relu") or op.attributes.get("arithmetic"):
         return None
@@ -117,7 +117,7 @@ def _layer(op: Op, b: Builder, name: str, data: Tensor, arguments: tuple[Any, ..
         packed = getattr(space, f"{name}_prepack")(*arguments)
     except RuntimeError:
         return None
-    quantization, on = _scale_and_zero_point(b.output_tensor(op)), _as_quantized(data)
+    quantization, on = _scale_and_zero_point(b.result(op)), _as_quantized(data)
     run = getattr(space, f"{name}_relu" if op["activation"] else name)
 
     def layer(values: Any) -> Any:
@@ -162,7 +162,7 @@ def _add(op: Op, b: Builder) -> Any:
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
         return None
-    quantization, on = _scale_and_zero_point(b.output_tensor(op)), [_as_quantized(side) for side in sides]
+    quantization, on = _scale_and_zero_point(b.result(op)), [_as_quantized(side) for side in sides]
     space: Any = torch_package().ops.quantized
     run = space.add_relu if op["activation"] else space.add
 
@@ -174,7 +174,7 @@ def _add(op: Op, b: Builder) -> Any:
 
 def _average(op: Op, b: Builder, averaging: Callable[[Op, Builder], Callable[[Any], Any]]) -> Any:
     """An average of data that are stored as the kernel asked for takes them."""
-    data = b.input_tensor(op)
+    data = b.operand(op)
     if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
         return None
     torch, on = torch_package(), _as_quantized(data)
@@ -207,7 +207,7 @@ def _average_windows(op: Op, b: Builder) -> Callable[[Any], Any]:
 
 
 def _resize(op: Op, b: Builder) -> Any:
-    data = b.input_tensor(op)
+    data = b.operand(op)
     places = {"half_pixel": False, "align_corners": True}.get(str(op["coordinate_transformation_mode"]))
     if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.graph.constant(op.inputs[1]) is None:
         return None
@@ -221,9 +221,9 @@ def _resize(op: Op, b: Builder) -> Any:
 
 
 def _quantize(op: Op, b: Builder) -> Any:
-    if b.input_tensor(op).dtype != "float32":
+    if b.operand(op).dtype != "float32":
         return None
-    torch, quantization = torch_package(), _scale_and_zero_point(b.output_tensor(op))
+    torch, quantization = torch_package(), _scale_and_zero_point(b.result(op))
 
     def quantize(values: Any) -> Any:
         return torch.quantize_per_tensor(values, *quantization, torch.quint8).int_repr()

@@ -162,7 +162,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Map
         return f"MNN quantizes no {op.kind}"
     if taken := _find_folded_operator(graph, op.outputs[0], readers):
         return f"MNN would take {taken} into it, before it rounds"
-    shape, groups = graph[op.inputs[1]].shape or (0, 0), _count_groups(op)
+    shape, groups = graph[op.inputs[1]].shape or (0, 0), int(op.attributes.get("group", 1))
     if groups > 1 and shape[1] == 1 and shape[0] != groups:
         return "MNN takes apart depthwise convolutions that give several results for a channel"
     weights = _weights(graph, op, encodings)
@@ -180,7 +180,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Map
 
 def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
     """What MNN makes of a layer: a convolution for each group, but of a depthwise one."""
-    count = _count_groups(op)
+    count = int(op.attributes.get("group", 1))
     outputs, inputs = len(layer.scales), (graph[op.inputs[1]].shape or (0, 0))[1]
     if count == 1 or (count == outputs and inputs == 1):
         return [layer]
@@ -190,10 +190,6 @@ def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
                 integers=None if layer.integers is None else layer.integers[part])
         for number, part in enumerate(rows)
     ]  # fmt: skip
-
-
-def _count_groups(op: Op) -> int:
-    return int(op["group"]) if "group" in kind_of(op).attributes else 1
 
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:

@@ -141,14 +141,6 @@ class Builder(OperatorWriting):
             return self.widen(self.stored_value(name)) if self.wide and is_narrow else self.stored_value(name)
         return self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization, name)
 
-    def input_tensor(self, op: Op, index: int = 0) -> Tensor:
-        """The canonical tensor that is an input of an operator."""
-        return self.tensor(op.inputs[index])
-
-    def output_tensor(self, op: Op, index: int = 0) -> Tensor:
-        """The canonical tensor that is an output of an operator."""
-        return self.tensor(op.outputs[index])
-
     def stored_input(self, op: Op, index: int = 0) -> Any:
         """The node of the stored values of an input."""
         return self.stored_value(op.inputs[index])

@@ -113,7 +113,7 @@ def requantize_activations(
     strictly: bool = False,
     wide_biases: bool = True,
 ) -> Requantized | None:
-    """Put activations with the quantizations that `choose` gives them; None if nothing changes.
+    """Give activations the quantizations that `choose` says; None if nothing changes.
 
     Biases move to the new scale of the products. What saturated at an end of the old range still does: by an activation, or a Clip where
     none says it. A Requantize stands where somebody needs the old quantization.

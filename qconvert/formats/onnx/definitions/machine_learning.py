@@ -39,7 +39,7 @@ def _binarizer(s: Decomposition) -> None:
 
 
 def _normalizer(s: Decomposition) -> None:
-    """Rows by their largest absolute value, their sum of absolutes, or their length; a row of zeros stays (onnxruntime, normalizer.cc)."""
+    """Rows divided by their maximum, their sum of absolutes, or their length; where that is 0 a row stays (onnxruntime, normalizer.cc)."""
     norm = s.attribute("norm", "MAX")
     if norm not in ("MAX", "L1", "L2"):
         raise NoDefinitionError(f"the norm {norm}")

@@ -17,7 +17,7 @@ from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
-from qconvert.rewriting.lowering import conditions
+from qconvert.rewriting.lowering import Scope, conditions
 
 
 def write_named(op: Op, b: Builder) -> None:
@@ -215,11 +215,9 @@ def read_is_inf(r: Reading) -> None:
     r.emit("IsInf")
 
 
-@conditions(lambda op, scope: "" if "float" in scope.tensors[op.outputs[0]].dtype or scope.tensors[op.outputs[0]].is_quantized
-            else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
-def write_sum(op: Op, b: Builder) -> None:
-    """Sum of floats."""
-    b.compute(op)
+def _lacks_sum(op: Op, scope: Scope) -> str:
+    result = scope.tensors[op.outputs[0]]
+    return "" if "float" in result.dtype or result.is_quantized else f"has no Sum of {result.dtype}"
 
 
 def read_variadic(r: Reading) -> None:
@@ -338,7 +336,7 @@ READERS: Readers = {
 }
 
 WRITERS: Writers = {
-    "Sum": write_sum,
+    "Sum": conditions(_lacks_sum)(write_named),
     **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,
     "Sub": write_arithmetic,

@@ -165,7 +165,7 @@ class ModuleBuilder(Builder):
 
     def output_qparams(self, op: Op) -> tuple[float, int]:
         """Scale and zero point of the result, which is a tensor of bytes."""
-        quantization = self.output_tensor(op).require_quantization()
+        quantization = self.result(op).require_quantization()
         return quantization.step, quantization.point
 
     def has_relu(self, op: Op) -> bool:

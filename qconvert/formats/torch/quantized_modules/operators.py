@@ -74,7 +74,7 @@ def _norm_arguments(op: Op, b: ModuleBuilder) -> tuple[Any, ...]:
 
 def write_concat(op: Op, b: ModuleBuilder) -> None:
     """Concat of bytes: moved where all have one quantization, else rounded onto the result's."""
-    result = b.output_tensor(op)
+    result = b.result(op)
     if all(b.tensor(name).shares_quantization(result) for name in op.inputs):
         b.close(op, b.aten("cat", b.stored_values(op), op["axis"]))
         return
@@ -84,7 +84,7 @@ def write_concat(op: Op, b: ModuleBuilder) -> None:
 
 def write_reinterpret(op: Op, b: ModuleBuilder) -> None:
     """Reinterpret: the same integers under another quantization, or none."""
-    source, result = b.input_tensor(op), b.output_tensor(op)
+    source, result = b.operand(op), b.result(op)
     node = b.aten("int_repr", b.stored_value(source.name)) if source.is_quantized else b.stored_value(source.name)
     b.set_node(result.name, node if result.quantization is None else b.make_quantized_tensor(node, result.quantization, result.name))
 
@@ -102,7 +102,7 @@ def _bias(op: Op, b: ModuleBuilder) -> Array | None:
 
 def write_conv(op: Op, b: ModuleBuilder) -> None:
     """Conv of one, two or three axes, with a Relu; padding that differs on both sides, or leads to a wrong kernel, is added before."""
-    weights = b.input_tensor(op, 1)
+    weights = b.operand(op, 1)
     assert weights.data is not None and weights.quantization is not None
     outputs, inputs, *kernel = weights.data.shape
     spatial, relu, group = len(kernel), b.has_relu(op), op["group"]
@@ -140,7 +140,7 @@ def _size(values: Any) -> Any:
 
 def write_gemm(op: Op, b: ModuleBuilder) -> None:
     """Gemm with a bias for each output: a linear layer, with a Relu."""
-    weights = b.input_tensor(op, 1)
+    weights = b.operand(op, 1)
     assert weights.data is not None and weights.quantization is not None
     _linear(op, b, weights.data, weights.quantization)
 
@@ -155,7 +155,7 @@ def _linear(op: Op, b: ModuleBuilder, data: Array, quantization: Quantization) -
 
 def write_matmul(op: Op, b: ModuleBuilder) -> None:
     """MatMul: a linear layer where its second operand is constant, whose rows are then the outputs."""
-    right = b.input_tensor(op, 1)
+    right = b.operand(op, 1)
     quantization = right.quantization
     if right.data is not None and right.rank == 2 and quantization is not None and not op["trans_a"]:
         data = right.data if op["trans_b"] else right.data.T

@@ -126,7 +126,7 @@ def write_pad(op: Op, b: Builder) -> None:
     """Pad with a constant, or by reflecting or repeating what is there."""
     pads, rank = b.integers(op, 1), b.rank(op)
     begins, ends = pads[:rank], pads[rank:]
-    data = b.input_tensor(op)
+    data = b.operand(op)
     if op["mode"] == "constant":
         value: Any = 0 if data.quantization is None else data.quantization.point
         if op.has(2):

@@ -43,7 +43,7 @@ def write_detection(op: Op, b: Builder) -> None:
         kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
         _set_output(b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
     total = b.aten("sum.dim_IntList", b.cast(found, "float64"), [0], True)
-    b.set_node(op.outputs[3], b.cast(total, b.output_tensor(op, 3).dtype))
+    b.set_node(op.outputs[3], b.cast(total, b.tensor(op.outputs[3]).dtype))
 
 
 def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:

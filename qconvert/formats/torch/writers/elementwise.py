@@ -40,7 +40,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
     PyTorch's own root of float32 is not always the nearest, and it multiplies by reciprocals instead of dividing. A root or a quotient of
     float64 that is rounded to float32 is the nearest.
     """
-    node, quantization = b.float_input(op), b.output_tensor(op).quantization
+    node, quantization = b.float_input(op), b.result(op).quantization
     if not b.wide or op["arithmetic"] != "tflite" or quantization is None:
         b.finish(op, b.aten("sqrt", node))
         return
@@ -80,7 +80,7 @@ def _bound(op: Op, b: Builder, name: str) -> Any:
     value = tensor.data.reshape(-1)[0]
     if tensor.quantization is not None:
         return float((float(value) - tensor.quantization.point) * tensor.quantization.scale[0])
-    real = b.input_tensor(op)
+    real = b.operand(op)
     if real.is_quantized or "float" in real.dtype:
         return None if np.isinf(float(value)) else float(value)
     return int(value)
@@ -107,7 +107,7 @@ def write_prelu(op: Op, b: Builder) -> None:
 
 def write_div(op: Op, b: Builder) -> None:
     """Div: of whole numbers rounded towards zero."""
-    data = b.input_tensor(op)
+    data = b.operand(op)
     if data.is_quantized or "float" in data.dtype:
         b.finish(op, b.aten("div.Tensor", *b.float_values(op)))
     else:
@@ -136,7 +136,7 @@ def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of float values. The quantize of quantized_decomposed takes float32 alone."""
     if op.kind == "Requantize" and write_xnnpack_line(op, b):
         return
-    node, source, result = b.float_input(op), b.input_tensor(op), b.output_tensor(op)
+    node, source, result = b.float_input(op), b.operand(op), b.result(op)
     if b.wide and op.attributes.get("arithmetic") and (quantization := result.quantization) is not None and quantization.is_per_tensor:
         b.note_operator()
         low = integer_range(result.dtype)[0]
@@ -154,7 +154,7 @@ def write_quantize(op: Op, b: Builder) -> None:
 
 def write_dequantize(op: Op, b: Builder) -> None:
     """Dequantize, in float32; another type after a cast."""
-    node, dtype = b.float_input(op), b.output_tensor(op).dtype
+    node, dtype = b.float_input(op), b.result(op).dtype
     b.store(op, node if dtype == "float32" else b.cast(node, dtype))
 
 

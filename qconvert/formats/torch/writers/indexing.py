@@ -59,7 +59,7 @@ def write_gather_elements(op: Op, b: Builder) -> None:
 def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
     """Data and updates as they are written: sums of quantized values in int64, without their zero point in the updates."""
     data, updates = b.stored_input(op), b.stored_input(op, 2)
-    quantization = b.input_tensor(op).quantization
+    quantization = b.operand(op).quantization
     if quantization is None or op["reduction"] not in ("add", "mul"):
         return data, updates, False
     if op["reduction"] == "mul":
@@ -69,7 +69,7 @@ def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
 
 
 def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
-    tensor = b.output_tensor(op)
+    tensor = b.result(op)
     if summed and tensor.quantization is not None:
         node = b.cast(b.aten("clamp", node, *b.limits(tensor.dtype, tensor.quantization)), tensor.dtype)
     b.set_node(tensor.name, node)
@@ -122,7 +122,7 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
 
 def write_unsorted_segment(op: Op, b: Builder) -> None:
     """UnsortedSegment: rows joined by their ids, of which negative ones count for nothing."""
-    data, reduction, (count,) = b.input_tensor(op), op["reduction"], b.integers(op, 2)
+    data, reduction, (count,) = b.operand(op), op["reduction"], b.integers(op, 2)
     rest = list(b.static_shape(op)[len(b.static_shape(op, 1)) :])
     index = b.aten("reshape", indices(b, op.inputs[1]), [-1])
     last = b.buffer(np.array(count, np.int64), f"{op.outputs[0]}/last")
@@ -148,9 +148,9 @@ def write_top_k(op: Op, b: Builder) -> None:
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero: as many columns as there are."""
-    quantized = b.input_tensor(op).is_quantized
+    quantized = b.operand(op).is_quantized
     found = b.aten("permute", b.aten("nonzero", (b.float_value if quantized else b.stored_value)(op.inputs[0])), [1, 0])
-    dtype = b.output_tensor(op).dtype
+    dtype = b.result(op).dtype
     b.store(op, found if dtype == "int64" else b.cast(found, dtype))
 
 
@@ -169,7 +169,7 @@ def write_one_hot(op: Op, b: Builder) -> None:
 
 def gather_in_batches(op: Op, b: Builder) -> None:
     """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
-    batch, rank, count = op["batch_dims"], b.rank(op), b.input_tensor(op, 1).rank or 0
+    batch, rank, count = op["batch_dims"], b.rank(op), b.operand(op, 1).rank or 0
     axis, rows = op["axis"] % rank, b.static_shape(op, 1)
     data = b.stored_input(op)
     moved = [*range(batch), axis, *(place for place in range(batch, rank) if place != axis)]

@@ -30,7 +30,7 @@ from qconvert.operators import kind_of, reduced_count
 
 def finish_stored(op: Op, b: Builder, steps: Node, offset: int = 0) -> None:
     """Ends an operator with integers, plus an offset, clipped to the limits of the quantization and of a fused activation."""
-    tensor = b.output_tensor(op)
+    tensor = b.result(op)
     quantization = tensor.require_quantization()
     bounds = activation_bounds(op)
     limits = [
@@ -102,7 +102,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         total: whole steps from the zero point, summed.
         sizes: of a window.
     """
-    result, name, count = b.output_tensor(op), op["arithmetic"], np.float32(math.prod(sizes))
+    result, name, count = b.result(op), op["arithmetic"], np.float32(math.prod(sizes))
     quantization = result.require_quantization()
     low, stored = integer_range(result.dtype)[0], quantization.point
     point = stored - low
@@ -126,7 +126,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
 
 def write_xnnpack_line(op: Op, b: Builder) -> bool:
     """Writes a Requantize or LeakyRelu in whole 256ths of the ratio of the scales, ties up, as XNNPACK does; False without `arithmetic`."""
-    data, result = b.input_tensor(op), b.output_tensor(op)
+    data, result = b.operand(op), b.result(op)
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False
     steps = _steps(b, data)
@@ -141,7 +141,7 @@ def write_xnnpack_line(op: Op, b: Builder) -> bool:
 
 def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
     """Writes a HardSwish of 8 bits as a table of the results of TFLite's kernel; False if it names no kernel."""
-    data, result = b.input_tensor(op), b.output_tensor(op)
+    data, result = b.operand(op), b.result(op)
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False
     low, high = integer_range(data.dtype)
@@ -154,7 +154,7 @@ def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
 
 def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     """Writes a ReduceMean or ReduceSum with the integers of the kernel that it names; False if it names none."""
-    data, result = b.input_tensor(op), b.output_tensor(op)
+    data, result = b.operand(op), b.result(op)
     given, output, count = data.quantization, result.quantization, reduced_count(b.graph, op)
     arithmetic = str(op.attributes.get("arithmetic", ""))
     if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
@@ -188,7 +188,7 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
         quantizations: of data, weights and result.
     """
     multipliers, bits = short_multipliers(effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale))
-    shape = [1, -1, *[1] * ((b.output_tensor(op).rank or 3) - 2)]
+    shape = [1, -1, *[1] * ((b.result(op).rank or 3) - 2)]
 
     def along(values: Array) -> Node:
         return b.buffer(np.asarray(values, np.int64).reshape(shape), f"{op.outputs[0]}/multiplier")

@@ -67,7 +67,7 @@ def pad_conv_data(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
 
 def real_data(op: Op, b: Builder, node: Node) -> Node:
     """Float values of an operator's data, or of what was padded of them."""
-    data = b.input_tensor(op)
+    data = b.operand(op)
     if data.quantization is not None:
         return b.dequantize(node, data.dtype, data.quantization, data.name)
     return b.widen(node) if b.wide else node
@@ -75,7 +75,7 @@ def real_data(op: Op, b: Builder, node: Node) -> Node:
 
 def pad_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> Node:
     """Stored data after a pad: with real zero, or with the smallest value for `filler` -inf."""
-    data, spatial = b.input_tensor(op), len(pads) // 2
+    data, spatial = b.operand(op), len(pads) // 2
     quantization, value = data.quantization, filler
     if quantization is not None:
         if not quantization.is_per_tensor:
@@ -197,7 +197,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
         axis: of the result, along which the weights' scales run.
         length: how many products a sum has at most.
     """
-    x, w = b.input_tensor(op), b.input_tensor(op, 1)
+    x, w = b.operand(op), b.operand(op, 1)
     quantizations = x.quantization, w.quantization
     if (
         not b.wide
@@ -206,7 +206,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
         or not (_fits(x, None) and _fits(w, 0 if kind_of(op).has_weights else None))
     ):
         return None
-    bias = b.input_tensor(op, 2) if op.has(2) else None
+    bias = b.operand(op, 2) if op.has(2) else None
     scale = quantizations[0].scale.astype(np.float64) * quantizations[1].scale.astype(np.float64)
     joins = bias is not None and bias.quantization is not None and is_accumulator_scale(bias.quantization.scale, scale)
     largest = _largest(x, w, length) + (_magnitude(bias) if bias is not None and joins else 0)
@@ -260,7 +260,7 @@ def subtract_zero_point(b: Builder, node: Node, dtype: str, quantization: Quanti
 
 
 def _rank(op: Op, b: Builder) -> int:
-    rank = b.output_tensor(op).rank
+    rank = b.result(op).rank
     if rank is None:
         raise b.unsupported_error(op, "a result of unknown rank", rule="unknown-size")
     return rank

@@ -29,7 +29,7 @@ def _bias(op: Op, b: Builder) -> Any:
     """The bias's float values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
     if not op.has(2):
         return None
-    bias = b.input_tensor(op, 2)
+    bias = b.operand(op, 2)
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
         return b.float_value(bias.name)
     if abs(bias.data).max(initial=0) < 2**31:
@@ -110,7 +110,7 @@ def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
 
 def _float_weights(op: Op, b: Builder) -> Any:
     """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
-    weights, group = b.input_tensor(op, 1), op["group"]
+    weights, group = b.operand(op, 1), op["group"]
     if weights.data is None:
         if group != 1:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
@@ -124,14 +124,14 @@ def _float_weights(op: Op, b: Builder) -> Any:
 
 def write_gemm(op: Op, b: Builder) -> None:
     """Gemm: a linear layer; what is added and is no vector of the outputs is added after it."""
-    vector = op.has(2) and b.input_tensor(op, 2).rank == 1
+    vector = op.has(2) and b.operand(op, 2).rank == 1
 
     def linear(x: Node, w: Node, bias: Node | None) -> Node:
         if bias is None or vector:
             return b.aten("linear", x, w, bias)
         return b.aten("linear", x, w, None) + bias
 
-    _finish_sum(op, b, b.stored_input(op), linear, (b.output_tensor(op).rank or 0) - 1, _length(op, b))
+    _finish_sum(op, b, b.stored_input(op), linear, (b.result(op).rank or 0) - 1, _length(op, b))
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:

@@ -11,8 +11,6 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
 
-#: The smallest normal float32: divided by that instead of by a norm of zero, zeros stay zeros.
-
 
 def write_batch_norm(op: Op, b: Builder) -> None:
     """BatchNormalization by its stored mean and variance."""
@@ -74,7 +72,7 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
     """
 
     def write(op: Op, b: Builder) -> None:
-        data, result = b.input_tensor(op), b.output_tensor(op)
+        data, result = b.operand(op), b.result(op)
         if finish_integers is not None and "int" in data.dtype and not data.is_quantized:
             total = b.aten("sum.dim_IntList", b.stored_value(data.name), axes_of(op, b), bool(op["keepdims"]))
             node = finish_integers(op, b, total)
@@ -107,7 +105,7 @@ def write_arg(operator: str) -> WriteFunction:
 
     def write(op: Op, b: Builder) -> None:
         node = b.aten(operator, b.float_input(op), op["axis"], bool(op["keepdims"]))
-        dtype = b.output_tensor(op).dtype
+        dtype = b.result(op).dtype
         b.store(op, node if dtype == "int64" else b.cast(node, dtype))
 
     return write
@@ -118,16 +116,16 @@ def write_product(op: Op, b: Builder) -> None:
     node = b.float_input(op)
     for axis in sorted(axes_of(op, b), reverse=True):
         node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
-    dtype = b.output_tensor(op).dtype
+    dtype = b.result(op).dtype
     b.note_operator()
-    b.finish(op, b.cast(node, dtype) if "int" in dtype and not b.output_tensor(op).is_quantized else node)
+    b.finish(op, b.cast(node, dtype) if "int" in dtype and not b.result(op).is_quantized else node)
 
 
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd, in reverse too; results of integers stay in their type. An exclusive sum is the sum less the element."""
     axis, node = op["axis"] % b.rank(op), b.float_input(op)
     node = b.aten("flip", node, [axis]) if op["reverse"] else node
-    tensor = b.output_tensor(op)
+    tensor = b.result(op)
     kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
     total = b.aten(op.kind.lower(), node, axis, **kind)
     total = total - node if op["exclusive"] else total

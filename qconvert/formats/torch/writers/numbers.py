@@ -18,7 +18,7 @@ from qconvert.graph import Op, numpy_dtype
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift: by all bits or more gives 0 to the left, and what all bits but one give to the right."""
     data, by = b.stored_values(op)
-    bits = 8 * numpy_dtype(b.input_tensor(op).dtype).itemsize
+    bits = 8 * numpy_dtype(b.operand(op).dtype).itemsize
     inside = b.aten("clamp", by, 0, bits - 1)
     node = b.aten("bitwise_right_shift.Tensor" if op["direction"] == "RIGHT" else "bitwise_left_shift.Tensor", data, inside)
     if op["direction"] != "RIGHT":
@@ -36,15 +36,15 @@ def write_bitcast(op: Op, b: Builder) -> None:
 
 def write_range(op: Op, b: Builder) -> None:
     """Range of known ends, or of whole numbers that sizes of the run time give."""
-    if b.output_tensor(op).static_shape is None and "int" in b.output_tensor(op).dtype:
+    if b.result(op).static_shape is None and "int" in b.result(op).dtype:
         start, end, step = (sizes_of(b, name)[0] for name in op.inputs)
-        b.store(op, b.aten("arange.start_step", start, end, step, dtype=b.dtype(b.output_tensor(op).dtype)))
+        b.store(op, b.aten("arange.start_step", start, end, step, dtype=b.dtype(b.result(op).dtype)))
         return
     ends = [b.graph.constant(name) for name in op.inputs]
     if any(end is None for end in ends):
         raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
     start, _, step = (np.reshape(end, ()) for end in ends if end is not None)
-    (count,), dtype = b.static_shape(op, op.outputs[0]), numpy_dtype(b.output_tensor(op).dtype)
+    (count,), dtype = b.static_shape(op, op.outputs[0]), numpy_dtype(b.result(op).dtype)
     start = start.astype(np.float64) if dtype.kind == "f" else start
     known = np.asarray(start + np.arange(count) * step, dtype)
     b.store(op, b.aten("alias", b.buffer(known, f"{op.outputs[0]}/known")))
@@ -148,7 +148,7 @@ def write_shape(op: Op, b: Builder) -> None:
         b.deferred.add(op.outputs[0])
         b.sizes_of = sizes_of
     else:
-        dtype = b.output_tensor(op).dtype
+        dtype = b.result(op).dtype
         b.store(op, b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
 
 

@@ -80,7 +80,7 @@ def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) 
 
 def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
     """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
-    data, total = b.input_tensor(op), 1
+    data, total = b.operand(op), 1
     on_quantization = b.wide and data.per_tensor is not None
     b.note_operator()
     node = (
@@ -93,7 +93,7 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
         node = _interpolate_axis(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
     node = node / float(total)
-    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.output_tensor(op)):
+    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.result(op)):
         point, ties_up = data.quantization.point, op["arithmetic"] == "ties_up"
         stored = node + (point + 0.5 * ties_up) if point or ties_up else node
         finish_stored(op, b, b.aten("floor" if ties_up else "round", stored))
@@ -141,7 +141,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     fits = _can_state(pads, kernel)
     operator = f"avg_pool{len(kernel)}d"
     several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
-    if b.wide and op["arithmetic"] and not several and b.input_tensor(op).shares_quantization(b.output_tensor(op)) and len(kernel) <= 3:
+    if b.wide and op["arithmetic"] and not several and b.operand(op).shares_quantization(b.result(op)) and len(kernel) <= 3:
         write_average_of_integers(op, b, kernel, strides, pads)
         return
     if fits:
@@ -171,7 +171,7 @@ def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
 
 def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
     """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
-    data, result, size = b.input_tensor(op), b.output_tensor(op), math.prod(kernel)
+    data, result, size = b.operand(op), b.result(op), math.prod(kernel)
     quantization = data.require_quantization()
     node = pad_data(op, b, pads, None) if any(pads) else b.stored_value(data.name)
     node = subtract_zero_point(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
@@ -226,9 +226,9 @@ def write_global_average(op: Op, b: Builder) -> None:
     """GlobalAveragePool."""
     b.channels_first(op)
     spatial = b.rank(op) - 2
-    data = b.input_tensor(op)
+    data = b.operand(op)
     sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
-    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.output_tensor(op))
+    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.result(op))
     if op.attributes.get("arithmetic") and known and data.quantization is not None:
         node = subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
         finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
