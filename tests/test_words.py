@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 import qconvert
+from qconvert import errors
 from qconvert.cli.app import all_commands
 from qconvert.plugins import formats, passes, runtimes, targets
 from qconvert.plugins.options import READING
@@ -71,6 +72,19 @@ def test_messages() -> None:
         for path in sorted(ROOT.rglob("*.py"))
         for line, said in _messages(path)
         for text in _strange(said)
+    ]
+    assert found == []
+
+
+def test_errors_state_the_rule_that_is_broken() -> None:
+    """Scripts and tests rely on it, whatever the words are (docs/decisions/options-and-errors.md)."""
+    kinds = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, errors.QConvertError)}
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+        if not any(word.arg in ("rule", None) for word in node.keywords)
     ]
     assert found == []
 

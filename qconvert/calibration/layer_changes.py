@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.products import is_dynamic
+from qconvert.operators.products import count_groups, is_dynamic
 
 
 class ChannelMeans:
@@ -152,7 +152,7 @@ class _Layer:
         weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if op.has(2) else None
         assert weights is not None
         wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)
-        return cls(weights.astype(np.float64), int(op.attributes.get("group", 1)), wide)
+        return cls(weights.astype(np.float64), count_groups(op), wide)
 
     def outgoing(self) -> Array:
         """The largest magnitude among the weights of each output."""
@@ -217,7 +217,7 @@ def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op
         if _is_layer(graph, op, readers):
             weights, own = graph[op.inputs[1]].static_shape, graph[first.inputs[1]].static_shape
             assert weights is not None and own is not None
-            return op if weights[1] * int(op.attributes.get("group", 1)) == own[0] else None
+            return op if weights[1] * count_groups(op) == own[0] else None
         if not kind_of(op).scales_channels:
             return None
     return None

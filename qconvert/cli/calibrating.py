@@ -175,7 +175,7 @@ def _of_mnn(data: list[str] | None, config: Path | None) -> tuple[Data, dict[str
     """The data, and what a configuration of MNN's quantizer says besides, if there is one; what the user states comes first."""
     if config is None:
         if not data:
-            raise OptionError("calibration needs data", remedy="Name files or folders with --data.")
+            raise OptionError("calibration needs data", remedy="Name files or folders with --data.", rule="no-data")
         return data, {}, ()
     from qconvert.calibration.mnn_config import read_mnn_config
 

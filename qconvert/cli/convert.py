@@ -105,7 +105,9 @@ def _entries(source: Path, result: Path, signature: str, source_format: str) -> 
     found = {key: result.with_stem(f"{result.stem}.{part}") for key, part in parts.items()}
     if len({*found.values()}) < len(keys):
         raise OptionError(
-            f"{len(keys)} signatures have {len({*found.values()})} names of files", remedy="Choose each with --signature KEY."
+            f"{len(keys)} signatures have {len({*found.values()})} names of files",
+            remedy="Choose each with --signature KEY.",
+            rule="same-file-twice",
         )
     return found
 
@@ -168,9 +170,11 @@ def _options(flags: dict[str, Any], others: dict[str, str], convert: Callable[..
     own = inspect.signature(convert).parameters
     for name in others:
         if name in flags:
-            raise OptionError(f"the option {name} is given twice")
+            raise OptionError(f"the option {name} is given twice", rule="duplicate-option")
         if name in own and name != "options":
-            raise OptionError(f"{name} is no option of a format or a pass", remedy="`qconvert convert --help` lists the flags.")
+            raise OptionError(
+                f"{name} is no option of a format or a pass", remedy="`qconvert convert --help` lists the flags.", rule="unknown-option"
+            )
     return {**flags, **others}
 
 

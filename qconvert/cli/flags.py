@@ -393,5 +393,7 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
 
     found = numbers(text, option)
     if not all(size.is_integer() for size in found):
-        raise OptionError(f"--{option} {text!r} is no list of whole numbers", remedy=f"Write --{option} 224 or --{option} 224,224.")
+        raise OptionError(
+            f"--{option} {text!r} is no list of whole numbers", remedy=f"Write --{option} 224 or --{option} 224,224.", rule="not-a-number"
+        )
     return tuple(int(size) for size in found)

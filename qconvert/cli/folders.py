@@ -82,7 +82,7 @@ def batch_command(
     from qconvert.cli.reports import progress
 
     if fail_on not in _POLICIES:
-        raise OptionError(f"there is no policy {fail_on!r}", remedy=f"Use {' or '.join(_POLICIES)}.")
+        raise OptionError(f"there is no policy {fail_on!r}", remedy=f"Use {' or '.join(_POLICIES)}.", rule="unknown-word")
     with progress(quiet or json) as step:
         report = batch(
             folder,

@@ -60,7 +60,7 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
             error.show()  # type: ignore[attr-defined]
         return USAGE
     if isinstance(error, OSError) and error.errno in _FULL:
-        error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"))
+        error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"), rule="not-writable")
     if isinstance(error, QConvertError):
         code, document, text = error.exit_code, error.to_dict(), error.message
     elif isinstance(error, RecursionError):

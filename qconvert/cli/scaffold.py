@@ -234,7 +234,9 @@ def _new(
     from qconvert.plugins import API_VERSION
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(name):
-        raise OptionError(f"{name!r} is no name of a plugin", remedy="Use small letters, digits, and - between, such as my-chip.")
+        raise OptionError(
+            f"{name!r} is no name of a plugin", remedy="Use small letters, digits, and - between, such as my-chip.", rule="malformed-name"
+        )
     module = name.replace("-", "_")
     files = {
         "pyproject.toml": _PROJECT,
@@ -245,7 +247,7 @@ def _new(
     }
     place = folder / f"qconvert-{name}"
     if os.path.lexists(place):
-        raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).")
+        raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).", rule="file-exists")
     with access_errors(place), _remove_on_error(place):
         _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
     shown = place if place.is_absolute() else f"./{place}"  # else pip looks for a package of that name

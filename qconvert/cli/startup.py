@@ -90,7 +90,7 @@ def _take_flag(words: list[str], flag: str, example: str) -> tuple[list[str], li
         elif name == flag:
             found.append(value if is_assigned else next(rest, ""))
             if not found[-1]:
-                raise OptionError(f"{flag} has no file after it", remedy=f"Write {flag} {example}.")
+                raise OptionError(f"{flag} has no file after it", remedy=f"Write {flag} {example}.", rule="file-missing")
         else:
             kept.append(word)
     return kept, found
@@ -116,7 +116,10 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
         from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
         raise OptionError(
-            f"there is no command {quote_nearest(strangers, callbacks)}", file=str(file), remedy="A table is called as a command."
+            f"there is no command {quote_nearest(strangers, callbacks)}",
+            file=str(file),
+            remedy="A table is called as a command.",
+            rule="unknown-command",
         )
     flags = {name: _flags(callbacks[name]) for name in (callbacks if top else {command, *tables})}
     own = flags[command]
@@ -140,17 +143,19 @@ def _read(file: Path) -> dict[str, Any]:
 
     try:
         if not file.is_file():
-            raise FileAccessError("there is no such file" if not file.exists() else "is no plain file", file=str(file))
+            raise FileAccessError(
+                "there is no such file" if not file.exists() else "is no plain file", file=str(file), rule="file-not-found"
+            )
         with file.open("rb") as stream:
             content = stream.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
-        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(file)) from error
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(file), rule="not-readable") from error
     if len(content) > _LARGEST:
-        raise OptionError(f"is larger than {_LARGEST:,} bytes", file=str(file))
+        raise OptionError(f"is larger than {_LARGEST:,} bytes", file=str(file), rule="file-too-large")
     try:
         return tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise OptionError(f"is no TOML: {error}", file=str(file)) from error
+        raise OptionError(f"is no TOML: {error}", file=str(file), rule="not-toml") from error
 
 
 def _check_table(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, _Flag]) -> dict[str, Any]:
@@ -166,14 +171,17 @@ def _check_table(table: Mapping[str, Any], file: Path, where: str, known: Mappin
             reason = "they run code that is in files" if runs_code else ""
         if reason:
             raise OptionError(
-                f"sets {written} {where}, which no file may: {reason}", file=str(file), remedy="Write it on the command line."
+                f"sets {written} {where}, which no file may: {reason}",
+                file=str(file),
+                remedy="Write it on the command line.",
+                rule="option-not-allowed",
             )
         if name not in known:
             from qconvert.graph.names import quote_nearest
 
-            raise OptionError(f"sets what is no option {where}: {quote_nearest([name], known)}", file=str(file))
+            raise OptionError(f"sets what is no option {where}: {quote_nearest([name], known)}", file=str(file), rule="unknown-option")
         if name in found:
-            raise OptionError(f"sets {name} twice {where}", file=str(file))
+            raise OptionError(f"sets {name} twice {where}", file=str(file), rule="duplicate-option")
         found[name] = value
     return found
 
@@ -187,7 +195,7 @@ def _value(flag: _Flag, name: str, value: Any, file: Path) -> Any:
 def _one(flag: _Flag, name: str, value: Any, file: Path) -> Any:
     taken, words = _KINDS.get(flag.type, ((str, int, float), "one text"))
     if not isinstance(value, taken) or (isinstance(value, bool) and flag.type is not bool):
-        raise OptionError(f"{name} takes {words}, not {_value_text(value)}", file=str(file))
+        raise OptionError(f"{name} takes {words}, not {_value_text(value)}", file=str(file), rule="wrong-type")
     return value if flag.type in _KINDS else str(value)
 
 

@@ -42,7 +42,7 @@ def read_from(path: Path, format: str, flag: str = "--from") -> Iterator[Path]:
             with copy.open("wb") as stream:
                 shutil.copyfileobj(sys.stdin.buffer, stream)
         except OSError as error:
-            raise FileAccessError(f"standard input cannot be read: {error.strerror or error}") from error
+            raise FileAccessError(f"standard input cannot be read: {error.strerror or error}", rule="not-readable") from error
         yield copy
 
 
@@ -54,7 +54,7 @@ def read_both(first: Path, second: Path, first_format: str, second_format: str) 
         OptionError: both are standard input.
     """
     if is_stream(first) and is_stream(second):
-        raise OptionError("only one of two models can be standard input", remedy="Name a file.")
+        raise OptionError("only one of two models can be standard input", remedy="Name a file.", rule="same-file-twice")
     with read_from(first, first_format) as one, read_from(second, second_format, "--to") as other:
         yield one, other
 
@@ -78,30 +78,40 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
     with _temporary("stdout") as result:
         yield result
         if result.is_dir() or [item for item in result.parent.iterdir() if item != result]:
-            raise OptionError("the model is more than one file, which standard output cannot take", remedy="Name a file to write.")
+            raise OptionError(
+                "the model is more than one file, which standard output cannot take", remedy="Name a file to write.", rule="several-files"
+            )
         try:
             with result.open("rb") as stream:
                 shutil.copyfileobj(stream, sys.stdout.buffer)
             sys.stdout.flush()
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer is not tried again
-            raise FileAccessError(f"standard output cannot be written: {error.strerror or error}") from error
+            raise FileAccessError(f"standard output cannot be written: {error.strerror or error}", rule="not-writable") from error
 
 
 @contextmanager
 def write_nowhere(path: Path, format: str) -> Iterator[Path]:
     """A temporary place of the name of `path`, for what would be written there; it is gone with the block. See write_to()."""
     if is_stream(path) and not format:
-        raise OptionError("- has no suffix that says the format", remedy="Name it with --to, or use a command such as tflite2onnx.")
+        raise OptionError(
+            "- has no suffix that says the format",
+            remedy="Name it with --to, or use a command such as tflite2onnx.",
+            rule="format-not-stated",
+        )
     with _temporary(path.name, str(path)) as result:
         yield result
 
 
 def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal: str) -> None:
     if not format:
-        raise OptionError("- has no suffix that says the format", remedy=f"Name it with {flag}, or use a command such as tflite2onnx.")
+        raise OptionError(
+            "- has no suffix that says the format",
+            remedy=f"Name it with {flag}, or use a command such as tflite2onnx.",
+            rule="format-not-stated",
+        )
     if stream is None or stream.isatty():  # None: closed by whoever started the program
-        raise OptionError(f"{name} {'is closed' if stream is None else terminal}", remedy="Use a pipe or a file.")
+        raise OptionError(f"{name} {'is closed' if stream is None else terminal}", remedy="Use a pipe or a file.", rule="not-a-stream")
 
 
 @contextmanager

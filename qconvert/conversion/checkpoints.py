@@ -79,7 +79,12 @@ def converted_checkpoint(
             rule="not-a-checkpoint",
         )
     if result.resolve() == source.parent.resolve():
-        raise OptionError("the result would be written into the source's folder", file=str(result), remedy="Name another folder.")
+        raise OptionError(
+            "the result would be written into the source's folder",
+            file=str(result),
+            remedy="Name another folder.",
+            rule="source-overwritten",
+        )
     if not writer.suffixes and result.is_dir() and not force and any(result.iterdir()):
         raise FileAccessError(
             "exists, and is not empty", file=str(result), remedy="Name another folder, or replace it with --force.", rule="exists"

@@ -30,6 +30,11 @@ def is_depthwise(op: Op, weights: Tensor) -> bool:
     return op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
 
 
+def count_groups(op: Op) -> int:
+    """Return how many groups the channels of a layer have."""
+    return int(op["group"]) if "group" in op.attributes else 1
+
+
 def output_axis(op: Op, rank: int) -> int:
     """The axis of the weights that the output channels run along."""
     if op.kind != "MatMul":

@@ -18,6 +18,7 @@ from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
+from qconvert.operators.products import count_groups
 
 #: What MNN appends to the name of a convolution's result before the change of layout of a network's output.
 BEFORE_TRANSPOSE = "__before_tr"
@@ -162,7 +163,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Map
         return f"MNN quantizes no {op.kind}"
     if taken := _find_folded_operator(graph, op.outputs[0], readers):
         return f"MNN would take {taken} into it, before it rounds"
-    shape, groups = graph[op.inputs[1]].shape or (0, 0), int(op.attributes.get("group", 1))
+    shape, groups = graph[op.inputs[1]].shape or (0, 0), count_groups(op)
     if groups > 1 and shape[1] == 1 and shape[0] != groups:
         return "MNN takes apart depthwise convolutions that give several results for a channel"
     weights = _weights(graph, op, encodings)
@@ -180,7 +181,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Map
 
 def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
     """What MNN makes of a layer: a convolution for each group, but of a depthwise one."""
-    count = int(op.attributes.get("group", 1))
+    count = count_groups(op)
     outputs, inputs = len(layer.scales), (graph[op.inputs[1]].shape or (0, 0))[1]
     if count == 1 or (count == outputs and inputs == 1):
         return [layer]
