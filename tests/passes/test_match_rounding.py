@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from tflite_models import TensorSpec, run_litert, single_op
 from qconvert import convert, load, prove, save
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
 from qconvert.kernels import KERNELS
-from qconvert.plugins import ModelFile, kernels_named
+from qconvert.passes.match_rounding import match_rounding
+from qconvert.plugins import ModelFile, kernels_named, target_named
 
 #: Operator -> its options, and the scale and zero point of its result where the kernel fixes them.
 FUNCTIONS: dict[str, tuple[Any, tuple[float, int] | None]] = {
@@ -236,3 +239,28 @@ def test_additions_of_int8_have_zero_points_of_int8(tmp_path: Path) -> None:
             item for item in prove(tmp_path / "source.onnx", tmp_path / "result.tflite").operators if item.operator.startswith("Add")
         ]
         assert (int((runs[0] != runs[1]).sum()), item.class_) == (wanted, class_)
+
+
+def test_the_time_of_trials_grows_with_the_network_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales are tried on an operator by itself: no trial copies the graph, or lists what writes each of its tensors."""
+    count, looked_at = 30, [0]
+    scales = np.random.default_rng(3).uniform(0.02, 0.05, count + 2)
+    sides = [
+        Tensor(f"t{place}", "int8", (1, 8), None, Quantization.per_tensor(float(scale), place - 9)) for place, scale in enumerate(scales)
+    ]
+    ops = tuple(Op("Sub", (f"t{place}", f"t{place + 1}"), (f"t{place + 2}",)) for place in range(count))
+    metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
+    graph = Graph("chain", {side.name: side for side in sides}, ops, ("t0", "t1"), (sides[-1].name,), metadata=metadata)
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(self: Graph, *arguments: Any, **changes: Any) -> Any:
+            looked_at[0] += len(self.ops)
+            return method(self, *arguments, **changes)
+
+        return run
+
+    for name in ("evolve", "producers"):
+        monkeypatch.setattr(Graph, name, counted(getattr(Graph, name)))
+    changed, notes = match_rounding(graph, target_named("ort-x86"))
+    assert len(changed.ops) > count and notes
+    assert looked_at[0] < 20 * count
