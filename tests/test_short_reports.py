@@ -13,7 +13,7 @@ from qconvert.checking.findings import CheckReport, Finding, OutputComparison, o
 from qconvert.checking.outputs import Border
 from qconvert.cli.reports import print_check
 from qconvert.errors import OptionError
-from qconvert.plugins.registry import format_of, target_named
+from qconvert.plugins.registry import format_of, kernels_named, read_encodings, target_named
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -66,6 +66,16 @@ def test_what_a_plugin_of_the_repository_adds_is_said_by_its_name() -> None:
         target_named("ethos-u55")
     with refused(OptionError, "unknown-suffix", holds=("--to",)):
         format_of(Path("folder"))
+
+
+def test_the_scales_of_a_model_are_taken_out_first() -> None:
+    with refused(OptionError, "unknown-suffix", holds=("qconvert extract-scales 'my model.tflite' scales.json",)):
+        read_encodings(Path("my model.tflite"))
+
+
+def test_kernels_that_are_misspelled_have_the_nearest_name() -> None:
+    with refused(OptionError, "unknown-kernels", holds=("nearest: 'litert:reference'",)):
+        kernels_named("litert:refrence")
 
 
 def test_a_graph_that_no_target_fitted_is_to_be_converted(tmp_path: Path) -> None:

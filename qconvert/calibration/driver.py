@@ -35,7 +35,7 @@ from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.samples import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_of
-from qconvert.errors import LossError, OptionError, UnsupportedError, require_word
+from qconvert.errors import LossError, OptionError, UnsupportedError, format_count, require_word
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes.constants import fold_float_constants
@@ -220,7 +220,7 @@ def run_calibration(
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
         reports, seen = _observe_activations(work, found, chosen, makes)
         found, reports, tiny = drop_tiny_scales(found, reports)
-        encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {seen} samples")
+        encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {format_count(seen, 'sample')}")
         notes += [*tiny, *kept]
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
         warnings = _warnings(work, found, reports, chosen, encodings)
@@ -345,7 +345,9 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
         raise OptionError("no sample gives this tensor a value", where=repr(group.names[0]), rule="no-values")
     asked = {} if chosen.symmetric is None else {"symmetric": chosen.symmetric}
     quantization = seeing.quantization(chosen.activations, **asked)
-    origin = "its constant values" if not group.seen else f"{'min-max' if group.constants else chosen.method} of {seen} samples"
+    origin = (
+        "its constant values" if not group.seen else f"{'min-max' if group.constants else chosen.method} of {format_count(seen, 'sample')}"
+    )
     return TensorReport(group.names, seeing.lowest, seeing.highest, quantization, origin, histogram=counted.histogram())
 
 

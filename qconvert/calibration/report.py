@@ -17,6 +17,7 @@ from qconvert.arithmetic import affine_range
 from qconvert.calibration.observer import Histogram
 from qconvert.calibration.observing import Watching, write_for_runtime
 from qconvert.encodings import Encodings, Place, QParams
+from qconvert.errors import format_count
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.passes.apply_encodings import insert_qdq
@@ -182,7 +183,7 @@ class Calibration(Shown):
         known = [item.sqnr_db for item in self.tensors if item.sqnr_db is not None]
         worst = f"; the worst activation has {min(known):.1f} dB" if known else ""
         name = format_text(self.graph.name) or "The network"
-        return f"{name}: scales of {len(self.tensors)} activations from {self.samples} samples{worst}."
+        return f"{name}: scales of {format_count(len(self.tensors), 'activation')} from {format_count(self.samples, 'sample')}{worst}."
 
     def tables(self) -> tuple[Rows, ...]:
         """The scale and zero point of each activation, and what quantizing each tensor alone costs."""

@@ -112,7 +112,7 @@ def _refuse_unknown(tensors: Mapping[str, Array], layers: Mapping[str, tuple[Con
 
 def describe_layers(layers: Mapping[str, tuple[Container, Parts]], config: Config) -> tuple[str, ...]:
     """What a user should know of the layers of a checkpoint: how many there are, in which containers, and what is taken for granted."""
-    titles = {_gptq_version(container, config).title: None for container, _ in layers.values()}
+    titles = {resolve_gptq_version(container, config).title: None for container, _ in layers.values()}
     has_gptq = any(container is GPTQ for container, _ in layers.values())
     stored = f"{format_count(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
     has_products = any(container is INT4_MODELOPT and "weight_scale_2" in parts for container, parts in layers.values())
@@ -121,7 +121,8 @@ def describe_layers(layers: Mapping[str, tuple[Container, Parts]], config: Confi
     return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note, products, *notes)))
 
 
-def _gptq_version(container: Container, config: Config) -> Container:
+def resolve_gptq_version(container: Container, config: Config) -> Container:
+    """Return the container of a layer by the version of GPTQ, which config.json states and the tensors do not."""
     return GPTQ_V2 if container is GPTQ and not config.zero_points_are_less_by_one else container
 
 

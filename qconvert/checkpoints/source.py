@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
-from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
+from qconvert.checkpoints.containers import describe_layers, layers_in_blocks, resolve_gptq_version
 from qconvert.checkpoints.fitting import is_same_rounding
 from qconvert.checkpoints.fp4 import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
@@ -106,7 +106,8 @@ def checkpoint_summary(path: Path) -> dict[str, Any] | None:
         return None
     layers = []
     for name, (container, _) in source.layers.items():
-        layers.append({"name": name, "container": container.title, **_describe_weight(source.weight(name))})
+        stored_as = resolve_gptq_version(container, source.config).title
+        layers.append({"name": name, "container": stored_as, **_describe_weight(source.weight(name))})
         source.release(name)
     tensors = [{"name": name, "dtype": str(item.dtype), "shape": list(item.shape)} for name, item in source.plain.items()]
     return {"notes": list(source.notes), "layers": layers, "tensors": tensors, "files": len({*source.checkpoint.places.values()})}

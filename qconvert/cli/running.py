@@ -14,6 +14,7 @@ import typer
 
 from qconvert.cli.flags import (
     NOT_PREPARED,
+    DataFlag,
     DebugFlag,
     ForceFlag,
     FromFlag,
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 
 def run_command(
     model: ModelArgument,
-    inputs: Annotated[
-        list[str] | None, typer.Option("--inputs", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
-    ] = None,
+    data: DataFlag = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The .npz file to write the tensors to.")] = None,
     save: Annotated[list[str] | None, typer.Option("--save", help="An inner tensor to give out too, by its name; repeatable.")] = None,
     save_all: Annotated[bool, typer.Option("--save-all", help="Give out every inner tensor.")] = False,
@@ -67,13 +66,13 @@ def run_command(
     from qconvert.tables import Rows, show
 
     if output is not None and output.suffix != ".npz":
-        raise OptionError(f"the file of tensors is {output.name!r}; it ends in .npz", rule="not-npz", file=str(output))
+        raise OptionError(f"the suffix is {output.suffix!r}; a file of tensors requires .npz", rule="not-npz", file=str(output))
     if output is not None:
         require_writable(output, force=force, reads=[model])
     prepared = preparation_of(**preparing)
     with read_from(model, source_format) as path:
         runs, notes, ran = run_files(
-            path, inputs or (), preparation=prepared, samples=samples, tensors=save or (), every=save_all, dequantized=dequantized,
+            path, data or (), preparation=prepared, samples=samples, tensors=save or (), every=save_all, dequantized=dequantized,
             format=source_format, kernels=kernels or (), seed=seed, **options,
         )  # fmt: skip
     arrays = {name: value if len(runs) == 1 else np.stack([one[name] for one in runs]) for name, value in runs[0].items()}

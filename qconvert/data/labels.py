@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.data.arrays import guard_reading, shapes
 from qconvert.data.samples import SUFFIXES
-from qconvert.errors import FileAccessError, OptionError
+from qconvert.errors import FileAccessError, OptionError, format_count
 from qconvert.files.names import require_there, unreadable
 from qconvert.graph import Array
 
@@ -141,7 +141,7 @@ def _by_name(data: Path, path: Path, rows: Sequence[tuple[int, list[str]]], name
     for position, (line, row) in enumerate(rows):
         where = f"{path}:{line}"
         if len(row) != 2:
-            raise OptionError(f"has {len(row)} cells; a file and a label are required", file=where, rule="cell-count")
+            raise OptionError(f"has {format_count(len(row), 'cell')}; a file and a label are required", file=where, rule="cell-count")
         file = Path(os.path.realpath(data / row[0]))  # a name that no file can have is none that is there
         if position == 0 and not os.path.exists(file) and not _NUMBER.fullmatch(row[1]) and row[1] not in names:
             continue  # a head

@@ -333,13 +333,15 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
 
 def _match_sums(graph: Graph, rows: Kernels, target: Target) -> PassResult:
     """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's."""
-    rewriter, count = Rewriter(graph), 0
+    rewriter, nudged = Rewriter(graph), list[Op]()
     for op in rewriter:
         kernel = rows.of(graph, op) if kind_of(op).sum_sign and not op["arithmetic"] else None
         wanted = integers_for_all(_cut_out(rewriter, op), op, kernel) if kernel is not None and kernel.reference is not None else None
-        if wanted is not None and not _gives_integers(_cut_out(rewriter, op), op, target, wanted):
-            count += _nudge_operands(rewriter, op, wanted, target)
-    return rewriter.finish_with(f"{_NUDGED}: {{}}".format, count)
+        if wanted is None or _gives_integers(_cut_out(rewriter, op), op, target, wanted):
+            continue
+        if _nudge_operands(rewriter, op, wanted, target):
+            nudged.append(op)
+    return rewriter.finish_with(lambda _: f"{_NUDGED}: {format_counts(count_kinds(nudged))}", len(nudged))
 
 
 def _rounds_floats_alike(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:

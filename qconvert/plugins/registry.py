@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -163,7 +164,10 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
     if not fitting:
         suffixes = ", ".join(dict.fromkeys(suffix for _, suffixes in known for suffix in suffixes))
         reason = f"the suffix {path.suffix!r} belongs to no format of encodings"
-        remedy = f"{_name_plugin(path.suffix.lower())}Known suffixes: {suffixes}."
+        is_model = is_read and any(path.suffix.lower() in item.suffixes for item in formats().values() if item.read is not None)
+        command = f"qconvert extract-scales {shlex.quote(str(path))} scales.json"
+        model = f"Take the scales out of the model first: {command}. " if is_model else ""
+        remedy = f"{model}{_name_plugin(path.suffix.lower())}Known suffixes: {suffixes}."
         raise OptionError(reason, file=str(path), remedy=remedy, rule="unknown-suffix")
     if not is_read:
         return fitting[0]
@@ -271,8 +275,14 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
     runtime = runtimes().get(title)
     if runtime is not None and (not wanted or wanted in runtime.kernels):
         return runtime, wanted or runtime.kernels[0]
-    known = ", ".join(f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels)
-    raise OptionError(f"there are no kernels {name!r}", remedy=f"{_name_plugin(title)}Known kernels: {known}.", rule="unknown-kernels")
+    from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
+
+    known = [f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels]
+    raise OptionError(
+        f"there are no kernels {quote_nearest([name], known)}",
+        remedy=f"{_name_plugin(title)}Known kernels: {', '.join(known)}.",
+        rule="unknown-kernels",
+    )
 
 
 def kernels_of_source(graph: Graph) -> tuple[Runtime, Kernels] | None:

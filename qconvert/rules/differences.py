@@ -61,7 +61,7 @@ def _diff_operators(a: Graph, b: Graph, exact: bool) -> list[str]:
             lines += [f"{op}: {text}" for text in _operator(pairing, op, pairing.partner[id(op)])]
     for name in a.outputs:
         if name in b.outputs and pairing.renamed.get(name, name) != name:
-            lines.append(f"output {name!r}: what computed it now computes {pairing.renamed[name]!r}")
+            lines.append(f"output {name!r}: the operator that computed it computes {pairing.renamed[name]!r} in the second graph")
     for old, new in pairing.renamed.items():
         what = f"tensor {old!r}" if old == new else f"tensor {old!r} ({new!r})"
         lines += [f"{what}: {text}" for text in tensor_differences(a[old], b[new])]

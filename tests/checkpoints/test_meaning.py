@@ -17,7 +17,7 @@ from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
-from qconvert.checkpoints.source import CheckpointSource
+from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary
 from qconvert.checkpoints.weight import E2M1, BlockWeight, pack, unpack
 from qconvert.errors import InternalError, InvalidModelError, UnsupportedError
 
@@ -61,6 +61,15 @@ def test_fp6_has_the_names_of_fp4(tmp_path: Path) -> None:
     source = checkpoint(tmp_path / "s", tensors, {"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"})
     with refused(InvalidModelError, "blocks-do-not-fit"):
         convert(source, tmp_path / "o", result_format="nvfp4")
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_summary_names_the_version_of_gptq_that_config_json_states(version: str, tmp_path: Path) -> None:
+    stated = {**GPTQ_CONFIG, "checkpoint_format": {"v1": "gptq", "v2": "gptq_v2"}[version]}
+    tensors = gptq("m.l")
+    tensors["m.l.qzeros"] = np.full_like(tensors["m.l.qzeros"], 0x77777777)  # 7 in v2, 8 in v1
+    summary = checkpoint_summary(checkpoint(tmp_path / "s", tensors, stated) / "model.safetensors")
+    assert summary is not None and [layer["container"] for layer in summary["layers"]] == [f"GPTQ {version}"]
 
 
 @pytest.mark.parametrize("block", [32, 128])

@@ -111,7 +111,7 @@ def test_added_operators() -> None:
     longer = base.evolve(tensors=[replace(base["c"], name="c2")], ops=[base.ops[0], replace(base.ops[1], outputs=("c2",)), tanh])
     assert diff(base, longer) == [
         "+ Tanh 'y'",
-        "output 'y': what computed it now computes 'c2'",
+        "output 'y': the operator that computed it computes 'c2' in the second graph",
     ]
 
 
