@@ -11,10 +11,10 @@ import pytest
 from refusals import refused
 
 import qconvert
-from qconvert import Format, Pass, Runtime, Target, register
+from qconvert import Format, Op, Pass, Runtime, Target, register
 from qconvert import plugin as published
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.kernels import Kernels
+from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import format_of, formats, host, list_plugins, operators, passes, targets
 
 pytestmark = pytest.mark.formats
@@ -56,7 +56,7 @@ def test_the_name_of_another_is_taken_where_the_plugin_says_so_alone() -> None:
         "formats": Format("onnx", (".onnx",), "another"),
         "targets": Target("ort-x86", "onnx", "another"),
         "passes": Pass("fuse_pad", "another", same),
-        "runtimes": Runtime("litert", ("tflite",), "another", "", None, None, ("x",)),  # type: ignore[arg-type]
+        "runtimes": Runtime("litert", ("tflite",), "another", "", same, same, ("x",)),  # type: ignore[arg-type]
     }
     for hook, item in taken.items():
         with refused(OptionError, "plugin-fails", holds=("mine", f"qconvert_{hook}", f"replaces={item.name!r}")):
@@ -120,7 +120,8 @@ def test_the_version_that_a_plugin_is_made_for(version: str, broken: tuple[Any, 
         ({"passes": [Pass("a", "", same), Pass("a", "", same)]}, ("plugin-fails", "a")),
         ({"formats": lambda: [Format("a", ".a", "")]}, ("plugin-fails", ".a")),  # type: ignore[arg-type]
         ({"formats": lambda: [Format("a", ("a",), "")]}, ("plugin-fails", "a")),
-        ({"runtimes": lambda: [Runtime("a", (), "", "", None, None, ())]}, ("plugin-fails",)),  # type: ignore[arg-type]
+        ({"runtimes": lambda: [Runtime("a", (), "", "", same, same, ())]}, ("plugin-fails", "kernels")),  # type: ignore[arg-type]
+        ({"runtimes": lambda: [Runtime("a", (), "", "", same, Kernels(), ("x",))]}, ("plugin-fails", "rows")),  # type: ignore[arg-type]
         ({"operators": lambda format, direction: {"X": 3}}, ("plugin-fails", "X", 3)),
         ({"operators": lambda format: {}[format]}, ("plugin-fails", "KeyError")),
         ({"kinds": ["x"]}, ("plugin-fails", "AttributeError")),
@@ -133,6 +134,11 @@ def test_a_plugin_that_fails_is_not_registered(hooks: dict[str, Any], broken: tu
     register(plugin("mine", passes=[Pass("nothing", "", same)]))
     with refused(OptionError, "duplicate-plugin", holds=("mine",)):
         register(plugin("mine", passes=[Pass("other", "", same)]))
+
+
+def test_a_row_of_a_kind_that_does_not_exist_is_refused() -> None:
+    with refused(OptionError, "unknown-kind", holds=("nearest: 'Gemm'",)):
+        Kernels((Kernel(("Conv", "Gem"), ("int8",)),)).lacks(Op("Conv", ("x", "w"), ("y",)))
 
 
 def test_a_plugin_that_is_there_for_a_while() -> None:

@@ -32,6 +32,7 @@ from qconvert.plugins import (
     runtime_of,
     runtimes,
     runtimes_of_target,
+    target_named,
     targets,
 )
 from qconvert.plugins.options import ReadOptions, check_options, fill_defaults
@@ -64,6 +65,12 @@ class Side:
     def kernels(self) -> str:
         """A name of the runtime's."""
         return self.file.kernels
+
+    @property
+    def layout(self) -> str:
+        """The data_format that files for the runtime have; "" where neither the runtime nor the format has one."""
+        target = self.format.own_target or self.format.default_target
+        return self.runtime.layout or (target_named(target).layout if target else "")
 
     @property
     def graph(self) -> Graph:

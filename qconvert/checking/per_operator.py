@@ -127,7 +127,7 @@ def _cut_sides(source: Side, result: Side, feed: Arrays, model: LoadedModel, bor
         raise InvalidModelError(
             "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
         )
-    layouts = source.runtime.layout, result.runtime.layout
+    layouts = source.layout, result.layout
     wanted = layouts[1] if layouts[0] != layouts[1] else next((layout for layout in LAYOUTS if layout != layouts[1]), "")
     turned = find_transposed(graph, result.graph, wanted if wanted in LAYOUTS else "")
     change = Exchange(pieces, turned, layouts[1], forms)

@@ -149,7 +149,7 @@ def qconvert_targets() -> Iterable[Target]:
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     words = "a chip in numpy"
-    return [Runtime("$name", ("onnx",), words, words, Simulator, lambda kernels: ROWS, ("simulator",), layout="channels_first")]
+    return [Runtime("$name", ("onnx",), words, words, Simulator, lambda kernels: ROWS, ("simulator",))]
 '''
 
 _TESTS = '''\

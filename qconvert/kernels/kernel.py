@@ -125,12 +125,12 @@ class Kernel:
         for name, known in (("runs", _RUNS), ("one_quantization", _ONE_QUANTIZATION)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
-        if isinstance(self.kinds, str) or isinstance(self.types, str) or not set(self.real) <= set(_REAL):
-            raise OptionError(
-                f"a kernel has the kinds {self.kinds!r}, the types {self.types!r} and {self.real!r} as real",
-                remedy='Write tuples, such as ("Conv",) and ("int8",).',
-                rule="unknown-word",
-            )
+        for name, example in (("kinds", '("Conv",)'), ("types", '("int8",)')):
+            if isinstance(getattr(self, name), str):
+                remedy = f"Write a tuple, such as {example}."
+                raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=remedy, rule="unknown-word")
+        if not set(self.real) <= set(_REAL):
+            raise OptionError(f"real of a kernel is {self.real!r}", remedy=f"Use some of {_REAL}.", rule="unknown-word")
         for name in ("lacks", "fault", "tolerance", "reference", "arithmetic", "layout"):
             if (function := getattr(self, name)) is not None and not callable(function):
                 raise OptionError(
@@ -292,8 +292,14 @@ class Kernels:
 
     @cached_property
     def _by_kind(self) -> dict[str, _RowsOfKind]:
-        """By kind; "" stands for those that no row names."""
+        """By kind; "" stands for those that no row names. Raise OptionError for a kind that does not exist, whose row would never apply."""
+        from qconvert.graph.names import quote_nearest
+        from qconvert.operators import KINDS  # with those of plugins, which are there when an operator is
+
         kinds = dict.fromkeys(kind for row in self.rows for kind in row.kinds)
+        if unknown := [kind for kind in kinds if kind not in KINDS]:
+            reason = f"a row of a kernel names the kind {quote_nearest(unknown, KINDS)}, which does not exist"
+            raise OptionError(reason, remedy="docs/operators.md lists the kinds; a plugin adds one by qconvert_kinds.", rule="unknown-kind")
         return {kind: _RowsOfKind.among(self.rows, kind) for kind in (*kinds, "")}
 
     def _find_rows(self, op: Op) -> _RowsOfKind:

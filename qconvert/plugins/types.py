@@ -197,7 +197,7 @@ class Runtime:
             overflow.
         kernels: the sets of kernels, or ways to run a graph, that a user may choose from, as in `--kernels NAME:KERNELS`; the first by
             default.
-        layout: the data_format that files for it have.
+        layout: the data_format that files for it have; by default that of the target which their format has by default.
         runs_code: whether loading a file runs code that is in it.
         whole: whether only whole models run in it, so that operators cannot be compared one by one.
         inside: (file, canonical graph) -> the file's inner tensors; None if the runtime does not give them out. They
@@ -242,7 +242,11 @@ class Runtime:
     replaces: str = ""
 
     def __post_init__(self) -> None:
-        """Raises OptionError for a runtime without kernels, of which none could be chosen."""
+        """Raises OptionError for a runtime without kernels, of which none could be chosen, and for what is no function."""
+        for name in ("open", "rows"):
+            if not callable(getattr(self, name)):
+                reason = f"{name} of the runtime {self.name} is a {type(getattr(self, name)).__name__}"
+                raise OptionError(reason, remedy="Give it a function.", rule="not-a-function")
         if not self.kernels or isinstance(self.kernels, str):
             raise OptionError(
                 f"the kernels of the runtime {self.name} are {self.kernels!r}", remedy='Write them like ("exact",).', rule="no-kernels"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,22 @@ import pytest
 from qconvert import check, convert, load
 from qconvert.conversion import normalize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.plugin import Accelerator, Kernel, Kernels, ModelFile, OnnxInside, Runtime, Target, hookimpl, temporary_plugin
+from qconvert.plugin import (
+    Accelerator,
+    Integers,
+    Kernel,
+    Kernels,
+    ModelFile,
+    OnnxInside,
+    Runtime,
+    Target,
+    constant_tolerance,
+    evaluate,
+    evaluate_op,
+    hookimpl,
+    quantize,
+    temporary_plugin,
+)
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -47,11 +62,7 @@ class Plugin:
         def open_model(file: ModelFile) -> Any:
             return HalfRuntime(file.path)
 
-        return [
-            Runtime(
-                "halves", ("onnx",), "as float16", "Halves", open_model, lambda name: self.rows, ("only",), "channels_first", inside=inside
-            )
-        ]
+        return [Runtime("halves", ("onnx",), "as float16", "Halves", open_model, lambda name: self.rows, ("only",), inside=inside)]
 
     @hookimpl
     def qconvert_targets(self) -> Iterable[Any]:
@@ -99,3 +110,44 @@ def test_what_is_written_for_it_is_read_again(plugin: None, tmp_path: Path) -> N
     convert(FIXTURES / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx", target="halves", batch=1)
     graph = load(tmp_path / "m.onnx")
     assert {graph[op.outputs[0]].dtype for op in graph.ops if op.kind == "Conv"} == {"uint8"}
+
+
+class HalfUp:
+    """A runtime without inner tensors, written as docs/plugins.md has it: it rounds half up, and states no layout."""
+
+    @hookimpl
+    def qconvert_runtimes(self) -> Iterable[Runtime]:
+        rows = Kernels((Kernel(("Conv", "Gemm"), ("int8",), tolerance=constant_tolerance(1e-6), reference=half_up), Kernel()))
+
+        class Model:
+            note = ""
+
+            def __init__(self, file: ModelFile) -> None:
+                self.graph = load(file.path, **file.options)
+                self.inputs, self.outputs = (
+                    {name: (self.graph[name].dtype, self.graph[name].shape or ()) for name in names}
+                    for names in (self.graph.inputs, self.graph.outputs)
+                )
+
+            def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+                return evaluate(self.graph, inputs, kernels=rows.compute_stored)
+
+        return [Runtime("half-up", ("onnx",), "", "half up", Model, lambda name: rows, ("only",))]
+
+
+def half_up(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    result = graph[op.outputs[0]]
+    if result.quantization is None or any(name and value is None for name, value in zip(op.inputs, stored, strict=True)):
+        return None
+    exact = evaluate_op(graph, op, stored)[0].real
+    return Integers.clip_to_limits(graph, op, quantize(exact, result.quantization, result.dtype, "half_up"))
+
+
+def test_files_of_a_runtime_have_the_layout_of_their_format(tmp_path: Path) -> None:
+    """Values of the channels_last source are fed to pieces of the channels_first result, although the runtime does not say so."""
+    with temporary_plugin(HalfUp(), "half-up"):
+        source = FIXTURES / "tiny_resnet_cifar10_int8.tflite"
+        convert(source, tmp_path / "m.onnx", target="ort-arm")
+        found = check(source, tmp_path / "m.onnx", kernels=("litert:reference", "half-up"), per_op=True, samples=1)
+    assert found.verdict == "passed" and not found.problems
+    assert "one rounding" in {item.verdict for item in found.operators}

@@ -67,7 +67,6 @@ def qconvert_runtimes() -> Iterable[Runtime]:
             _lazy("vela", "refuse_to_run"),
             rows=lambda name: Kernels(),
             kernels=sizes,
-            layout="channels_last",
             whole=True,
             build=partial(_lazy("vela", "build"), family),
             package="ethos-u-vela",

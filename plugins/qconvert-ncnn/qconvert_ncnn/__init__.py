@@ -80,4 +80,4 @@ def qconvert_targets() -> Iterable[Target]:
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary, model = "ncnn on this machine's CPU, in float32 and int8", _lazy("running", "NcnnModel")
-    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", model, lambda name: _ROWS, ("cpu",), layout="channels_first")]
+    return [Runtime("ncnn", ("ncnn-net",), summary, "ncnn", model, lambda name: _ROWS, ("cpu",))]

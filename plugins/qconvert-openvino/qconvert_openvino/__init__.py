@@ -87,6 +87,6 @@ def qconvert_runtimes() -> Iterable[Runtime]:
     return [
         Runtime(
             "openvino", ("openvino", "onnx"), summary, "OpenVINO", _lazy("running", "OpenVinoModel"), lambda name: _ROWS, kernels,
-            layout="channels_first", layers=_lazy("running", "layers"),
+            layers=_lazy("running", "layers"),
         )
     ]  # fmt: skip

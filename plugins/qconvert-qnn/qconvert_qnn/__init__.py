@@ -71,7 +71,6 @@ def qconvert_runtimes() -> Iterable[Runtime]:
             _lazy("running", "HtpModel"),
             rows=lambda name: _ROWS,
             kernels=tuple(CHIPS),
-            layout="channels_first",
             layers=_lazy("running", "layers"),
             inside=_lazy("running", "inside"),
             package="onnxruntime-qnn",

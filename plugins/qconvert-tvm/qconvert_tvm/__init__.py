@@ -16,4 +16,4 @@ _ROWS = Kernels((Kernel(runs="float", tolerance=_lazy("running", "tolerance")),)
 @hookimpl
 def qconvert_runtimes() -> Iterable[Runtime]:
     summary = "Apache TVM: imported by Relax, compiled by LLVM for this machine's CPU"
-    return [Runtime("tvm", ("onnx",), summary, "TVM", _lazy("running", "TvmModel"), lambda name: _ROWS, ("llvm",), layout="channels_first")]
+    return [Runtime("tvm", ("onnx",), summary, "TVM", _lazy("running", "TvmModel"), lambda name: _ROWS, ("llvm",))]
