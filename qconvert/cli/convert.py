@@ -33,7 +33,7 @@ from qconvert.cli.flags import (
     with_flags,
 )
 from qconvert.cli.outcome import print_document
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, format_count
 from qconvert.plugins import Option, Pass, formats, pass_named
 from qconvert.plugins.options import parse_options
 
@@ -270,9 +270,10 @@ def _extract(
         said = {"result": str(result), "activations": len(found) - constants, "constants": constants}
         print_document("extract-scales", {**said, "changes": [str(change) for change in changes]})
     elif not quiet:
-        for change in changes:
+        counts = f"{format_count(len(found) - constants, 'activation')} and {format_count(constants, 'constant')}"
+        typer.echo(f"{model} -> {result}: the model has scales of {counts}")
+        for change in changes:  # and what the file has no place for
             typer.echo(str(change))
-        typer.echo(f"{result}: scales of {len(found) - constants} activations and {constants} constants")
 
 
 def add_encodings_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:

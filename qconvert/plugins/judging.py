@@ -70,7 +70,8 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if kind.lists_sizes:
         return Verdict("integers", "reads sizes only")
     if rule == "convert":
-        return Verdict("floats", "converts between float and stored integers")
+        is_between_integers = all(graph.is_quantized(name) for name in (*kind.data(op), *op.outputs))
+        return Verdict("floats", f"converts between {'two quantizations' if is_between_integers else 'float and stored integers'}")
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
     stored = _describe_stored_integers(graph, op)

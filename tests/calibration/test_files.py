@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -176,6 +177,7 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     np.save(tmp_path / "a.npy", images[:30])
     done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "s.json", "--samples", 2, "--method", "mse", "--sensitivity")
     assert done.exit_code == 0, done.output
+    assert run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "one.json", "--samples", 1).output.startswith("min-max of 1 sample,")
     assert "mse of 2 samples" in done.output and "scales of 14 activations and 8 constants" in done.output and "Sensitivity" in done.output
     done = run(
         FLOAT,
@@ -424,3 +426,16 @@ def test_no_result_replaces_data(data: str, run: Callable[..., Any], tmp_path: P
     np.save(tmp_path / "data" / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
     done = run(FLOAT, "--data", data, "-o", "data/a.npy", "--to", "onnx", "--force")
     assert isinstance(done.exception, OptionError) and np.load(tmp_path / "data" / "a.npy").shape == (2, 1, 8, 8)
+
+
+@pytest.mark.end_to_end
+@pytest.mark.onnxruntime
+def test_a_check_without_the_scales_says_what_writes_them(images: np.ndarray, tmp_path: Path) -> None:
+    result, scales = tmp_path / "q.onnx", tmp_path / "s.json"
+    calibrate_file(FLOAT, images[:32], result)
+    found = qconvert.check(FLOAT, result)
+    assert any(f"qconvert extract-scales {result} FILE" in reason for reason in found.unjudged)
+    command = [sys.executable, "-m", "qconvert", "extract-scales", str(result), str(scales)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{result} -> {scales}: the model has scales of 14 activations and 16 constants\n"
+    assert not qconvert.check(FLOAT, result, encodings=str(scales)).unjudged
