@@ -8,7 +8,6 @@ with the float source itself too.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -259,6 +258,5 @@ def explain_missing_encodings(source: Side, result: Side) -> str:
         return ""
     return (
         f"{result.path.name} was quantized with the scales of {scales}, {source.path.name} computes in float: "
-        "name the scales that both use with `--encodings FILE`, "
-        f"which `qconvert extract-scales {shlex.quote(str(result.path))} FILE` writes"
+        "name the scales that both use with `--encodings FILE`; `qconvert calibrate --scales FILE` keeps them"
     )

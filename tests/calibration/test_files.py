@@ -430,12 +430,11 @@ def test_no_result_replaces_data(data: str, run: Callable[..., Any], tmp_path: P
 
 @pytest.mark.end_to_end
 @pytest.mark.onnxruntime
-def test_a_check_without_the_scales_says_what_writes_them(images: np.ndarray, tmp_path: Path) -> None:
-    result, scales = tmp_path / "q.onnx", tmp_path / "s.json"
-    calibrate_file(FLOAT, images[:32], result)
-    found = qconvert.check(FLOAT, result)
-    assert any(f"qconvert extract-scales {result} FILE" in reason for reason in found.unjudged)
-    command = [sys.executable, "-m", "qconvert", "extract-scales", str(result), str(scales)]
+def test_a_check_without_the_scales_says_what_keeps_them(images: np.ndarray, tmp_path: Path) -> None:
+    result, kept, taken = (tmp_path / name for name in ("q.onnx", "kept.json", "taken.json"))
+    calibrate_file(FLOAT, images[:32], result, scales=kept)
+    assert any("`qconvert calibrate --scales FILE` keeps them" in reason for reason in qconvert.check(FLOAT, result).unjudged)
+    assert not qconvert.check(FLOAT, result, encodings=str(kept)).unjudged
+    command = [sys.executable, "-m", "qconvert", "extract-scales", str(result), str(taken)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{result} -> {scales}: the model has scales of 14 activations and 16 constants\n"
-    assert not qconvert.check(FLOAT, result, encodings=str(scales)).unjudged
+    assert done.stdout == f"{result} -> {taken}: the model has scales of 14 activations and 16 constants\n"
