@@ -200,7 +200,7 @@ def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output:
 
 
 def _find_mismatches(a: Array, b: Array, first: Any, second: Any, output: np.float32, points: tuple[int, int, int], wanted: Array) -> Array:
-    """Where one kind of arithmetic gives another integer than `wanted`, fused ones of integers of either type of 8 bits."""
+    """Where one kind of arithmetic gives another integer than `wanted`, fused ones of 8-bit integers of either type and in either order."""
     ratios = np.asarray(first / output), np.asarray(second / output)
     total = (a - points[0]).astype(np.float32) * first + (b - points[1]).astype(np.float32) * second
     missed: Array = np.zeros((), bool)
@@ -208,10 +208,10 @@ def _find_mismatches(a: Array, b: Array, first: Any, second: Any, output: np.flo
         missed = missed | (saturate(np.rint(steps) + points[2], "uint8") != wanted)
     for low in (0, -128):
         zeros = [np.float32(point + low) for point in points]
-        x, y = ((codes + low).astype(np.float32) for codes in (a, b))
-        inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
-        fixed = zeros[2] - fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
-        fused = fused_multiply_add(x, ratios[0], fused_multiply_add(y, ratios[1], fixed))
-        for steps in (x * ratios[0] + inner, fused):
-            missed |= saturate(np.rint(steps) - low, "uint8") != wanted
+        sides = [((codes + low).astype(np.float32), ratio, zero) for codes, ratio, zero in zip((a, b), ratios, zeros, strict=False)]
+        for (x, outer, point), (y, inner, other) in (sides, sides[::-1]):  # a first operand that is broadcast changes places
+            plain = x * outer + (y * inner + (zeros[2] - (outer * point + inner * other)))
+            fixed = zeros[2] - fused_multiply_add(outer, point, inner * other)
+            for steps in (plain, fused_multiply_add(x, outer, fused_multiply_add(y, inner, fixed))):
+                missed |= saturate(np.rint(steps) - low, "uint8") != wanted
     return missed

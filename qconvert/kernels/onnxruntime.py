@@ -8,6 +8,7 @@ optimizing. They multiply by a float32 (24 bits). Faults were found by running e
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
+from qconvert.arithmetic import dequantize_float32, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, constant_tolerance, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
-from qconvert.operators import kind_of, reduced_count
+from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
@@ -95,20 +96,21 @@ def _several_windows(graph: Graph, op: Op) -> str:
 
 
 def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). Zero points take part in its roundings, and onnxruntime stores int8 between
+    """QLinearAdd of bytes; see onnxruntime_additions(). Zero points take part in its roundings, and onnxruntime stores int8 between
     operators as uint8 (qdq_s8_to_u8.cc), but not what is an input of the model: then either may be meant."""
     tensors, quantizations = [graph[name] for name in op.names], quantizations_of(graph, op, None)
     if not quantizations or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    offset, ways = -integer_range(tensors[0].dtype)[0], []
-    for moved, dtype in ((offset, "uint8"), (0, tensors[0].dtype)):
+    lowest = integer_range(tensors[0].dtype)[0]
+    storage = [(-lowest, "uint8")] if set(graph.inputs).isdisjoint(_sources(graph, op)) else [(-lowest, "uint8"), (0, tensors[0].dtype)]
+    ways: list[Array] = []
+    for (moved, dtype), add in itertools.product(storage, onnxruntime_additions(graph, op)):
         first, second, output = (quantization.shift_zero_point(moved) for quantization in quantizations)
         a, b = (np.asarray(value, np.int64) + moved for value in stored)
-        ways.append(onnxruntime_add(a, b, (first, second), output, dtype).astype(np.int64) - moved)
-    found = [Integers.clip_to_limits(graph, op, way).ways[0] for way in ways]
-    if np.array_equal(found[0], found[1]) or set(graph.inputs).isdisjoint(_sources(graph, op)):
-        return Integers((found[0],))
-    return Integers((found[0], found[1]))
+        way = Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, dtype).astype(np.int64) - moved).ways[0]
+        if not any(np.array_equal(way, other) for other in ways):
+            ways.append(way)
+    return Integers(tuple(ways))
 
 
 def _sources(graph: Graph, op: Op) -> list[str]:

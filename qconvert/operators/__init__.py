@@ -43,7 +43,7 @@ from qconvert.operators.attributes import (
     text,
     texts,
 )
-from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales
+from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales, onnxruntime_additions
 from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.kind import ROLES, RULES, Kind
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
@@ -75,6 +75,7 @@ __all__ = [
     "nudge_input_scales",
     "number",
     "numbers",
+    "onnxruntime_additions",
     "output_axis",
     "range_axes",
     "reduced_count",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, has_addition, is_same_addition, nudge_add_scales, onnxruntime_add, tflite_pair
+from qconvert.arithmetic.additions import Addition
 from qconvert.arithmetic.polynomials import (
     add_polynomials,
     divide_polynomials,
@@ -119,9 +120,32 @@ def is_onnxruntime_add(graph: Graph, op: Op) -> bool:
     kernel, types = str(op["arithmetic"]), {tensor.dtype for tensor in tensors}
     if types not in ({"int8"}, {"uint8"}) or first is None or second is None or output is None:
         return False
-    return has_addition(kernel, (first, second), output) and is_same_addition(
-        kernel, onnxruntime_add, (first, second), output, tensors[0].dtype
+    return has_addition(kernel, (first, second), output) and all(
+        is_same_addition(kernel, addition, (first, second), output, tensors[0].dtype) for addition in onnxruntime_additions(graph, op)
     )
+
+
+def onnxruntime_additions(graph: Graph, op: Op) -> tuple[Addition, ...]:
+    """The additions of onnxruntime, one of which runs an Add; see arithmetic.onnxruntime_add().
+
+    Its operands change places where one number of the first meets several of the second (qlinear_binary_op.cc, Input0Scalar), in an order
+    of axes that the optimizer may change.
+    """
+    return (onnxruntime_add, _add_reversed) if _is_stretched(graph, op) else (onnxruntime_add,)
+
+
+def _add_reversed(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
+    return onnxruntime_add(b, a, inputs[::-1], output, dtype)
+
+
+def _is_stretched(graph: Graph, op: Op) -> bool:
+    """Whether the first of two operands is broadcast, or may be."""
+    first, second = (graph[name].shape for name in op.inputs)
+    if first is None or second is None:
+        return True
+    sizes = (1,) * (len(second) - len(first)) + tuple(first)
+    pairs = zip(sizes[-len(second) :], second, strict=False)
+    return any((own == 1 or isinstance(own, str)) and other not in (own, 1) for own, other in pairs)
 
 
 def power(a: Array, b: Array) -> Array:

@@ -264,3 +264,34 @@ def test_the_time_of_trials_grows_with_the_network_alone(monkeypatch: pytest.Mon
     changed, notes = match_rounding(graph, target_named("ort-x86"))
     assert len(changed.ops) > count and notes
     assert looked_at[0] < 20 * count
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_input_scales_of_an_addition_fit_a_first_operand_that_is_broadcast(tmp_path: Path) -> None:
+    """QLinearAdd exchanges operands there, and rounds in another order: the scales are those that fit both."""
+    sides = [(117.92788696289062, 17), (739.3176879882812, 255), (508.2665100097656, 117)]
+    whole, _ = _of_all_pairs("Add", sides, "uint8", ".tflite")
+    shapes = {"a": (1, 256, 1, 1), "b": (1, 1, 256, 1)}
+    shapes |= {"c": shapes["a"], "d": shapes["b"]}
+    graph = whole.evolve(tensors=[replace(whole[name], shape=shape) for name, shape in shapes.items()])
+    feed = {name: np.arange(256, dtype=np.uint8).reshape(shapes[name]) for name in "ab"}
+    save(graph, tmp_path / "source.tflite")
+    convert(tmp_path / "source.tflite", tmp_path / "result.onnx")
+    runs = [_run_all_pairs(tmp_path / name, feed) for name in ("source.tflite", "result.onnx")]
+    assert np.array_equal(*runs)
+
+
+def test_onnxruntime_exchanges_a_first_operand_that_is_broadcast() -> None:
+    """One number of the first operand meets several of the second: qlinear_binary_op.cc has no such kernel, and takes the other order."""
+    sides = [(0.050412148237228394, 255), (0.018055379390716553, 4), (0.03777320310473442, 123)]
+    whole, feed = _of_all_pairs("Add", sides, "uint8", ".onnx")
+    first = whole.evolve(tensors=[replace(whole["c"], shape=(1, 1, 256, 1)), replace(whole["d"], shape=(1, 1, 1, 256))])
+    one = whole.evolve(tensors=[replace(whole["d"], shape=(1, 1, 1, 1))])
+    found = []
+    for graph in (whole, first, one):
+        kernel = KERNELS["onnxruntime:optimized"].of(graph, graph.ops[-1])
+        integers = None if kernel is None else kernel.compute_integers(graph, graph.ops[-1], [feed["a"], feed["b"]])
+        assert integers is not None
+        found.append(len(integers.ways))
+    assert found == [1, 2, 1]
