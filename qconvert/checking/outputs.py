@@ -78,7 +78,7 @@ class Border:
             if a.ndim == b.ndim:
                 back = (b.transpose(np.argsort(order)) for order in _list_orders(a.ndim, self.turned.get(name, "")))
                 b = next((item for item in back if item.shape == a.shape), b)
-            found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
+            found.append((name, a, b.reshape(a.shape) if b.size == a.size == 1 else b))
         return found
 
     def pair_runs(self, runs: Iterable[tuple[Arrays, Arrays]]) -> dict[str, list[tuple[Array, Array]]]:

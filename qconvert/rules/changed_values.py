@@ -124,9 +124,9 @@ def _pair_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Op | None, Tenso
 
 def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
     """Inputs of other names, by the operators that compute what has one name in both graphs."""
-    writers = other.producers()
+    writers, readers = other.producers(), graph.consumers()
     for op in graph.ops:
-        pair = writers.get(op.outputs[0]) if op.outputs else None
+        pair = writers.get(_find_name_in(other, op.outputs[0], readers)) if op.outputs else None
         while pair is not None and _may_follow(pair) and kind_of(pair) is not kind_of(op):
             # What computes another tensor of the source stands for another operator.
             pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
@@ -136,6 +136,14 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
             if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
                 a, b = graph[own], other[name]
                 yield op, _densify_weights(op, a, b) if position == 1 else a, b
+
+
+def _find_name_in(other: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
+    """A tensor's name, or that of what is made of it without other values and has its name in the other graph, as after a Transpose."""
+    found = name
+    while found not in other.tensors and len(readers.get(found, ())) == 1 and kind_of(readers[found][0]).keeps_values:
+        found = readers[found][0].outputs[0]
+    return found if found in other.tensors else name
 
 
 def _is_alike(kind: Kind, other: Kind) -> bool:

@@ -51,6 +51,29 @@ def test_an_output_of_another_shape_is_not_equal(tmp_path: Path) -> None:
     assert report.outputs[0].differs and report.outputs[0].equal == 0
 
 
+@pytest.mark.litert
+def test_an_output_without_its_axes_of_one_is_of_another_shape(tmp_path: Path) -> None:
+    tensors = [Tensor("x", "float32", (2, 3, 4)), Tensor("axes", "int64", (1,), np.array([1]))]
+    for name, keeps in (("source", 1), ("result", 0)):
+        y = Tensor("y", "float32", (2, 1, 4) if keeps else (2, 4))
+        ops = (Op("ReduceMax", ("x", "axes"), ("y",), {"keepdims": keeps}),)
+        save(Graph("g", {tensor.name: tensor for tensor in (*tensors, y)}, ops, ("x",), ("y",)), tmp_path / f"{name}.tflite")
+    report = check(tmp_path / "source.tflite", tmp_path / "result.tflite", samples=1)
+    assert report.problems[0] == "output 'y' has the shape (2, 4) instead of (2, 1, 4)"
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("kind", "other"), [("LessOrEqual", "Less"), ("Greater", "GreaterOrEqual")])
+def test_comparisons_that_differ_where_both_sides_are_equal(kind: str, other: str, tmp_path: Path) -> None:
+    """Random float inputs are hardly ever equal."""
+    tensors = {name: Tensor(name, "bool" if name == "y" else "float32", (2, 3)) for name in "aby"}
+    for name, compared in (("source", kind), ("result", other)):
+        save(Graph("g", tensors, (Op(compared, ("a", "b"), ("y",)),), ("a", "b"), ("y",)), tmp_path / f"{name}.onnx")
+    report = check(tmp_path / "source.onnx", tmp_path / "result.onnx", samples=1)
+    assert report.verdict == "not equal"
+    assert check(tmp_path / "source.onnx", tmp_path / "source.onnx", samples=1).passed
+
+
 @pytest.mark.parametrize(("source", "result", "exact"), [(np.nan, 1.0, 1.0), (1.0, np.nan, 1.0), (np.nan, 1.0, np.nan)])
 def test_no_bound_explains_nan_beside_a_number(source: float, result: float, exact: float) -> None:
     means = [Sum("", np.array([exact]), np.array([np.inf]))]

@@ -205,6 +205,21 @@ def test_clips_onto_two_quantizations_share_a_bound(apart: tuple[float, float], 
     assert bool(changed_values(shared, own)) is found
 
 
+def test_a_constant_is_compared_where_its_operator_has_another_name_for_a_layout() -> None:
+    """The result's operator is found by the name of what the source makes of its own result."""
+
+    def graph(scale: float, *, turned: bool) -> Graph:
+        constant = Tensor("c/turned" if turned else "c", "int8", (3,), np.arange(3, dtype=np.int8), Quantization.per_tensor(scale, 0))
+        names = ("x", "y") if turned else ("x", "s", "y")
+        tensors = [constant, *(Tensor(name, "int8", (3, 3), None, HALF) for name in names)]
+        ops = [Op("Add", ("x", constant.name), ("y" if turned else "s",))]
+        ops += [] if turned else [Op("Transpose", ("s",), ("y",), {"perm": (1, 0)})]
+        return Graph("g", {tensor.name: tensor for tensor in tensors}, tuple(ops), ("x",), ("y",))
+
+    assert changed_values(graph(0.25, turned=False), graph(0.25, turned=True)) == {}
+    assert changed_values(graph(0.25, turned=False), graph(0.2525, turned=True)) == {"c": "a scale of 'c' is off by 1%"}
+
+
 def test_a_clip_that_is_spelled_out_is_not_the_clip_before_it() -> None:
     def real(name: str, value: float | None = None) -> Tensor:
         return Tensor(name, "float32", (2,) if value is None else (), None if value is None else np.array(value, np.float32))
