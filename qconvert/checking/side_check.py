@@ -317,11 +317,11 @@ class SideCheck:
         if equal and not changed and not structure and not dull and not per_op:
             if same:
                 return
-            alone = self._compare_operators(self.feeds[:1], changed, per_op)
+            alone = self._compare_operators(self.feeds[:1], changed)
             self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.is_fault)
             self.problems += verdicts.operator_problems(self.findings)
             return
-        found = self._compare_operators(self.feeds, changed, per_op)
+        found = self._compare_operators(self.feeds, changed)
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.notes += verdicts.overflow_notes(self.findings)
         self.problems += verdicts.operator_problems(self.findings)
@@ -372,7 +372,7 @@ class SideCheck:
             found.update((item.name, max(item.largest, found.get(item.name, 0.0))) for item in outputs)
         return found
 
-    def _compare_operators(self, feeds: Feeds, changed: Mapping[str, str], per_op: bool) -> tuple[Finding, ...] | str:
+    def _compare_operators(self, feeds: Feeds, changed: Mapping[str, str]) -> tuple[Finding, ...] | str:
         """What is found of each operator; or why operators cannot be compared."""
         from qconvert.checking.per_operator import check_operators
 
@@ -384,7 +384,7 @@ class SideCheck:
                 *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, self.further
             )
         except QConvertError as error:
-            if per_op:
+            if self.demands.per_op:
                 raise
             return f"{error.where}: {error.reason}" if error.where else error.reason
         self.notes += notes
@@ -405,7 +405,7 @@ class SideCheck:
             self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
             return True
         self.sides, self.models = (plain[0], plain[1]), models
-        found = self._compare_operators(self.feeds, changed, False)
+        found = self._compare_operators(self.feeds, changed)
         if isinstance(found, str) or all(op.equal == 1 for op in found):
             self.problems.append(f"{words}, with and without optimizations")
             return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from qconvert import Graph, Op, Tensor, check, save
+from qconvert import Graph, Op, Tensor, check, convert, save
 from qconvert.checking.classify import Sum, classify_sums
 from qconvert.checking.outputs import compare_output
 
@@ -72,6 +73,20 @@ def test_comparisons_that_differ_where_both_sides_are_equal(kind: str, other: st
     report = check(tmp_path / "source.onnx", tmp_path / "result.onnx", samples=1)
     assert report.verdict == "not equal"
     assert check(tmp_path / "source.onnx", tmp_path / "source.onnx", samples=1).passed
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_an_altered_result_without_names_of_the_source_is_not_equal(tmp_path: Path) -> None:
+    """It was refused as an error of the user's, who did not ask for a comparison of operators."""
+    tensors = {name: Tensor(name, "float32", (2, 3)) for name in "xy"}
+    save(Graph("g", tensors, (Op("Abs", ("x",), ("y",)),), ("x",), ("y",)), tmp_path / "source.tflite")
+    convert(tmp_path / "source.tflite", tmp_path / "result.onnx")
+    model = onnx.load(tmp_path / "result.onnx")
+    (node,) = model.graph.node
+    node.op_type, node.output[0], model.graph.output[0].name = "Neg", "z", "z"
+    onnx.save(model, tmp_path / "result.onnx")
+    assert check(tmp_path / "source.tflite", tmp_path / "result.onnx", samples=1).verdict == "not equal"
 
 
 @pytest.mark.parametrize(("source", "result", "exact"), [(np.nan, 1.0, 1.0), (1.0, np.nan, 1.0), (np.nan, 1.0, np.nan)])
