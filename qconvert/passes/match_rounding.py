@@ -64,7 +64,7 @@ def _nudge_operands(rewriter: Rewriter, op: Op, wanted: Array | None, target: Ta
     graph = _cut_out(rewriter, op)
     if wanted is None or wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
         return False
-    if target.format == "onnx" and not all(_is_computed(graph, name) for name in op.inputs):
+    if target.format == "onnx" and not all(map(rewriter.is_computed, op.inputs)):
         return False  # whose scales only the operators that read them state
     for quantizations in _list_scales(graph, op, wanted, target.format):
         moved = [replace(graph[name], quantization=each) for name, each in zip(op.inputs, quantizations, strict=True)]
@@ -91,14 +91,6 @@ def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
     tensors = {name: graph[name] for item in ops for name in item.names if name}
     inputs = tuple(name for name in graph.inputs if name in tensors)
     return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, op.outputs, metadata=graph.metadata)
-
-
-def _is_computed(graph: Graph, name: str) -> bool:
-    """Whether an operator that computes gives a tensor, or one whose elements it has."""
-    writers = graph.producers()
-    while name in writers and kind_of(writers[name]).rule == "move":
-        name = writers[name].inputs[0]
-    return name in writers
 
 
 def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool:

@@ -96,6 +96,13 @@ class Rewriter:
         readers = self.readers[name]
         return readers[0] if len(readers) == 1 and name not in self.graph.public else None
 
+    def is_computed(self, name: str) -> bool:
+        """Whether an operator that computes gives a tensor, or one whose elements it has; else it is an input, a constant or a state."""
+        writer = self.producers.find(name)
+        while writer is not None and kind_of(writer).rule == "move":
+            writer = self.producers.find(writer.inputs[0])
+        return writer is not None
+
     def is_read_once(self, name: str) -> bool:
         """Whether one operator reads the tensor, once, and no user sees it."""
         return self.only_reader(name) is not None

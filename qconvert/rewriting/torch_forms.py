@@ -208,7 +208,9 @@ class TorchForms(Rewriter):
         def add(tensor: Tensor, hint: str) -> str:
             return self.add(f"{op.name}/{hint}", tensor, data=tensor.data)
 
-        found = quantize_form(self.graph, op, self._runtime, add)
+        # A sum in float is another one in each runtime; and onnxruntime runs what stands between Dequantize and Quantize on integers.
+        is_sum = op["arithmetic"] == "reciprocal" and self.is_computed(op.inputs[0])
+        found = None if is_sum else quantize_form(self.graph, op, self._runtime, add)
         if found is None:
             self._drop_arithmetic(op)
             return
