@@ -202,12 +202,12 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
 @pytest.mark.onnxruntime
 @pytest.mark.cross_section
 @pytest.mark.parametrize(("words", "error", "rule"), [
-    ((), OptionError, ""),
+    ((), OptionError, "no-data"),
     (("--data", "empty"), OptionError, "no-input-files"),
     (("--data", "a.npy", "--method", "none"), OptionError, "unknown-method"),
     (("--data", "a.npy", "--equalization"), OptionError, "scales-only"),
     (("--data", "photos"), OptionError, "image-size"),
-    (("--data", "photos", "--resize", "8.5"), OptionError, ""),
+    (("--data", "photos", "--resize", "8.5"), OptionError, "not-a-number"),
     (("--mnn-config", "none.json"), FileAccessError, "not-readable"),
 ])  # fmt: skip
 def test_what_the_command_refuses(
