@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("roundtrip - --via onnx:qdq --samples 1 --from tflite", 0, "passed"),
         ("diff - a.onnx --from tflite", 1, "Requantize"),
         ("view - page.html --no-open --no-values --from tflite", 0, "page.html"),
-        ("extract-scales - scales.json --from tflite", 0, "scales.json: scales"),
+        ("extract-scales - scales.json --from tflite", 0, "- -> scales.json: the model has scales of 14 activations"),
         ("passes --costs - --samples 1 --from tflite", 0, "pass"),
         ("check - a.onnx", 2, "- has no suffix that says the format"),
         ("audit - --target ort-x86", 2, "- has no suffix"),

@@ -271,9 +271,11 @@ def _match_layer(op: AuditedOperator, layers: dict[str, Layer], *, converts: boo
     """The operator with what ran it; what converts between real and stored values is on neither side, unless `converts`.
 
     A float operator whose result comes out of a conversion ran in float; data movement ran before the conversion. In a layer of an engine,
-    a choice or conversion of data runs with the other operators.
+    a choice or conversion of data runs with the other operators. Movement of a stored result says nothing of how it was computed.
     """
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
+    if layer is not None and layer.integer and op.integer is False and layer.type in KINDS and KINDS[layer.type].rule == "move":
+        return op
     if layer is None or (rule == "convert" and not converts) or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
         return op
     return replace(op, ran=bool(layer.integer), layer=f"{layer.type} ({layer.by})" if layer.by else layer.type)

@@ -96,6 +96,7 @@ class Kernel:
         reference: its integers, computed as the kernel does, for data of the row's types; with the file of the runtime as source in its
             docstring.
         unknown: why it has no reference, though its integers are not the exact values, rounded.
+        by_file: whether the form of a file decides which of several kernels runs, so that an operator may have another one in another file.
         as_fast_in_float: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
             has another scale than the kernel fixes: this avoids a second rounding.
         arithmetic: the value of the attribute `arithmetic`, by which formats write an equivalent form for other runtimes; "" if none is
@@ -117,6 +118,7 @@ class Kernel:
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     unknown: str = ""
+    by_file: bool = False
     arithmetic: Form | None = None
     layout: Form | None = None
 

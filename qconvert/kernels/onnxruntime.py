@@ -269,7 +269,8 @@ def _without_optimizer(row: Kernel) -> Kernel:
     """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
     kept = compute_in_float32 if row.reference in (compute_in_float32, _square_integers) else None
     reference = _softmax_overflow if row.reference is _softmax_integers else kept
-    return replace(row, reference=reference, rounds_bias=False, unknown=row.unknown or ("" if reference is row.reference else _EITHER_FORM))
+    is_open = reference is not row.reference
+    return replace(row, reference=reference, rounds_bias=False, unknown=row.unknown or (_EITHER_FORM if is_open else ""), by_file=is_open)
 
 
 def _in_float(row: Kernel) -> Kernel:

@@ -24,8 +24,9 @@ MODELS = (
     "tflm_mobilenet_v2_from_torch_int8", "tflm_person_detect_int8", "tflm_seanet_conv_int16x8", "tiny_ad_toycar_int8",
     "tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "tiny_vww_mobilenet_int8",
 )  # fmt: skip
-#: Seen by nobody: onnxruntime moves the first Transpose before a Quantize, or away; LiteRT tells all.
-UNSEEN = {"ort-x86": 2, "tflite": 0}
+#: Seen by nobody: onnxruntime moves the first Transpose before a Quantize, or away, and of two products that are a Resize only the lines that are
+#: left of it are seen; LiteRT tells all.
+UNSEEN = {"ort-x86": 3, "tflite": 0}
 
 
 @pytest.mark.onnxruntime
@@ -37,7 +38,7 @@ def test_the_prediction_is_what_ran(name: str, target: str) -> None:
     assert report.otherwise == ()
     compared = [op for op in report.operators if KINDS[op.kind].rule != "convert"]
     unseen = [op.kind for op in compared if op.ran is None]
-    assert len(unseen) <= UNSEEN[target] and set(unseen) <= {"Transpose", "Softmax"}
+    assert len(unseen) <= UNSEEN[target] and set(unseen) <= {"Transpose", "Softmax", "Resize"}
     assert all(op.layer for op in compared if op.ran is not None)
     counted = Counter((op.kind, op.integer, op.reason) for op in report.operators)
     assert counted == {(line.kind, line.integer, line.reason): line.count for line in report.lines}
@@ -45,7 +46,7 @@ def test_the_prediction_is_what_ran(name: str, target: str) -> None:
 
 #: What exporters write and the prediction does not know yet: an Add of a bias that onnxruntime fuses into a Gemm, and a Conv
 #: with 4-bit weights, which onnxruntime runs on floats.
-UNFORESEEN = {("Add", True): 14, ("Conv", False): 1}
+UNFORESEEN = {("Add", True): 4, ("Conv", False): 1}
 
 
 @pytest.mark.onnxruntime

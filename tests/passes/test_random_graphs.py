@@ -74,6 +74,7 @@ IDLE = (
     "join_wide_weights",
     "lift_states",
     "merge_pixels",
+    "per_axis_in_float",
     "real_recurrence",
     "restate_attributes",
     "restore_zero_points",

@@ -248,7 +248,9 @@ def _decide_by_all_codes(found: Found, own: Computed, other: Computed) -> Proved
 
 def _is_the_same(own: Computed, other: Computed) -> bool:
     """Whether one kernel computes both, with the same types, quantizations and attributes, whatever stands around them."""
-    if own.kernels is not other.kernels or own.row is not other.row or own.kernels.merges_roundings or own.op.kind != other.op.kind:
+    if own.kernels is not other.kernels or own.row is not other.row or own.op.kind != other.op.kind:
+        return False
+    if own.kernels.merges_roundings or own.row is None or own.row.by_file:
         return False
     pairs = [(own.graph[a], other.graph[b]) for a, b in zip(own.op.names, other.op.names, strict=False) if a and b]
     same = all(a.shares_quantization(b) for a, b in pairs)

@@ -337,7 +337,7 @@ def _either(graph: Graph, op: Op, exact: Array) -> Found:
     return np.maximum(one, other), first or second
 
 
-MIXED = (Kernel(runs="float", tolerance=_either, unknown="XNNPACK or TFLite's own kernels run it"),)
+MIXED = (Kernel(runs="float", tolerance=_either, unknown="XNNPACK or TFLite's own kernels run it", by_file=True),)
 
 
 _OF_MICRO = (

@@ -32,7 +32,7 @@ def cast(c: Reading, name: str, dtype: str | None) -> str:
         raise c.unsupported_error(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
         return emit_dequantize(c, c.label_tensor(tensor, Quantization.per_tensor(1.0)))
-    return cast_operand(c, tensor.name, dtype, "data")
+    return cast_operand(c, tensor.name, dtype, "data") if tensor.is_constant else c.emit("Cast", [tensor.name], quantization=None, to=dtype)
 
 
 def read_to(c: Reading) -> str:
