@@ -197,11 +197,11 @@ def resize(call: Call) -> Result:
     steps, scale = call.factor(0)
     whole = Fraction(1)
     for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
-        numerators, denominator = positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
         if call["mode"] == "nearest":
-            chosen = nearest(call["nearest_mode"], numerators, denominator)
-            steps = steps.take(np.clip(chosen, 0, steps.shape[axis] - 1), axis)
+            chosen = nearest_indices(steps.shape[axis], size, str(call["coordinate_transformation_mode"]), str(call["nearest_mode"]))
+            steps = steps.take(chosen, axis)
         elif call["mode"] == "linear":
+            numerators, denominator = positions(call["coordinate_transformation_mode"], steps.shape[axis], size)
             steps = _interpolate(steps, axis, numerators, denominator)
             whole *= denominator
         else:
@@ -237,6 +237,11 @@ def nearest(mode: str, numerators: Array, denominator: int) -> Array:
     }
     above, below = rounded[mode]
     return np.asarray(above // below)
+
+
+def nearest_indices(size: int, wanted: int, coordinates: str, nearest_mode: str) -> Array:
+    """Which of `size` elements each of `wanted` ones copies."""
+    return np.clip(nearest(nearest_mode, *positions(coordinates, size, wanted)), 0, size - 1)
 
 
 def _interpolate(values: Array, axis: int, numerators: Array, denominator: int) -> Array:

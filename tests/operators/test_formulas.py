@@ -66,6 +66,15 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "Concat": [{"axis": 1}],
     "Trilu": [{"upper": 1}, {"upper": 0}],
     "SVDF": [{"rank": 1}, {"rank": 2}],
+    "Resize": [
+        {"mode": mode, "coordinate_transformation_mode": places, "nearest_mode": nearest, "data_format": layout}
+        for mode, places, nearest, layout in (
+            ("nearest", "asymmetric", "ceil", "channels_first"),
+            ("nearest", "half_pixel_symmetric", "floor", "channels_last"),
+            ("nearest", "align_corners", "round_prefer_ceil", "channels_first"),
+            ("linear", "half_pixel_symmetric", "floor", "channels_last"),
+        )
+    ],
     "SpaceToBatch": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "BatchToSpace": [{"data_format": "channels_first"}, {"data_format": "channels_last"}],
     "SpaceToDepth": [{"data_format": layout, "blocksize": 2} for layout in ("channels_first", "channels_last")],
@@ -151,6 +160,8 @@ def _operands(kind: str, attributes: dict[str, Any]) -> list[Any]:
         return [x, np.array([1, 2, 0, 1, 0, 3, 0, 2])]
     if kind == "Tile":
         return [x, np.array([1, 2, 1, 23])]
+    if kind == "Resize":
+        return [x, np.array([5, 7])]
     if kind == "Slice":
         return [x, *np.array([[0, 9], [2**62, 0], [0, 1], [1, -2]])]
     if kind == "Concat":

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.recurrent import CELLS, cell_of, resets_before_product
+from qconvert.operators.space import nearest_indices
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import legality, lower, lower_op
 
@@ -55,6 +58,21 @@ def _sum_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
     return "MNN loses the first element of a sum of the results of an int8 layer" if is_wrong else ""
 
 
+def _resize_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    coordinates, nearest_mode = str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])
+    if coordinates == "half_pixel_symmetric":
+        return "MNN places the points of half_pixel_symmetric otherwise"
+    if op["mode"] != "nearest" or nearest_mode not in ("ceil", "round_prefer_ceil"):
+        return ""
+    shapes = [tensors[name].static_shape for name in (op.inputs[0], op.outputs[0])]
+    if nearest_mode == "round_prefer_ceil" and shapes[0] is not None and shapes[1] is not None:
+        sizes = [(size, wanted) for size, wanted in zip(*shapes, strict=True) if size != wanted]
+        modes = (nearest_mode, "round_prefer_floor")
+        if all(np.array_equal(*(nearest_indices(*pair, coordinates, mode) for mode in modes)) for pair in sizes):
+            return ""
+    return f"MNN takes other elements than those of nearest_mode {nearest_mode}"
+
+
 def _recurrence_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
     if resets_before_product(op):
         return "MNN multiplies by the reset gate after the product of the hidden values"
@@ -81,6 +99,7 @@ _FAULTS: Mapping[str, _Fault] = {
     "Less": _of_floats(_always("MNN compares the bits of float values as integers, and is wrong where both are negative")),
     **dict.fromkeys(("LessOrEqual", "Greater", "GreaterOrEqual"), _of_floats(_broadcast_fault)),
     "CumSum": _sum_fault,
+    "Resize": _resize_fault,
     **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"),
         _always("MNN's converter reduces all axes where these are an input, as from opset 18 on"),

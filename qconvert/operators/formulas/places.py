@@ -14,6 +14,7 @@ from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
 from qconvert.operators.segments import first_value
 from qconvert.operators.sizes import UNKNOWN, reshape_sizes
+from qconvert.operators.space import nearest_indices
 from qconvert.operators.values import (
     FAR,
     LARGEST_CONSTANT,
@@ -104,6 +105,31 @@ def _join_axes(x: Value, firsts: Sequence[int]) -> Value:
     shape = shape_of(x) or ()
     groups = [shape[first:end] for first, end in pairwise([*firsts, len(shape)])]
     return reshape(x, reshape_sizes("" if any(isinstance(size, str) for size in sizes) else math.prod(map(int, sizes)) for sizes in groups))
+
+
+@lowers("Resize")
+def nearest_by_indices(
+    x: Value, sizes: Value, *, mode: str, coordinate_transformation_mode: str, nearest_mode: str, data_format: str
+) -> Value:
+    """The nearest elements along one spatial axis after the other, by indices that are known."""
+    shape, known = shape_of(x) or (), constant_of(sizes)
+    axes = range(1, len(shape) - 1) if data_format == "channels_last" else range(2, len(shape))
+    if mode != "nearest" or known is None or not all(isinstance(shape[axis], int) for axis in axes):
+        return None
+    for axis, wanted in zip(axes, known.reshape(-1).tolist(), strict=True):
+        x = apply("Gather", x, nearest_indices(int(shape[axis]), wanted, coordinate_transformation_mode, nearest_mode), axis=axis)
+    return x
+
+
+@lowers("Resize")
+def linear_between_half_pixels(
+    x: Value, sizes: Value, *, mode: str, coordinate_transformation_mode: str, nearest_mode: str, data_format: str
+) -> Value:
+    """Sizes that are whole numbers give the factors, for which half_pixel_symmetric is half_pixel."""
+    if mode != "linear" or coordinate_transformation_mode != "half_pixel_symmetric":
+        return None
+    return apply("Resize", x, sizes, mode=mode, coordinate_transformation_mode="half_pixel", nearest_mode=nearest_mode,
+                 data_format=data_format)  # fmt: skip
 
 
 @lowers("SegmentSum")

@@ -56,6 +56,20 @@ def _plain(
     return graph_of(kind, fed, constants, **attributes), fed
 
 
+def _resize(mode: str, coordinates: str, nearest_mode: str, size: int, wanted: int) -> tuple[Graph, tuple[Array, ...]]:
+    words = {"mode": mode, "coordinate_transformation_mode": coordinates, "nearest_mode": nearest_mode, "data_format": "channels_first"}
+    return _plain("Resize", (normal(1, 2, size, size),), (np.array([wanted, wanted]),), **words)
+
+
+_RESIZES = (
+    ("nearest", "asymmetric", "ceil", (6, 9)),
+    ("nearest", "half_pixel", "ceil", (5, 10)),
+    ("nearest", "align_corners", "ceil", (9, 6)),
+    ("nearest", "half_pixel", "round_prefer_ceil", (6, 9)),
+    ("nearest", "asymmetric", "round_prefer_ceil", (5, 10)),
+    ("nearest", "half_pixel_symmetric", "floor", (6, 9)),
+    ("linear", "half_pixel_symmetric", "floor", (7, 3)),
+)
 _SIDES = (np.repeat(_SIGNED, 8), np.tile(_SIGNED, 8))
 _BOTH = (np.tile(_SIGNED, 8)[:, None], np.array([-0.5, 0.0, 0.5], np.float32))
 _SEGMENTS = {
@@ -82,6 +96,7 @@ CASES = {
     **{f"segments, {reduction}": case for reduction, case in _SEGMENTS.items()},
     "CumSum": _plain("CumSum", (normal(2, 5),), axis=1),
     "CumSum in reverse": _plain("CumSum", (normal(2, 5),), axis=0, reverse=1),
+    **{f"Resize, {' '.join(words)}": _resize(*words, *sizes) for *words, sizes in _RESIZES},
     "GRU": cell("GRU", "y h", 3, linear_before_reset=0),
     "GRU backwards": cell("GRU", "y h", 3, linear_before_reset=1, direction="reverse"),
     "GRU of hard sigmoids": cell("GRU", "y h", 3, linear_before_reset=1, activations=("HardSigmoid", "Tanh")),

@@ -11,7 +11,7 @@ from qconvert.formats.tflite.ops.window import require_channels_last, spatial_si
 from qconvert.formats.tflite.reading import Readers, Reading
 from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
-from qconvert.operators.space import nearest, positions
+from qconvert.operators.space import nearest_indices
 
 _LAYOUT: dict[str, Any] = {"data_format": "channels_last"}
 
@@ -100,7 +100,11 @@ def write_resize(op: Op, w: Writing) -> None:
     wanted = (coordinates, str(op["nearest_mode"]))
     if wanted not in _NEAREST:
         spans = list(zip(w.shape(name, op, slice(1, 3)), w.shape(result, op, slice(1, 3)), strict=True))
-        same = (form for form in _NEAREST if all(np.array_equal(_chosen(*span, *form), _chosen(*span, *wanted)) for span in spans))
+        same = (
+            form
+            for form in _NEAREST
+            if all(np.array_equal(nearest_indices(*span, *form), nearest_indices(*span, *wanted)) for span in spans)
+        )
         wanted = next(same, wanted)
     if wanted not in _NEAREST:
         _resize_by_gather(op, w, wanted)
@@ -117,14 +121,9 @@ def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
     for axis, size, count in zip(axes, w.shape(name, op, spatial), w.shape(result, op, spatial), strict=True):
         shape = w.tensor(name).shape or ()
         found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
-        indices = w.ints(_chosen(size, count, *form), f"{found}/positions")
+        indices = w.ints(nearest_indices(size, count, *form).tolist(), f"{found}/positions")
         w.emit("GATHER", [name, indices], [found], axis=axis)
         name = found
-
-
-def _chosen(size: int, count: int, coordinates: str, rounding: str) -> list[int]:
-    """Which of `size` elements each of `count` ones copies."""
-    return [int(place) for place in np.clip(nearest(rounding, *positions(coordinates, size, count)), 0, size - 1)]
 
 
 def write_depth_to_space(op: Op, w: Writing) -> None:

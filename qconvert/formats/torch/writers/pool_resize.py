@@ -15,7 +15,7 @@ from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, p
 from qconvert.formats.torch.writers.numbers import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction, along_axis
 from qconvert.graph import Array, Op
-from qconvert.operators.space import nearest, positions
+from qconvert.operators.space import nearest, nearest_indices, positions
 
 _NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
             ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
@@ -58,7 +58,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     node = b.float_input(op)
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
-        chosen = np.clip(nearest(op["nearest_mode"], *positions(places, before, after)), 0, before - 1)
+        chosen = nearest_indices(before, after, places, op["nearest_mode"])
         node = b.aten("index_select", node, axis, b.buffer(chosen, f"{op.outputs[0]}/places"))
     b.finish(op, node)
 
