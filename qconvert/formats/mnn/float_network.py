@@ -261,6 +261,32 @@ def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
     return names.get(source, source) != names.get(result, result)
 
 
+def keep_faulty_kernels_float(network: Graph) -> Graph:
+    """Return the network with a Max before and after each operator whose kernel of integers is wrong (kernels/mnn.py).
+
+    MNN runs an operator on integers once data and result have scales, which it passes on through pools and resizes. It has no kernel of
+    integers for a Max with a constant, so that what is between two has no scale and is computed in float. A Max with the least float32
+    changes no value.
+    """
+    tensors: dict[str, Tensor] = {}
+    names = network.names(tensors)
+    ops: list[Op] = []
+    least = Tensor(names.fresh("least_float32"), "float32", (), np.array(np.finfo(np.float32).min))
+    for op in network.ops:
+        if not any(row.fault is not None and row.fault(network, op) for row in MNN_KERNELS.rows_for(op)):
+            ops.append(op)
+            continue
+        source, result = op.inputs[0], op.outputs[0]
+        before, after = names.fresh(f"{source}/float"), names.fresh(f"{result}/float")
+        tensors |= {least.name: least, before: replace(network[source], name=before), after: replace(network[result], name=after)}
+        ops += [
+            Op("Max", (source, least.name), (before,)),
+            replace(op, inputs=(before, *op.inputs[1:]), outputs=(after,)),
+            Op("Max", (after, least.name), (result,)),
+        ]
+    return network.evolve(tensors=tensors.values(), ops=ops) if tensors else network
+
+
 def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     """Return the network with biases of depthwise layers that make up for what MNN cuts off, and the number of changed values.
 

@@ -17,7 +17,13 @@ from qconvert.files.system import temporary_folder
 from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
 from qconvert.formats.mnn.faults import lower_faults
-from qconvert.formats.mnn.float_network import compensate_biases, insert_roundings, rounded_names, split_encodings
+from qconvert.formats.mnn.float_network import (
+    compensate_biases,
+    insert_roundings,
+    keep_faulty_kernels_float,
+    rounded_names,
+    split_encodings,
+)
 from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
 from qconvert.formats.mnn.network import Layer as MadeLayer
 from qconvert.formats.mnn.network import Network, read_network
@@ -95,7 +101,6 @@ def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
 #: What is to be said of pools and linear Resizes of integers in MNN 3.6.1 (docs/measured/mnn.md).
 _POOLS = {
     "AveragePool": "MNN rounds averages of integers differently, by up to a step",
-    "MaxPool": "MNN's MaxPool compares integers without their sign on CPUs with AVX-512; check on the machine that runs the file",
     "Resize": "MNN resizes integers of int8 layers with weights of 7 bits that it truncates: up to 4 steps off",
 }
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
@@ -197,7 +202,7 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     network, count = compensate_biases(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
-    network = lower_faults(network)
+    network = lower_faults(keep_faulty_kernels_float(network) if layers else network)
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()

@@ -204,7 +204,6 @@ def test_scales_alone_need_their_network(tmp_path: Path) -> None:
 def test_pools_of_integers_that_mnn_computes_otherwise_are_named(tmp_path: Path) -> None:
     report = convert(FIXTURES / "onnx" / "modelopt_torch_vision.onnx", tmp_path / "out", result_format="mnn", no_mnn=True)
     said = [str(change) for change in report.changes]
-    assert [text.endswith(": '/pool/MaxPool_output_0/int8'") for text in said if "MaxPool compares integers" in text] == [True]
     assert sum("averages of integers" in text for text in said) == 1
 
 
