@@ -22,20 +22,8 @@ from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
 
-#: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
-_AVERAGE = 1.0
-#: What the two weights of an axis lose together in a linear Resize of integers, which truncates each to seven bits
-#: (MNNBilinearSampleC8, ResizeFunction.cpp).
-_WEIGHTS_OF_AXIS = 2.0**-7
 #: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
-
-
-def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
-    found, coarse = few_roundings(graph, op, exact)
-    if _is_whole(graph, op):
-        return found, coarse
-    return found + _AVERAGE * max(1.0, _scale(graph, op.inputs[0]) / _scale(graph, op.outputs[0])), True
 
 
 def _conv(graph: Graph, op: Op, exact: Array) -> Found:
@@ -82,17 +70,6 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
 
 
-def _resize(graph: Graph, op: Op, exact: Array) -> Found:
-    """Weights of a linear Resize over two axes are too small, in steps of the data from its zero point."""
-    found, coarse = program(graph, op, exact)
-    if op["mode"] != "linear" or not (quantizations := quantizations_of(graph, op)):
-        return found, coarse
-    data, result = quantizations
-    low, high = data.limits(graph[op.inputs[0]].dtype)
-    largest = max(data.point - low, high - data.point) * data.step / result.step
-    return found + 2 * _WEIGHTS_OF_AXIS * largest, True
-
-
 _ANY_ORDER = "MNN takes equal values in any order"
 
 
@@ -103,18 +80,6 @@ def _order_fault(graph: Graph, op: Op) -> str:
     return _ANY_ORDER if any(op.outputs[1:2]) and not only_one else ""
 
 
-def _scale(graph: Graph, name: str) -> float:
-    q = graph[name].quantization
-    return 1.0 if q is None else q.step
-
-
-def _is_whole(graph: Graph, op: Op) -> bool:
-    """Whether an average is over all positions; for the target mnn it is a mean of float values (pool_to_mean)."""
-    shape = graph[op.inputs[0]].shape or ()
-    plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:-1]
-    return tuple(op["kernel_shape"]) == tuple(plane)
-
-
 _INT8 = ("int8",)
 #: MNN multiplies by the reciprocal of the scale: no element of 2,000,000 differs, 46,000 of them next to ties
 #: (tests/test_float_kernels.py).
@@ -123,14 +88,16 @@ ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
     Kernel(("Conv",), _INT8, tolerance=_conv, reference=_conv_integers),
     Kernel(("Gemm",), _INT8, tolerance=program, unknown="a product that its converter may make a convolution"),
-    Kernel(("AveragePool",), _INT8, tolerance=_average_pool, unknown=IN_ANY_ORDER),
+    Kernel(("AveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER,
+           fault=lambda graph, op: "MNN multiplies a sum of integers by a rounded reciprocal and truncates it"),
     Kernel(("Add", "Sub", "Mul", "Relu", "Clip"), _INT8, tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("GlobalAveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("MaxPool", "GlobalMaxPool"), _INT8,
            fault=lambda graph, op: "MNN compares integers as if they had no sign on CPUs with AVX-512"),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("Conv",), runs="float", tolerance=_float_conv, unknown=IN_ANY_ORDER),
-    Kernel(("Resize",), runs="float", tolerance=_resize, unknown=IN_ANY_ORDER),
+    Kernel(("Resize",), _INT8, tolerance=program, unknown=IN_ANY_ORDER,
+           fault=lambda graph, op: "MNN truncates weights to 7 bits" if op["mode"] == "linear" else ""),
     Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
     Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
            fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),

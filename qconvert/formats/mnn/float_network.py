@@ -170,14 +170,13 @@ def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QPar
 
 
 def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
-    """Return the tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
+    """Return the tensors that MNN stores as integers: results of layers, copies of these, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
         kind = kind_of(op)
         moves = kind.rule == "move" and _has_one_quantization(op, quantizations)
-        pools = kind.averages and kind.has_windows and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
-        if (moves or pools) and found.issuperset(_data(op)):
+        if moves and found.issuperset(_data(op)):
             found.update(op.outputs)
         is_integer = kind.affine is not None and bool(MNN_KERNELS.rows_for(op))  # sums and products
         if is_integer and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):

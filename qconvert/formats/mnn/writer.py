@@ -98,11 +98,6 @@ def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
             yield f"another scale or zero point of its {what}"
 
 
-#: What is to be said of pools and linear Resizes of integers in MNN 3.6.1 (docs/measured/mnn.md).
-_POOLS = {
-    "AveragePool": "MNN rounds averages of integers differently, by up to a step",
-    "Resize": "MNN resizes integers of int8 layers with weights of 7 bits that it truncates: up to 4 steps off",
-}
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Characters of a hash that a .mnn has.
 _OF_HASH = 16
@@ -214,7 +209,6 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _note_float_layers(floats)
-    yield from _note_pools(graph)
     if rounds:
         yield f"{len(rounds)} roundings that belong to no layer are operators in float: {_join_names(rounds)}"
     if not is_exact:
@@ -237,18 +231,6 @@ def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
     """A line for each reason for which layers stay float."""
     for reason in dict.fromkeys(floats.values()):
         yield f"float: {_join_names([name for name, why in floats.items() if why == reason])}: {reason}"
-
-
-def _note_pools(graph: Graph) -> Iterator[str]:
-    """Lines on averages, maxima and linear Resizes that MNN computes of integers."""
-    for kind, what in _POOLS.items():
-        names = [
-            op.outputs[0]
-            for op in graph.of_kind(kind)
-            if graph[op.inputs[0]].is_quantized and op.attributes.get("mode", "linear") == "linear"
-        ]
-        if names:
-            yield f"{what}: {_join_names(names)}"
 
 
 def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:

@@ -155,16 +155,6 @@ def test_equal_values_come_in_any_order(count: int, is_wrong: bool) -> None:
     assert bool(KERNELS["mnn:cpu"].fault(graph, graph.ops[0])) == is_wrong
 
 
-def test_a_linear_resize_of_integers_has_truncated_weights() -> None:
-    quantization = Quantization(np.float32([0.1]), np.array([-128]))
-    tensors = {name: Tensor(name, "int8", (1, 1, size, size), None, quantization) for name, size in (("x", 2), ("y", 3))}
-    sizes = Tensor("sizes", "int64", (2,), np.array([3, 3]))
-    for mode, wanted in (("linear", 0.01 + 255 / 64), ("nearest", 0.01)):
-        graph = Graph("g", {**tensors, "sizes": sizes}, (Op("Resize", ("x", "sizes"), ("y",), {"mode": mode}),), ("x",), ("y",))
-        tolerance, coarse = KERNELS["mnn:cpu"].tolerance(graph, graph.ops[0], np.zeros((1, 1, 3, 3)))
-        assert np.allclose(tolerance, wanted) and coarse == (mode == "linear")
-
-
 @pytest.mark.parametrize(
     ("dtype", "scales", "is_refused"), [("int8", [0.1], False), ("int8", [0.1, 0.2], True), ("float8e4m3fn", [0.1], True)]
 )
