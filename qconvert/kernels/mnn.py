@@ -1,5 +1,9 @@
 """The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/float_kernels.py), all else computes in float32.
 
+Kernels of integers that are inexact are not used (isolate_inexact_operators() in formats/mnn/float_network.py): an average over a window
+multiplies by a rounded reciprocal and truncates, a linear Resize truncates each weight to 7 bits (MNNBilinearSampleC8, ResizeFunction.cpp),
+and a maximum compares integers as if they had no sign on CPUs with AVX-512.
+
 A depthwise kernel adds the zero point of its result to the sum as an integer, which truncates up to one unit of the sum (measured with
 MNN 3.6.1, docs/mnn.md; formats/mnn/float_network.py makes it half a unit).
 """
@@ -80,6 +84,10 @@ def _order_fault(graph: Graph, op: Op) -> str:
     return _ANY_ORDER if any(op.outputs[1:2]) and not only_one else ""
 
 
+def _nearest(graph: Graph, op: Op) -> str:
+    return "the nearest" if op["mode"] == "nearest" else ""
+
+
 _INT8 = ("int8",)
 #: MNN multiplies by the reciprocal of the scale: no element of 2,000,000 differs, 46,000 of them next to ties
 #: (tests/test_float_kernels.py).
@@ -88,16 +96,13 @@ ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
     Kernel(("Conv",), _INT8, tolerance=_conv, reference=_conv_integers),
     Kernel(("Gemm",), _INT8, tolerance=program, unknown="a product that its converter may make a convolution"),
-    Kernel(("AveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER,
-           fault=lambda graph, op: "MNN multiplies a sum of integers by a rounded reciprocal and truncates it"),
+    Kernel(("AveragePool",), runs="inexact", tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("Add", "Sub", "Mul", "Relu", "Clip"), _INT8, tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("GlobalAveragePool",), _INT8, tolerance=few_roundings, unknown=IN_ANY_ORDER),
-    Kernel(("MaxPool", "GlobalMaxPool"), _INT8,
-           fault=lambda graph, op: "MNN compares integers as if they had no sign on CPUs with AVX-512"),
+    Kernel(("MaxPool", "GlobalMaxPool"), runs="inexact"),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("Conv",), runs="float", tolerance=_float_conv, unknown=IN_ANY_ORDER),
-    Kernel(("Resize",), _INT8, tolerance=program, unknown=IN_ANY_ORDER,
-           fault=lambda graph, op: "MNN truncates weights to 7 bits" if op["mode"] == "linear" else ""),
+    Kernel(("Resize",), runs="inexact", lacks=_nearest, tolerance=program, unknown=IN_ANY_ORDER),
     Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
     Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
            fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),

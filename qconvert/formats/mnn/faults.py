@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.recurrent import CELLS, cell_of, resets_before_product
@@ -67,8 +65,10 @@ def _resize_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
     shapes = [tensors[name].static_shape for name in (op.inputs[0], op.outputs[0])]
     if nearest_mode == "round_prefer_ceil" and shapes[0] is not None and shapes[1] is not None:
         sizes = [(size, wanted) for size, wanted in zip(*shapes, strict=True) if size != wanted]
-        modes = (nearest_mode, "round_prefer_floor")
-        if all(np.array_equal(*(nearest_indices(*pair, coordinates, mode) for mode in modes)) for pair in sizes):
+        above, below = (
+            [nearest_indices(*pair, coordinates, mode).tolist() for pair in sizes] for mode in (nearest_mode, "round_prefer_floor")
+        )
+        if above == below:
             return ""
     return f"MNN takes other elements than those of nearest_mode {nearest_mode}"
 

@@ -260,8 +260,8 @@ def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
     return names.get(source, source) != names.get(result, result)
 
 
-def keep_faulty_kernels_float(network: Graph) -> Graph:
-    """Return the network with a Max before and after each operator whose kernel of integers is wrong (kernels/mnn.py).
+def isolate_inexact_operators(network: Graph) -> Graph:
+    """Return the network with a Max before and after each operator whose kernel of integers is inexact (kernels/mnn.py).
 
     MNN runs an operator on integers once data and result have scales, which it passes on through pools and resizes. It has no kernel of
     integers for a Max with a constant, so that what is between two has no scale and is computed in float. A Max with the least float32
@@ -272,7 +272,7 @@ def keep_faulty_kernels_float(network: Graph) -> Graph:
     ops: list[Op] = []
     least = Tensor(names.fresh("least_float32"), "float32", (), np.array(np.finfo(np.float32).min))
     for op in network.ops:
-        if not any(row.fault is not None and row.fault(network, op) for row in MNN_KERNELS.rows_for(op)):
+        if not any(row.lacks is None or not row.lacks(network, op) for row in MNN_KERNELS.rows_for(op, "inexact")):
             ops.append(op)
             continue
         source, result = op.inputs[0], op.outputs[0]

@@ -20,7 +20,7 @@ from qconvert.formats.mnn.faults import lower_faults
 from qconvert.formats.mnn.float_network import (
     compensate_biases,
     insert_roundings,
-    keep_faulty_kernels_float,
+    isolate_inexact_operators,
     rounded_names,
     split_encodings,
 )
@@ -197,7 +197,7 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     network, count = compensate_biases(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
-    network = lower_faults(keep_faulty_kernels_float(network) if layers else network)
+    network = lower_faults(isolate_inexact_operators(network) if layers else network)
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
