@@ -100,6 +100,7 @@ from qconvert.arithmetic.sixteen_bits import (
 )
 from qconvert.arithmetic.storage import accumulator_quantization, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.torch_kernels import (
+    FLOAT_MEAN,
     TORCH_AVERAGES,
     SplitProduct,
     averaging_scale,
@@ -110,6 +111,7 @@ from qconvert.arithmetic.torch_kernels import (
     qnnpack_bias,
     split_product,
     torch_average,
+    torch_mean,
     torch_quantize,
 )
 
@@ -119,6 +121,7 @@ __all__ = [
     "BYTE_PAIR_BITS",
     "DYNAMIC_ROUNDINGS",
     "FIXED_POINT_ROUNDINGS",
+    "FLOAT_MEAN",
     "FORMULAS",
     "GATES",
     "GEMMLOWP_SCALES",
@@ -207,6 +210,7 @@ __all__ = [
     "tflite_table",
     "tflite_wrapped_mean",
     "torch_average",
+    "torch_mean",
     "torch_quantize",
     "xnnpack_add",
     "xnnpack_leaky_relu",

@@ -220,6 +220,31 @@ def torch_quantize(x: Array, scale: Any, zero_point: int) -> Array:
     return np.asarray(np.clip(np.nan_to_num(steps, nan=0.0, posinf=255.0, neginf=0.0), 0, 255))
 
 
+#: The value of `arithmetic` of a mean of dequantized numbers, see torch_mean().
+FLOAT_MEAN = "dequantized"
+
+
+def torch_mean(stored: Array, axes: tuple[int, ...] | None, quantization: Quantization, dtype: str, *, keepdims: bool) -> Array:
+    """Stored means of data that PyTorch dequantizes first: those over other axes than the last, and of data that are not contiguous
+    (mean_quantized_cpu, aten/src/ATen/native/quantized/cpu/ReduceOps.cpp).
+
+    PyTorch adds in an order that depends on the shape. A mean next to a tie, of which the fused sum makes the tie in most cases, may
+    become another integer in another order: under 1% of them (tests/runtimes/test_torch_engines.py).
+
+    Args:
+        stored: integers.
+        axes: that the mean is over; None means all of them.
+        quantization: of data and result, per tensor.
+        dtype: of data and result; integers of int8 are taken as uint8 with another zero point.
+        keepdims: whether these axes remain.
+    """
+    low = integer_range(dtype)[0]
+    numbers = (stored.astype(np.float32) - np.float32(quantization.point)) * quantization.scale[0]
+    total = np.asarray(numbers.sum(axis=axes, dtype=np.float32, keepdims=keepdims))
+    means = total / np.float32(stored.size // max(total.size, 1))
+    return saturate(torch_quantize(means, quantization.scale[0], quantization.point - low) + low, dtype)
+
+
 @dataclass(frozen=True, slots=True)
 class SplitProduct:
     """x / scale + zero point of float32 numbers, as (high * factors[0] + zero point) + (low * reciprocal + high * factors[1]).

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, tflite_wrapped_mean, torch_average, xnnpack_reduce
+from qconvert.arithmetic import FLOAT_MEAN, TORCH_AVERAGES, tflite_wrapped_mean, torch_average, torch_mean, xnnpack_reduce
 from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op
@@ -107,8 +107,11 @@ def _as_kernels(function: Callable[[Call], Array], *, is_mean: bool = False) -> 
         count, dtype = call.raw().size // max(total.size, 1), result.dtype
         if arithmetic == "tflite":
             return ExactResult(real, tflite_wrapped_mean(total, count, given, output, dtype)[0])
-        if arithmetic in TORCH_AVERAGES:
+        if arithmetic in (*TORCH_AVERAGES, FLOAT_MEAN):
             same = given == output and given.is_per_tensor
+            if same and arithmetic == FLOAT_MEAN:
+                arguments = _arguments(call)
+                return ExactResult(real, torch_mean(call.raw(), arguments["axis"], given, dtype, keepdims=arguments["keepdims"]))
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
         kernel_dtype = _XNNPACK[arithmetic]
         shift = integer_range(dtype)[0] - integer_range(kernel_dtype)[0]
@@ -282,7 +285,7 @@ KINDS = (
         bounds=within_data,
         averages=True,
         keeps_range=True,
-        arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), ""),
+        arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES, FLOAT_MEAN), ""),
     ),
     _reduction(
         "ReduceSum", _as_kernels(reduce_sum), _reduction_fold(np.sum), averages=True, polynomial=add_polynomials, arithmetic=_ARITHMETIC

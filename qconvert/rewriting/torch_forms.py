@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qconvert.arithmetic import (
     ADDITIONS,
+    FLOAT_MEAN,
     TORCH_AVERAGES,
     SplitProduct,
     averaging_scale,
@@ -40,11 +41,11 @@ from qconvert.rewriting.rewriter import Rewriter
 Add = Callable[[Tensor, str], str]
 
 
-def quantize_form(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[Op], int] | None:
+def quantize_form(tensors: Mapping[str, Tensor], op: Op, runtime: str, add: Add) -> tuple[list[Op], int] | None:
     """Return the operators in place of a Quantize, and how many of all float32 numbers still round otherwise.
 
     Args:
-        graph: the operator's.
+        tensors: of the operator's graph, by name.
         op: a Quantize with an arithmetic.
         runtime: "onnx" or "tflite".
         add: takes the tensors that are added, and what each is.
@@ -54,7 +55,7 @@ def quantize_form(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[Op
     """
     if not has_quantize_form(op, runtime):
         return None
-    data, result = graph[op.inputs[0]], graph[op.name]
+    data, result = tensors[op.inputs[0]], tensors[op.name]
     quantization = result.per_tensor
     if quantization is None or result.dtype not in ("int8", "uint8") or data.dtype != "float32":
         return None
@@ -135,8 +136,8 @@ def add_windows(rewriter: Rewriter, data: str, ones: Array, scale: float, result
     return Op("Conv", (data, weights), (result,), {"dilations": (1, 1), "group": len(ones)}, source)
 
 
-#: The `arithmetic` of interpolations, and of roundings of float values to a quantization, as PyTorch computes them.
-TORCH_ROUNDINGS = ("torch", "fused", "reciprocal")
+#: The `arithmetic` of interpolations, of roundings of float values to a quantization, and of means of these, as PyTorch computes them.
+TORCH_ROUNDINGS = ("torch", "fused", "reciprocal", FLOAT_MEAN)
 
 
 def has_torch_form(op: Op) -> bool:
@@ -197,26 +198,42 @@ class TorchForms(Rewriter):
         """Replace an operator by the form that rounds as its `arithmetic` says; remove `arithmetic` if there is none or none is needed."""
         if not has_torch_form(op):
             return
-        {"torch": self._resize_as, "fused": self._quantize_as, "reciprocal": self._quantize_as}.get(
-            str(op["arithmetic"]), self._average_as
-        )(op)
+        named = {"torch": self._resize_as, "fused": self._quantize_as, "reciprocal": self._quantize_as, FLOAT_MEAN: self._mean_as}
+        named.get(str(op["arithmetic"]), self._average_as)(op)
 
     def _drop_arithmetic(self, op: Op) -> None:
         self.replace(op, op.with_attributes(arithmetic=""))
 
-    def _quantize_as(self, op: Op) -> None:
-        def add(tensor: Tensor, hint: str) -> str:
-            return self.add(f"{op.name}/{hint}", tensor, data=tensor.data)
+    def _quantize_form(self, op: Op) -> tuple[list[Op], int] | None:
+        return quantize_form(self.tensors, op, self._runtime, lambda tensor, hint: self.add(f"{op.name}/{hint}", tensor, data=tensor.data))
 
+    def _quantize_as(self, op: Op) -> None:
         # A sum in float is another one in each runtime; and onnxruntime runs what stands between Dequantize and Quantize on integers.
         is_sum = op["arithmetic"] == "reciprocal" and self.is_computed(op.inputs[0])
-        found = None if is_sum else quantize_form(self.graph, op, self._runtime, add)
+        found = None if is_sum else self._quantize_form(op)
         if found is None:
             self._drop_arithmetic(op)
             return
         least = ", but for a few of all float32 numbers" if found[1] else ""
         of = "fused sum" if op["arithmetic"] == "fused" else "product with a reciprocal"
         self.done[f"roundings of data to a quantization as PyTorch's {of}{least}"] += 1
+        self.replace(op, *found[0])
+
+    def _mean_as(self, op: Op) -> None:
+        """Average dequantized data, as PyTorch does, and quantize the mean with PyTorch's rounding."""
+        data, result = self.graph[op.inputs[0]], self.graph[op.name]
+        if not data.shares_quantization(result):
+            self._drop_arithmetic(op)
+            return
+        mean = self.add_float(f"{result.name}/mean", result)
+        rounding = op.derive("Quantize", (mean,), op.outputs, arithmetic="fused")
+        found = self._quantize_form(rounding)
+        if found is None:
+            self._drop_arithmetic(op)
+            return
+        self.done["means in float, quantized as PyTorch's fused sum, but for the last bit of a few ties"] += 1
+        real = self.dequantize(data.name, f"{result.name}/dequantized", op.source)
+        self.emit(replace(op.with_attributes(arithmetic="").with_input(0, real), outputs=(mean,)))
         self.replace(op, *found[0])
 
     def _resize_as(self, op: Op) -> None:

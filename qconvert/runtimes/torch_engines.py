@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES
+from qconvert.arithmetic import FLOAT_MEAN, TORCH_AVERAGES
 from qconvert.formats.torch.engines import ENGINES
 from qconvert.formats.torch.program import make_quantized_tensor, torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
@@ -23,7 +23,7 @@ from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import with_conditions_of
 
-#: Averages that PyTorch's kernels for channels stored last give.
+#: Averages that PyTorch's kernels for channels stored last give; so are means of images that it dequantizes.
 _LAST = ("fbgemm_vectors", "fbgemm_adaptive")
 
 
@@ -175,10 +175,11 @@ def _add(op: Op, b: Builder) -> Any:
 def _average(op: Op, b: Builder, averaging: Callable[[Op, Builder], Callable[[Any], Any]]) -> Any:
     """An average of data that are stored as the kernel asked for takes them."""
     data = b.operand(op)
-    if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
+    if op["arithmetic"] not in (*TORCH_AVERAGES, FLOAT_MEAN) or not _is_quantized(data):
         return None
     torch, on = torch_package(), _as_quantized(data)
-    stored = torch.channels_last if op["arithmetic"] in _LAST else torch.contiguous_format
+    is_last = op["arithmetic"] in _LAST or (op["arithmetic"] == FLOAT_MEAN and data.rank == 4)
+    stored = torch.channels_last if is_last else torch.contiguous_format
     run = averaging(op, b)
 
     def average(values: Any) -> Any:

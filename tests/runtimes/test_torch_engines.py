@@ -10,11 +10,11 @@ import pytest
 from formats.torch.written import needs_torch
 
 import qconvert
-from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average, torch_quantize
+from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average, torch_mean, torch_quantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_ENGINE
-from qconvert.plugins import ModelFile
+from qconvert.plugins import ModelFile, runtimes
 from qconvert.runtimes.onnx_rewrites import has_vnni
 from qconvert.runtimes.torch import open_model
 from qconvert.runtimes.torch_engines import use_engine
@@ -141,6 +141,57 @@ def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("count", [2, 4, 12, 50])
+def test_means_over_other_axes_than_the_last(count: int) -> None:
+    """PyTorch dequantizes them first. Its order of adding depends on the shape, so that a few ties may differ; the exact mean, with ties to
+    the even number of steps, differs in most ties."""
+    rng = np.random.default_rng(5)
+    missed, plain, elements = 0, 0, 0
+    for index in range(30):
+        scale, zero_point = _float32(rng.uniform(0.001, 0.2)), int(rng.integers(0, 256))
+        stored = rng.integers(0, 256, (2, count, (16, 64, 96)[index % 3]))
+        found = _quantized(stored, scale, zero_point).mean([1]).int_repr().numpy()
+        quantization = Quantization.per_tensor(scale, zero_point)
+        missed += np.count_nonzero(torch_mean(stored, (1,), quantization, "uint8", keepdims=False) != found)
+        signed = torch_mean(stored - 128, (1,), quantization.shift_zero_point(-128), "int8", keepdims=False)
+        missed += np.count_nonzero(signed.astype(np.int64) + 128 != found)
+        exact = np.rint((stored.sum(1) - count * zero_point) / count) + zero_point
+        plain, elements = plain + np.count_nonzero(exact != found), elements + found.size
+    assert missed < 0.02 * elements and (missed == 0 or count > 4)
+    assert plain > 0.2 / count * elements and missed / 2 < 0.4 * plain
+
+
+@pytest.mark.torch
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize(("shape", "axes"), [((2, 12, 64), [1]), ((4, 64), [0]), ((2, 4, 3, 32), [2]), ((2, 4, 32), [0, 1])])
+def test_a_file_with_a_mean(shape: tuple[int, ...], axes: list[int], tmp_path: Path) -> None:
+    """The program that a check rebuilds gives the file's integers, and results of a conversion give them but for a few ties."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            q = torch.quantize_per_tensor(x, 0.0937, 77, torch.quint8)
+            return torch.mean(q, axes).dequantize()
+
+    source, feed = tmp_path / "mean.pt", np.random.default_rng(3).normal(3, 4, (200, *shape)).astype(np.float32)
+    torch.jit.save(torch.jit.trace(Net(), torch.from_numpy(feed[0])), source)
+    rebuilt, trusted = (open_model(ModelFile(source, kernels, {"engine": "x86"})) for kernels in ("rebuilt", "trusted"))
+    name, output = *rebuilt.inputs, *rebuilt.outputs
+    wanted = np.stack([trusted.run({name: x})[output] for x in feed])
+    assert np.array_equal(np.stack([rebuilt.run({name: x})[output] for x in feed]), wanted)
+    for suffix, runtime, kernels in ((".onnx", "onnxruntime", "optimized"), (".tflite", "litert", "default")):
+        result = tmp_path / f"mean{suffix}"
+        qconvert.convert(source, result)
+        model = runtimes()[runtime].open(ModelFile(result, kernels))
+        found = np.stack([model.run(dict.fromkeys(model.inputs, x))[next(iter(model.outputs))] for x in feed])
+        assert np.abs(found - wanted).max() < 0.0938 and (found != wanted).mean() < 0.01
+        assert qconvert.check(source, result, samples=3).verdict == "passed"
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_qnnpack_rounds_the_bias_first() -> None:
     """A layer with weights of 0, whose result resolves single steps of the accumulator."""
     import torch
@@ -230,8 +281,6 @@ def test_real_biases_are_kept_where_the_user_wants_it(suffix: str, tmp_path: Pat
 @pytest.mark.litert
 def test_networks_in_training_are_equal_with_real_biases(tmp_path: Path) -> None:
     """Fake quantization with affine weights, which LiteRT's integer kernels do not take; float values of them are PyTorch's."""
-    from qconvert.plugins import runtimes
-
     source = next(iter(sorted((_FIXTURES / "single").glob("qat_*.pt2"))))
     values = np.load(source.with_suffix(".npz"))
     for suffix, name, kernels in ((".onnx", "onnxruntime", "optimized"), (".tflite", "litert", "default")):

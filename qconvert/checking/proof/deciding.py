@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from qconvert.arithmetic import split_product
+from qconvert.arithmetic import FLOAT_MEAN, split_product
 from qconvert.checking.proof.classes import EQUAL_CLASSES, MERGED, Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.checking.proof.groups import Group
@@ -224,7 +224,7 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair)
         return _decide_by_tolerances(found, own, other, pair.lost, "source")
     if _is_the_same(own, other):
         return found("E0", "identical parameters")
-    if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name:
+    if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name != FLOAT_MEAN:  # whose order of adding no form has
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
         return _decide_products(found, (own.requantizer, other.requantizer), other)

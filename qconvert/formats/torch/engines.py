@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_quantization, has_addition, qnnpack_bias
+from qconvert.arithmetic import FLOAT_MEAN, accumulator_quantization, has_addition, qnnpack_bias
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
 from qconvert.operators import kind_of
@@ -147,7 +147,7 @@ def _mean_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     inner = over == list(range(data.rank - len(over), data.rank)) and bool(over)
     if engine == "qnnpack" and data.rank == 4 and over == [2, 3]:
         return "qnnpack"
-    return "fbgemm_means" if inner and not order.is_last(data.name) else ""
+    return "fbgemm_means" if inner and not order.is_last(data.name) else FLOAT_MEAN
 
 
 def _has_even_windows(data: Tensor, op: Op) -> bool:

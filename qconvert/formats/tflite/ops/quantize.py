@@ -85,9 +85,11 @@ def write_quantize(op: Op, w: Writing) -> None:
 
 def _write_form(op: Op, w: Writing) -> bool:
     """A Quantize as PyTorch's engines round, decomposed; whether it has such a form."""
-    found = quantize_form(
-        w.graph, op, "tflite", lambda item, hint: w.add(f"{op.outputs[0]}/{hint}", item.dtype, item.shape, item.data, item.quantization)
-    )
+
+    def add(item: Tensor, hint: str) -> str:
+        return w.add(f"{op.outputs[0]}/{hint}", item.dtype, item.shape, item.data, item.quantization)
+
+    found = quantize_form(w.graph.tensors, op, "tflite", add)
     for made in found[0] if found is not None else []:
         if made.kind in WRITERS:
             WRITERS[made.kind](made, w)

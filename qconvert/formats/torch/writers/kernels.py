@@ -8,6 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import (
     ADDITIONS,
+    FLOAT_MEAN,
     INTEGER_FACTORS,
     PAIR_BITS,
     TORCH_AVERAGES,
@@ -162,6 +163,13 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     if arithmetic in TORCH_AVERAGES:
         if data.shares_quantization(result):
             finish_torch_average(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
+        return data.shares_quantization(result)
+    if arithmetic == FLOAT_MEAN:
+        if data.shares_quantization(result):
+            low = integer_range(result.dtype)[0]
+            mean = b.aten("mean.dim", b.cast(_steps(b, data), "float32") * given.step, axes, bool(op["keepdims"]))
+            steps = _add_offset(b.cast(mean, "float64") * float(1 / output.scale[0]), output.point - low)
+            finish_stored(op, b, b.aten("round", b.cast(steps, "float32")), low)
         return data.shares_quantization(result)
     total = b.aten("sum.dim_IntList", b.cast(b.stored_value(data.name), "int64"), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
