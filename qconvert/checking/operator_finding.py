@@ -9,7 +9,16 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes import declared_roundings, rounding_of
-from qconvert.checking.classify import Sum, allowed_share, classify, classify_sums, compare_inexact, sums_of_functions, sums_of_piece
+from qconvert.checking.classify import (
+    Sum,
+    allowed_share,
+    classify,
+    classify_sums,
+    compare_inexact,
+    resolve_runtime,
+    sums_of_functions,
+    sums_of_piece,
+)
 from qconvert.checking.expected_values import (
     bound_cancellation,
     bound_step_ties,
@@ -26,6 +35,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
+from qconvert.kernels.proofs import tried_tolerance
 from qconvert.kernels.tolerances import partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.parts import trace_back
@@ -333,6 +343,7 @@ class Judge:
                 rounder = replace(rounder, outputs=(name,))
                 own, its = self._find_kernels(rounder, name)
                 further = self.further.get(name, 0.0) + self._bound_float_sums(op, rounder, real if summed is None else summed)
+                further += self._bound_quantized_operands(rounder, its)
                 cancelled = bound_cancellation(self.graph, rounder, values) / self.graph[name].require_quantization().step
                 judged = classify(self.graph, rounder, a, b, real, (own, its), further, summed, cancelled)
                 if judged.is_fault and has_tflite_history(self.other.metadata):
@@ -359,6 +370,19 @@ class Judge:
         result, quantization = self._find_result_op(op), self.graph[rounder.outputs[0]].quantization
         in_float = result is not None and kind_of(result).quantizes and not kind_of(rounder).quantizes
         return partial_sums(self.graph, rounder, exact / quantization.step) if in_float and quantization is not None else 0.0
+
+    def _bound_quantized_operands(self, op: Op, kernels: str) -> float:
+        """By how many steps the result's kernel may be off with operands that it alone quantizes, such as slopes of a PRelu: of float ones
+        the kernel's row knows no integers."""
+        result = self._find_result_op(op)
+        if result is None or kind_of(result) is not kind_of(op):
+            return 0.0
+        sides = zip(op.inputs, result.inputs, strict=False)
+        runtime, name = resolve_runtime(kernels)
+        row = runtime.rows(name).of(self.other, result)
+        if row is None or not any(a and b and self.other[b].is_quantized and not self.graph[a].is_quantized for a, b in sides):
+            return 0.0
+        return tried_tolerance(self.other, result, row) or 0.0
 
     def _find_kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""

@@ -11,10 +11,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from passes.graphs import constant, make, q
 from strange_models import strange_model
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
-from qconvert import Quantization, check, convert, load, save
+from qconvert import Op, Quantization, Tensor, check, convert, load, save
 from qconvert.checking import per_operator
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import Finding, OutputComparison
@@ -102,6 +103,30 @@ def test_real_slopes_beside_int16_data_stay_real(tmp_path: Path) -> None:
     (op,) = (op for op in load(back).ops if op.kind == "PRelu")
     np.testing.assert_array_equal(load(back)[op.inputs[1]].data.reshape(-1), slopes.reshape(-1))
     assert check(there, back).passed and check(source, back).passed
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_slopes_of_a_prelu_that_only_the_result_quantizes(wrong: bool, tmp_path: Path) -> None:
+    """-62 quarters of the data's scale are 24.4984 steps of the result's, which LiteRT's PRELU rounds to 24.5 and then to 25."""
+    scales = q(0.0033233838621526957), q(0.0021026898175477982, -78)
+    tensors = [Tensor("x", "int8", (1, 2, 16, 16), None, scales[0]), Tensor("y", "int8", (1, 2, 16, 16), None, scales[1])]
+    sides = [
+        make([Op("PRelu", ("x", "a"), ("y",))], [*tensors, constant("a", np.full((2, 1, 1), slope, np.float32))], "x", "y")
+        for slope in (0.25, 0.252)
+    ]
+    source, result, data = tmp_path / "source.onnx", tmp_path / "result.tflite", tmp_path / "data.npz"
+    save(sides[0], source)
+    codes = np.arange(-128, 128).astype(np.int8).reshape(1, 1, 16, 16)
+    np.savez(data, x=np.concatenate([codes, codes], axis=1))
+    convert(source, result)
+    if wrong:
+        save(sides[1], tmp_path / "other.onnx")
+        convert(tmp_path / "other.onnx", result, force=True)
+    report = check(source, result, data=[data], per_op=True)
+    assert report.passed is not wrong, report.problems
+    if not wrong:
+        (found,) = [item for item in report.operators if "PRelu" in item.operator]
+        assert (found.verdict, found.largest) == ("one rounding", 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
