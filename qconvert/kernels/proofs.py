@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from qconvert.kernels.products import Requantizer
 from qconvert.kernels.sums import SumReference, Sums, count_summed
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
+from qconvert.operators.values import apply
 
 _BYTES = ("int8", "uint8")
 #: Values of a constant that are tried with all codes.
@@ -80,8 +82,93 @@ def ways_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, 
         return ()
     if kernel is None or kernel.reference is None:
         return (evaluate_op(graph, op, list(codes))[0].stored,)
+    if (ways := _ways_at_ties(graph, op, kernel)) is not None:
+        return ways
     found = kernel.compute_integers(graph, op, codes)
     return () if found is None else found.ways
+
+
+#: How near to a tie a sum or product of two codes is kept as undecided, in steps of the result.
+_NEAR = 1 / 64
+
+
+def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | None:
+    """Compute what a kernel may give for all pairs of codes of a sum, difference or product: its reference where the exact value is as near
+    to a tie as the kernel's tolerance, elsewhere the exact value, rounded. Return None of other operators, and of coarser kernels.
+    """
+    sides = [graph[name] for name in op.names if name]
+    if kernel.tolerance is None or kind_of(op).polynomial is None or len(sides) != 3 or any(tensor.data is not None for tensor in sides):
+        return None
+    dtypes, quantizations = {tensor.dtype for tensor in sides}, [tensor.per_tensor for tensor in sides]
+    if len(dtypes) > 1 or (kernel.fault is not None and kernel.fault(graph, op)):
+        return None
+    dtype, lowest = sides[0].dtype, integer_range(sides[0].dtype)[0]
+    numbers = [(item.step, item.point - lowest) for item in quantizations if item is not None]
+    low, high = activated_range(graph, op)
+    exact = _round_pairs(op.kind, *numbers, (low - lowest, high - lowest))
+    if exact is None:
+        return None
+    # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
+    largest = exact.ends if kind_of(op).sum_sign else (low - numbers[2][1] - lowest, high - numbers[2][1] - lowest)
+    tolerance = float(kernel.tolerance(graph, op, np.array(largest))[0].max())
+    if not tolerance < _NEAR:
+        return None
+    # The corners have the largest sums and products, which a reference may refuse.
+    places = np.concatenate([exact.places[exact.distances <= tolerance], [0, 255, 255 * 256, 256 * 256 - 1]])
+    codes = codes_of(dtype)
+    found = kernel.compute_integers(graph, op, [codes[places >> 8], codes[places & 255]])
+    if found is None:
+        return ()
+    ways = []
+    for way in found.ways:
+        whole = exact.rounded + lowest if lowest else exact.rounded.copy()
+        whole.flat[places] = way
+        ways.append(whole.astype(dtype))
+    return tuple(ways)
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundedPairs:
+    """The exact results of all pairs of codes, rounded.
+
+    Attributes:
+        rounded: as unsigned codes, a row for each code of the first operand.
+        places: in `rounded`, of those next to a tie.
+        distances: of these from the tie, in steps.
+        ends: the least and the largest exact result, in steps.
+    """
+
+    rounded: Array
+    places: Array
+    distances: Array
+    ends: tuple[float, float]
+
+
+@lru_cache(maxsize=16)  # kernels are compared on the same operator, stored as either type of 8 bits
+def _round_pairs(
+    kind: str, first: tuple[float, int], second: tuple[float, int], result: tuple[float, int], limits: tuple[int, int]
+) -> _RoundedPairs | None:
+    """Return the rounded results of an operator on all pairs of unsigned codes; None if some are not finite.
+
+    Args:
+        kind: of the operator.
+        first, second, result: scale and zero point of the operands and the result.
+        limits: the least and the largest code of the result.
+    """
+    codes = np.arange(256.0)
+    one, other = (codes - first[1]) * first[0], (codes - second[1]) * second[0]
+    steps = apply(kind, one[:, None], other).astype(np.float32)  # arrays of 64-bit numbers take ten times as long
+    steps /= np.float32(result[0])
+    ends = float(steps.min()), float(steps.max())
+    if not np.isfinite(ends).all():
+        return None
+    steps += np.float32(result[1])
+    rounded = np.rint(steps)
+    places = np.flatnonzero(np.abs(np.subtract(steps, rounded, out=steps), out=steps) > 0.5 - 2 * _NEAR)
+    near = rounded.flat[places]
+    places = places[(near >= limits[0]) & (near <= limits[1])]
+    exact = apply(kind, one[places >> 8], other[places & 255]) / result[0]
+    return _RoundedPairs(np.clip(rounded, *limits, out=rounded).astype(np.int16), places, 0.5 - np.abs(exact - np.rint(exact)), ends)
 
 
 def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:

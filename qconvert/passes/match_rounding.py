@@ -97,7 +97,7 @@ def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool
     """Whether the target's kernel gives certain integers for all codes, whichever type of 8 bits the target stores them as: a zero point
     that joins before a rounding (QLinearMul) is another number then."""
     sides = {name: graph[name] for name in op.names if name}
-    own, lowest = graph[op.name].dtype, integer_range(graph[op.name].dtype)[0]
+    own, lowest, codes = graph[op.name].dtype, integer_range(graph[op.name].dtype)[0], wanted.astype(np.int16)
     types = _BYTES if len(op.inputs) == 2 and all(tensor.dtype == own and tensor.is_quantized for tensor in sides.values()) else (own,)
     for dtype in types:
         offset = integer_range(dtype)[0] - lowest
@@ -112,7 +112,7 @@ def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool
         ]
         restated = graph.evolve(tensors=tensors) if offset else graph
         found = integers_for_all(restated, op, target.kernels.of(restated, op))
-        if found is None or not np.array_equal(found.astype(np.int64) - offset, wanted):
+        if found is None or not np.array_equal(found.astype(np.int16), codes + offset):
             return False
     return True
 

@@ -293,8 +293,8 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
         *xnnpack(("ReduceMean", "GlobalAveragePool"), tolerance=off.averaged_once, reference=average),
         *xnnpack(("ReduceSum",), tolerance=off.averaged_once, reference=total),
-        *xnnpack(("Add",), tolerance=None, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
-        *xnnpack(("Sub",), tolerance=None, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
+        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
+        *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations, reference=functions.clip_by_xnnpack),
         *xnnpack(
             ("LeakyRelu",),

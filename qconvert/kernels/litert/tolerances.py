@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.arithmetic.kernels import XNNPACK_ADD_BITS
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import constant_tolerance, quantizations_of
 from qconvert.kernels.litert.on_steps import slope_of
@@ -86,6 +87,12 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     scales = [float(quantization.scale.max()) for name in op.inputs[:2] if (quantization := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
+
+
+def added_once(graph: Graph, op: Op, exact: Array) -> Found:
+    """XNNPACK's sums of two values: ratios of scales in float32, rounded to multipliers of which the larger one has 20 bits, each times up
+    to 255 steps (arithmetic.add_multipliers())."""
+    return fine(exact) + 255 * 2.0**-XNNPACK_ADD_BITS * 2.0 ** np.floor(np.log2(growth(graph, op))), False
 
 
 def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Found:

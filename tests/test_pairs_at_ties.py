@@ -1,0 +1,73 @@
+"""Integers of sums, differences and products for all pairs of codes: kernels are computed next to ties alone, with the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.kernels import KERNELS
+from qconvert.kernels.kernel import Integers
+from qconvert.kernels.proofs import all_codes, ways_for_all
+
+
+def _random_operator(rng: np.random.Generator, kind: str) -> tuple[Graph, Op]:
+    """Return an operator whose scales are of any size next to each other, half of them such that its results fit."""
+    dtype = str(rng.choice(["int8", "uint8"]))
+    low, high = integer_range(dtype)
+    scales = np.exp(rng.normal(-3, rng.choice([0.3, 2.0]), 3))
+    if kind == "Mul" and rng.random() < 0.5:
+        scales[2] = scales[0] * scales[1] * rng.uniform(20, 200)
+    if rng.random() < 0.3:  # many exact ties
+        scales = 2.0 ** np.round(np.log2(scales))
+    points = rng.choice([low, 0 if low else 128, int(rng.integers(low, high + 1))], 3)
+    sides = [
+        Tensor(name, dtype, (1, 8), None, Quantization.per_tensor(float(scale), int(point)))
+        for name, scale, point in zip("aby", scales, points, strict=True)
+    ]
+    op = Op(kind, ("a", "b"), ("y",), {"activation": str(rng.choice(["", "relu", "relu6"]))})
+    return Graph("pair", {side.name: side for side in sides}, (op,), ("a", "b"), ("y",)), op
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_kernel_computed_next_to_ties_gives_the_integers_of_the_whole_table(kernels: str) -> None:
+    rng = np.random.default_rng(7)
+    for number in range(60):
+        graph, op = _random_operator(rng, ("Add", "Sub", "Mul")[number % 3])
+        row = KERNELS[kernels].of(graph, op)
+        codes = all_codes(graph, op)
+        if row is None or row.reference is None or codes is None:
+            continue
+        wanted = row.compute_integers(graph, op, codes)
+        found = ways_for_all(graph, op, row)
+        case = op.kind, [graph[name].quantization for name in op.names], op.attributes
+        if wanted is None:
+            assert found == (), case
+            continue
+        assert len(found) == len(wanted.ways), case
+        for way, whole in zip(found, wanted.ways, strict=True):
+            assert way.dtype == whole.dtype and np.array_equal(way, whole), case
+
+
+@pytest.mark.parametrize(("kernels", "kind"), [("litert:default", "Add"), ("litert:default", "Mul"), ("onnxruntime:optimized", "Sub")])
+def test_few_pairs_of_codes_are_computed_as_the_kernel_does(kernels: str, kind: str) -> None:
+    sides = [
+        Tensor(name, "int8", (1, 8), None, Quantization.per_tensor(scale, 3)) for name, scale in zip("aby", (0.03, 0.07, 0.09), strict=True)
+    ]
+    op = Op(kind, ("a", "b"), ("y",))
+    graph = Graph("pair", {side.name: side for side in sides}, (op,), ("a", "b"), ("y",))
+    row = KERNELS[kernels].of(graph, op)
+    assert row is not None and row.reference is not None
+    computed, reference = [0], row.reference
+
+    def counted(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+        computed[0] += np.broadcast(*stored).size
+        return reference(graph, op, stored)
+
+    (found,) = ways_for_all(graph, op, replace(row, reference=counted))
+    assert found.shape == (256, 256)
+    assert computed[0] < 2000
