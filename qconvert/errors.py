@@ -55,9 +55,20 @@ def _shorten_text(text: str, longest: int) -> str:
     return f"{text[: kept * 2 // 3]}…({len(text):,} characters)…{text[-(kept // 3) :]}"
 
 
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun, singular or plural: "1 input", "2 inputs"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def format_count(number: int, noun: str, words: str = "") -> str:
+    """Return a number with its noun, and with what is said of these, as format_verb() does: "1 input", "2 inputs", "2 biases are float"."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}" + (f" {format_verb(number, words)}" if words else "")
+
+
+#: Verbs in the plural, and in the singular where that is no added s.
+_OF_ONE = {"are": "is", "have": "has"}
+
+
+def format_verb(number: int, words: str) -> str:
+    """Return words that begin with a verb in the plural as a number of things wants it: "is float" of 1, "are float" of others."""
+    verb, *rest = words.split(" ", 1)
+    return words if number != 1 else " ".join([_OF_ONE.get(verb, f"{verb}s"), *rest])
 
 
 def format_counts(counts: Mapping[str, int], between: str = ", ") -> str:

@@ -19,7 +19,7 @@ from qconvert.calibration.report import TensorReport
 from qconvert.calibration.weights import weight_quantization
 from qconvert.data.samples import Samples
 from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place, QParams
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, format_count
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 from qconvert.passes.apply_encodings import insert_qdq
@@ -145,7 +145,7 @@ def with_corrected_biases(
         changed, said = correct_biases(changed, {name: expected[name] - found[computed]})
         notes += said[1:]
     progress("bias correction", len(results), len(results))
-    return changed, (f"{len(results) - len(notes)} biases are corrected", *notes)
+    return changed, (f"{format_count(len(results) - len(notes), 'bias', 'are')} corrected", *notes)
 
 
 def _means(graph: Graph, names: list[str], samples: Samples, runtime: str, folder: Path) -> dict[str, Array]:

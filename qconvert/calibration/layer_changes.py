@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import count_groups, is_dynamic
@@ -78,7 +79,7 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
         made[name] = Tensor(name, "float32", data.shape, data)
         ops[number] = op.with_input(2, name)
         count += 1
-    return graph.evolve(tensors=made.values(), ops=ops), (f"{count} biases are corrected", *notes)
+    return graph.evolve(tensors=made.values(), ops=ops), (f"{format_count(count, 'bias', 'are')} corrected", *notes)
 
 
 def _obstacle(graph: Graph, op: Op) -> str:
@@ -115,7 +116,9 @@ def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple
             break
     after = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
     ranges = f"ranges of output channels differ by a factor of {after:.3g} at most, before by {before:.3g}"
-    return _with_layers(graph, layers), (f"{len(pairs)} pairs of layers are equalized: {ranges}",)
+    return _with_layers(graph, layers), (
+        f"{format_count(len(pairs), 'pair')} of layers {format_verb(len(pairs), 'are')} equalized: {ranges}",
+    )
 
 
 def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:

@@ -16,7 +16,7 @@ from qconvert.checking.file_in_runtime import model_file
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, model_title
 from qconvert.data.input_limits import Bounds, stated_bounds
-from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, format_some
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, format_count, format_some
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph
 from qconvert.operators import KINDS, kind_of
@@ -287,7 +287,7 @@ def _machine_note(runtime: Runtime) -> str:
 
 def _note_unseen_operators(operators: tuple[AuditedOperator, ...]) -> list[str]:
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
-    return [f"{gone} operators are not in what it runs: they are fused with others or removed"] if gone else []
+    return [f"{format_count(gone, 'operator', 'are')} not in what it runs: they are fused with others or removed"] if gone else []
 
 
 def _find_float_reasons(graph: Graph, target: Target) -> dict[str, str]:

@@ -20,7 +20,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.checking.outputs import Border
 from qconvert.data.input_limits import sizes_to_try
-from qconvert.errors import InvalidGraphError
+from qconvert.errors import InvalidGraphError, format_count, format_verb
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
 from qconvert.operators import is_dynamic, kind_of
@@ -123,10 +123,14 @@ def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     single = [_make_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
     if not named and not implied and not changed and not single:
         return graph, ()
-    notes = [f"{implied} activations are removed or simplified, because quantization of the output clips to the same range"] * bool(implied)
+    notes = [
+        f"{format_count(implied, 'activation', 'are')} removed or simplified, because quantization of the output clips to the same range"
+    ] * bool(implied)
     notes += [f"{named} Reshape that change no shape are Identity"] * bool(named)
-    notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
-    notes += [f"{len(single)} tensors with one scale along an axis have it for the whole tensor"] * bool(single)
+    notes += [f"{format_count(changed, 'operator', 'round')} ties to even instead of as the source's kernels do"] * bool(changed)
+    notes += [
+        f"{format_count(len(single), 'tensor')} with one scale along an axis {format_verb(len(single), 'have')} it for the whole tensor"
+    ] * bool(single)
     return graph.evolve(tensors=single, ops=rounded), tuple(notes)
 
 

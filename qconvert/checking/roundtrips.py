@@ -20,7 +20,7 @@ from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.judging import Declared
 from qconvert.conversion.loading import normal_form, source_format
 from qconvert.conversion.normalizing import Observer, chosen_target
-from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
+from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError, format_count
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph, equal_data
 from qconvert.plugins import Change, Format, format_named, list_kernels, name_changes, runtimes, target_named
@@ -112,7 +112,7 @@ class RoundtripReport(Shown):
     def tables(self) -> tuple[Rows, ...]:
         """A row for each conversion, the problems, and the comparison of the outputs."""
         rows = [
-            (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
+            (leg.form, format_count(len(leg.differences), "difference") if leg.differences else "equal",
              f"{leg.kept.constants_equal} of {leg.kept.constants}",
              f"{leg.kept.scales_equal} of {leg.kept.scales}", format_share(min(o.equal for o in leg.outputs)) if leg.outputs else "not run")
             for leg in self.legs

@@ -24,7 +24,7 @@ from qconvert.conversion import convert
 from qconvert.conversion.judging import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings
-from qconvert.errors import InvalidModelError, format_some
+from qconvert.errors import InvalidModelError, format_count, format_some, format_verb
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
 from qconvert.operators import kind_of
@@ -76,9 +76,15 @@ def find_stand_in(source: Side, result: Side) -> StandIn:
     altered, layers = dict(_compare_encodings(graph, encodings)), _find_layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
-    floats = f"{len(missing)} layers have no scales in the file and are float: " + format_some([*map(repr, missing)], _NAMED)
+    floats = (
+        f"{format_count(len(missing), 'layer', 'have')} no scales in the file and {format_verb(len(missing), 'are')} float: "
+        + format_some([*map(repr, missing)], _NAMED)
+    )
     real = _find_unquantized(graph, encodings)
-    unrounded = f"{len(real)} results of operators have no scale in the file, which quantizes them with own operators or not at all"
+    unrounded = (
+        f"{format_count(len(real), 'result')} of operators {format_verb(len(real), 'have')} no scale in the file, which quantizes them "
+        "with own operators or not at all"
+    )
     notes = [said, *([floats] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
     outputs = _find_unrounded_outputs(graph, real)
     if outputs:

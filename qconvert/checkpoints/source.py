@@ -19,6 +19,7 @@ from qconvert.checkpoints.fitting import is_same_rounding
 from qconvert.checkpoints.fp4 import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
+from qconvert.errors import format_count, format_verb
 from qconvert.files.mapped import release_pages
 
 
@@ -211,4 +212,5 @@ def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
         before, after = ("float" if item is None else f"rounded to {item}" for item in (first.activations, second.activations))
         return f"data are {before} -> {after}"
     share = differing / (first.outputs * first.inputs)
-    return f"{differing} weights ({share:.1%}) differ, by at most {largest / most if most else 1:.2g} of the largest"
+    said = f"{format_count(differing, 'weight')} ({share:.1%}) {format_verb(differing, 'differ')}"
+    return f"{said}, by at most {largest / most if most else 1:.2g} of the largest"

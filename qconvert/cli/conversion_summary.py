@@ -79,7 +79,7 @@ def _result(report: ConversionReport) -> str:
     total, floats = sum(report.operators.values()), sum(report.on_floats.values())
     grown = f"; the source has {format_count(report.source_operators, 'operator')}" if report.source_operators != total else ""
     if not report.quantized:
-        return f"runs: {total} operators, nothing is quantized{grown}"
+        return f"runs: {format_count(total, 'operator')}, nothing is quantized{grown}"
     if not floats:
         return f"runs: all {total} operators on integers{grown}"
     kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]

@@ -81,7 +81,8 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
     counts = Counter(_operator_name(op) for op in document["ops"])
     rows = {t["name"]: (t["name"], t["dtype"], _shape(t["shape"]), *_quantization(t.get("quantization"))) for t in document["tensors"]}
     lines = [
-        f"{shown or path}: {sum(counts.values())} operators, {len(rows)} tensors, {path.stat().st_size:,} bytes",
+        f"{shown or path}: {format_count(sum(counts.values()), 'operator')}, {format_count(len(rows), 'tensor')}, "
+        f"{path.stat().st_size:,} bytes",
         *_summarize_storage(graph),
         "",
     ]
@@ -120,7 +121,7 @@ def _describe_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bo
     layers, tensors = found["layers"], found["tensors"]
     integers = sum(layer["outputs"] * layer["inputs"] for layer in layers)
     files = format_count(found["files"], "file")
-    lines = [f"{shown}: {len(layers)} layers in blocks with {integers:,} values, {len(tensors)} other tensors, {files}"]
+    lines = [f"{shown}: {format_count(len(layers), 'layer')} in blocks with {integers:,} values, {len(tensors)} other tensors, {files}"]
     lines += [f"note: {note}" for note in found["notes"]]
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for layer in layers:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from qconvert.errors import printable
+from qconvert.errors import format_count, printable
 from qconvert.plugins import Option, formats, list_plugins, passes, runtimes, targets
 from qconvert.plugins.options import READING, is_for_every_format
 from qconvert.tables import Rows, format_share, show
@@ -156,7 +156,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
     rows = []
     form = report.form
     for leg in report.legs:
-        graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
+        graph = format_count(len(leg.differences), "difference") if leg.differences else "equal"
         counts = (f"{leg.kept.constants_equal} of {leg.kept.constants}", f"{leg.kept.scales_equal} of {leg.kept.scales}")
         worst = max(leg.outputs, key=lambda item: item.largest, default=None)
         shown = ("not run", "") if worst is None else (format_share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qconvert.errors import UnsupportedError
+from qconvert.errors import UnsupportedError, format_count
 from qconvert.files import file_digest
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import (
@@ -124,7 +124,7 @@ def remarks(graph: Graph) -> tuple[str, ...]:
             "are read as they stand, and a check cannot repeat its conversion; convert the first source again"
         )
     if ignored := _read_noted_names(graph, IGNORED_SCALES):
-        tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
+        tensors = format_count(len(ignored), "tensor", "state")
         words = f"scales that its kernels do not use ({_quote_names(ignored)}): integers are read as kernels take them"
         found.append(f"warning: {tensors} {words}")
     if densified := _read_noted_names(graph, DENSIFIED) if graph.is_from("tflite") else []:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_some
+from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_count, format_some
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, name_changes, target_named
@@ -271,7 +271,8 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
     narrow = [tensor.name for tensor in graph.tensors.values() if not tensor.is_constant and _is_narrow(tensor)]
     if narrow:
         raise UnsupportedError(
-            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_quote_names(narrow)}",
+            f"{format_count(len(narrow), 'tensor', 'use')} a part of their type's range, which a {writer.name} file cannot "
+            f"state: {_quote_names(narrow)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
             rule="range-not-writable",
         )

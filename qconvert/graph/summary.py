@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import printable
+from qconvert.errors import format_count, printable
 from qconvert.graph.schema import Graph, Op, Tensor, count_kinds
 from qconvert.tables import Rows, Shown, format_text
 
@@ -100,7 +100,7 @@ def format_graph(graph: Graph) -> str:
 
 
 def _lines(graph: Graph) -> Iterator[str]:
-    yield f"graph {graph.name!r}: {len(graph.ops)} operators"
+    yield f"graph {graph.name!r}: {format_count(len(graph.ops), 'operator')}"
     for name in graph.inputs:
         yield f"  input {_format_tensor(graph[name])}"
     for state in graph.states.values():

@@ -26,6 +26,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantize
+from qconvert.errors import format_count
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, drop_keys, integer_range, numpy_dtype
@@ -50,7 +51,7 @@ def absorb_quantization(graph: Graph, target: Target | None) -> PassResult:
     if changed.ops == graph.ops:
         return graph, ()
     left, before = (sum(kind_of(op).rule == "convert" for op in item.ops) for item in (changed, graph))
-    return changed, (f"{absorber.count} operators are quantized; of {before} Quantize and Dequantize {left} are left",)
+    return changed, (f"{format_count(absorber.count, 'operator', 'are')} quantized; of {before} Quantize and Dequantize {left} are left",)
 
 
 def _remove_identities(graph: Graph) -> Graph:

@@ -27,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.operators.properties import Interval
 from qconvert.passes.quantizations.activations import cache_by_quantization, infer_joint_intervals, requantize_activations
@@ -53,7 +54,7 @@ def symmetric_activations(
         return graph, ()
     mean, largest = found.growth
     grown = f"their steps grow {mean:.2f} times on average, at most {largest:.2f}"
-    note = f"{found.count} activations have the zero point 0{found.edges}{found.clip_note}; {grown}"
+    note = f"{format_count(found.count, 'activation', 'have')} the zero point 0{found.edges}{found.clip_note}; {grown}"
     costs = found.costs()
     return found.graph, (Change(f"{note}; {describe_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, QParams, weights_quantization
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes.absorb_quantization import absorb_quantization
@@ -72,7 +72,10 @@ def quantize_by_encodings(graph: Graph, encodings: Encodings, *, fill: str = "no
     if renamed:
         notes.append(f"{before - len(graph.ops)} BatchNormalizations are folded into the weights before them, whose scales the file states")
     if inner:
-        notes.append(f"{inner} tensors before a normalization or a Relu are not quantized: the runtime fuses both")
+        notes.append(
+            f"{format_count(inner, 'tensor')} before a normalization or a Relu {format_verb(inner, 'are')} not quantized: "
+            "the runtime fuses both"
+        )
     notes += _describe_float_ops(changed)
     return changed, tuple(notes)
 
@@ -223,11 +226,11 @@ class _Encoding(Rewriter):
 def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:
     source = f" of {encodings.origin}" if encodings.origin else ""
     activations, constants = work.counts()
-    text = f"scales{source}: {activations} activations and {constants} constants are quantized"
+    text = f"scales{source}: {format_count(activations, 'activation')} and {format_count(constants, 'constant')} are quantized"
     if filled:
         text += f"; {len(filled)} of them inferred from neighbouring tensors"
     if derived:
-        text += f"; {len(derived)} weights have the scale max|w| / 127 of each channel, because the file gives none"
+        text += f"; {format_count(len(derived), 'weight', 'have')} the scale max|w| / 127 of each channel, because the file gives none"
     return Change(text)
 
 

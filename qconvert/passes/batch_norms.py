@@ -20,6 +20,7 @@ import numpy as np
 
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.arithmetic import fold_batch_norm as fold_arrays
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import VERSION
 from qconvert.kernels.products import channel_axis
@@ -50,7 +51,9 @@ def fold_batch_norm(graph: Graph, target: Target | None) -> PassResult:
         rewriter.replace(before, replace(before, inputs=(before.inputs[0], *names), outputs=op.outputs))
         rewriter.remove(op)
     folded, note = rewriter.finish_with(
-        "{} BatchNormalizations are folded into the weights before them; equal up to float32 rounding".format
+        lambda count: (
+            f"{format_count(count, 'BatchNormalization', 'are')} folded into the weights before them; equal up to float32 rounding"
+        )
     )
     return folded, (*note, *notes)
 
@@ -120,7 +123,8 @@ def fold_qat_batch_norm(graph: Graph, target: Target | None) -> PassResult:
     if not rewriter.replaced:
         return graph, ()
     changed, _ = absorb_quantization(rewriter.finish(), target)
-    note = f"{rewriter.replaced} divisions and BatchNormalizations of quantization-aware training are folded into the bias before them"
+    count = rewriter.replaced
+    note = f"{format_count(count, 'layer')} of quantization-aware training {format_verb(count, 'have')} BatchNormalizations in the bias"
     return changed, (f"{note}; equal up to float32 rounding",)
 
 

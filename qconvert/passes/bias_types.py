@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
@@ -60,7 +61,11 @@ def float_bias_to_int32(graph: Graph, target: Target | None) -> PassResult:
     cost = f"; {inexact} of them are not exact, by at most {largest:.3g} LSB of the sums of products" if inexact else ", equal as float32"
     if inexact and engine in _REAL:
         cost += f": these layers give the integers of PyTorch's qnnpack, not of its {engine}, which keeps biases in float (-O biases=keep)"
-    note = Change(f"{len(biases.made)} biases of {values} values are int32{cost}", exact=not largest, costs=costs)
+    note = Change(
+        f"{format_count(len(biases.made), 'bias')} of {format_count(values, 'value')} {format_verb(len(biases.made), 'are')} int32{cost}",
+        exact=not largest,
+        costs=costs,
+    )
     return biases.finish(), (note, *notes)
 
 
@@ -87,7 +92,13 @@ def int32_bias_to_float(graph: Graph, target: Target | None) -> PassResult:
     words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
     changed = biases.finish()
     costs = tuple(Cost(tensor.name, None, None) for tensor in biases.made.values())
-    return changed, (Change(f"{len(biases.made)} biases of {values} values are float32; {words}", costs=costs),)
+    return changed, (
+        Change(
+            f"{format_count(len(biases.made), 'bias')} of {format_count(values, 'value')} "
+            f"{format_verb(len(biases.made), 'are float32')}; {words}",
+            costs=costs,
+        ),
+    )
 
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:

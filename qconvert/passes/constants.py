@@ -32,7 +32,7 @@ from itertools import islice
 
 import numpy as np
 
-from qconvert.errors import QConvertError, format_counts
+from qconvert.errors import QConvertError, format_count, format_counts, format_verb
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST, evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
@@ -81,7 +81,9 @@ def fold_constants(graph: Graph, target: Target | None) -> PassResult:
     if not gone:
         return graph, ()
     listed = format_counts(count_kinds(gone))
-    return rewriter.finish(), (f"{len(gone)} operators on constants are replaced by their results ({listed})",)
+    return rewriter.finish(), (
+        f"{format_count(len(gone), 'operator')} on constants {format_verb(len(gone), 'are')} replaced by their results ({listed})",
+    )
 
 
 def _evaluate_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:
@@ -115,7 +117,7 @@ def compute_constants(graph: Graph, target: Target | None) -> PassResult:
             budget -= values[name].nbytes
     if not found:
         return graph, ()
-    note = f"{len(found)} tensors that depend on constants alone are constants, each operator rounded once"
+    note = f"{format_count(len(found), 'tensor', 'depend on constants alone')}: computed, each operator rounded once"
     return _with_constants(graph, found), (note,)
 
 
@@ -219,7 +221,9 @@ def deduplicate_constants(graph: Graph, target: Target | None) -> PassResult:
             rewriter.forward(copy.name, first.name)
             count += 1
             saved += 0 if copy.data is None else copy.data.nbytes
-    return rewriter.finish_with(lambda number: f"{number} constants ({saved:,} bytes) are copies of others and share their data", count)
+    return rewriter.finish_with(
+        lambda number: f"{format_count(number, 'constant')} ({saved:,} bytes) {format_verb(number, 'share')} the data of equal ones", count
+    )
 
 
 def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:

@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import format_count
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Shape, Tensor, drop_keys
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
@@ -60,7 +60,7 @@ def widen_1d(graph: Graph, target: Target | None) -> PassResult:
     for op in widening:
         if _is_narrow(graph, op):
             widening.widen(op)
-    return widening.finish_with("{} 1-D operators have a second dimension of size 1".format, prune=True)
+    return widening.finish_with(lambda count: f"{format_count(count, '1-D operator', 'have')} a second dimension of size 1", prune=True)
 
 
 def _is_narrow(graph: Graph, op: Op) -> bool:
@@ -144,7 +144,9 @@ def dense_weights(graph: Graph, target: Target | None) -> PassResult:
             made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
         dense = op.with_attributes(group=1, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
         rewriter.replace(op, dense.with_input(1, made[key]))
-    return rewriter.finish_with("{} convolutions have zeros among their weights instead of groups and dilations".format, prune=True)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'convolution', 'have')} zeros among the weights instead of groups and dilations", prune=True
+    )
 
 
 def _find_holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
@@ -228,7 +230,9 @@ def pool_to_mean(graph: Graph, target: Target | None) -> PassResult:
         if _is_whole_plane(graph, op):
             axes = rewriter.constant(f"{op.name}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
             rewriter.replace(op, op.derive("ReduceMean", (op.inputs[0], axes), op.outputs, keepdims=1))
-    return rewriter.finish_with("{} averages over all positions are means along two axes".format)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'average')} over all positions {format_verb(count, 'become')} a mean along two axes"
+    )
 
 
 def _is_whole_plane(graph: Graph, op: Op) -> bool:
@@ -253,7 +257,11 @@ def spread_addends(graph: Graph, target: Target | None) -> PassResult:
         if number is not None and values is not None:
             vector = rewriter.constant(f"{op.name}/addend", values, number.dtype)
             rewriter.replace(op, op.with_names({number.name: vector}))
-    return rewriter.finish_with("{} numbers added after convolutions are vectors with one value per channel".format)
+    return rewriter.finish_with(
+        lambda count: (
+            f"{format_count(count, 'number')} added after a convolution {format_verb(count, 'become')} a vector with one value per channel"
+        )
+    )
 
 
 def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:

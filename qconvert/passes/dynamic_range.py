@@ -29,15 +29,15 @@ from qconvert.rewriting import Rewriter, dequantized_source
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {
-    "real": "{} operators with dynamic quantization compute in float; their integer weights are kept, before a Dequantize",
-    "tensor": "{} operators quantize their data by the range of the whole tensor, not of each row or image",
-    "wider": "{} operators quantize their data in 255 steps, not in 127 as the source's do",
-    "decomposed": "{} operators are decomposed, to quantize their data as the source's kernels do",
-    "rows": "{} operators quantize their data by the range of each row or image, not of the whole tensor",
-    "again": "{} operators quantize their data at run time again, as the source's did",
-    "sequences": "{} recurrent operators compute in float, because TFLite's quantize each row by its own range",
-    "volume": "{} 3-D operators compute in float, because LiteRT has no kernel for them that quantizes its data",
-    "wide": "{} operators compute in float, because their weights are not int8 with zero point 0",
+    "real": "operators with dynamic quantization compute in float; their integer weights are kept, before a Dequantize",
+    "tensor": "operators quantize their data by the range of the whole tensor, not of each row or image",
+    "wider": "operators quantize their data in 255 steps, not in 127 as the source's do",
+    "decomposed": "operators are decomposed, to quantize their data as the source's kernels do",
+    "rows": "operators quantize their data by the range of each row or image, not of the whole tensor",
+    "again": "operators quantize their data at run time again, as the source's did",
+    "sequences": "recurrent operators compute in float, because TFLite's quantize each row by its own range",
+    "volume": "3-D operators compute in float, because LiteRT has no kernel for them that quantizes its data",
+    "wide": "operators compute in float, because their weights are not int8 with zero point 0",
 }
 
 
@@ -61,7 +61,7 @@ def dynamic_range(graph: Graph, target: Target | None, *, dynamic: str = "", num
     metadata = drop_keys(graph.metadata, DYNAMIC_RANGE)
     if own != "tflite" and (kept := {**noted, **fitting.stated}):
         metadata[DYNAMIC_RANGE] = json.dumps(kept)
-    return fitting.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
+    return fitting.finish(metadata=metadata), tuple(Change(f"{_TEXTS[key]}: {count}") for key, count in fitting.counts.items())
 
 
 def _is_recurrent(op: Op) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qconvert.arithmetic.polynomials import number, subtract_polynomials
+from qconvert.errors import format_count, format_verb
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op
 from qconvert.plugins import PassResult, Target
@@ -38,7 +39,10 @@ def fuse_dilation(graph: Graph, target: Target | None) -> PassResult:
         for op in match.ops:
             rewriter.remove(op)
         rewriter.replace(match.named["join"], *_fuse_convolution(rewriter, match.named, attributes))
-    return rewriter.finish_with("{} convolutions between SpaceToBatch and BatchToSpace are dilated convolutions".format, prune=True)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'convolution')} between SpaceToBatch and BatchToSpace {format_verb(count, 'become')} dilated",
+        prune=True,
+    )
 
 
 def _axis(graph: Graph, op: Op, wide: str) -> int | None:

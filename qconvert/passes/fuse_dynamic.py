@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of, output_axis
 from qconvert.operators.values import Value, apply, clip, maximum, minimum
@@ -59,8 +60,10 @@ def fuse_dynamic(graph: Graph, target: Target | None) -> PassResult:
         found = fusing.fuse_integer_product(op) or fusing.fuse_float_product(op)
         if found is not None:
             fusing.replace(op, found)
-    note = "{} products of dynamically quantized data are one operator each".format
-    return fusing.finish_with(note, prune=lambda op: id(op) in fusing.fused)
+    return fusing.finish_with(
+        lambda count: f"{format_count(count, 'product')} of dynamically quantized data {format_verb(count, 'are')} one operator each",
+        prune=lambda op: id(op) in fusing.fused,
+    )
 
 
 class _Fusing(Rewriter):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Producers, Tensor, numpy_dtype
 from qconvert.graph.names import Names
 from qconvert.operators import KINDS, kind_of
@@ -54,7 +55,8 @@ def fuse_recurrence(graph: Graph, target: Target | None) -> PassResult:
     functions.update((key, inner) for key, inner in done.items() if key)
     changed = with_used_functions(replace(done[""], functions=functions))
     return changed, tuple(
-        Change(f"{count} loops over a sequence are a {kind}", exact=kind == "Scan") for kind, count in sorted(counts.items())
+        Change(f"{format_count(count, 'loop')} over a sequence {format_verb(count, 'are')} a {kind}", exact=kind == "Scan")
+        for kind, count in sorted(counts.items())
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from qconvert.errors import format_count
 from qconvert.files import release_pages
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.accumulators import largest_pair_sum, row_pairs
@@ -48,11 +49,11 @@ def guard_saturation(graph: Graph, target: Target) -> PassResult:
     graph = rewriter.finish()
     saturated = "are stored as uint8 with zero point + 128, because sums of two products could saturate"
     notes = (
-        (len(recurrent), f"weights of recurrent operators {saturated}"),
-        (guarded, f"weights {saturated}"),
-        (signed, "uint8 weights are stored as int8 (integer and zero point - 128), for which kernels are faster"),
+        (len(recurrent), "recurrent weight", saturated),
+        (guarded, "weight", saturated),
+        (signed, "uint8 weight", "are stored as int8 (integer and zero point - 128), for which kernels are faster"),
     )
-    return replace_weights(graph, changed, "stored")[0], tuple(f"{count} {text}" for count, text in notes if count)
+    return replace_weights(graph, changed, "stored")[0], tuple(format_count(count, noun, words) for count, noun, words in notes if count)
 
 
 def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:

@@ -165,9 +165,9 @@ class Isolating(Rewriter):
         if not self.is_changed:
             return self.graph, ()
         notes = [f"in float32, between Dequantize and Quantize: {line}" for line in _count_reasons(self.reasons)]
-        counts = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
-                (self._constant_count, "quantized constants of float operators are float32"))  # fmt: skip
-        return self.finish(), (*notes, *(f"{count} {text}" for count, text in counts if count))
+        counts = ((self._packed_count, "weight", "stay integers, before a Dequantize, for operators in float"),
+                (self._constant_count, "quantized constant", "are float32, for operators in float"))  # fmt: skip
+        return self.finish(), (*notes, *(format_count(count, noun, words) for count, noun, words in counts if count))
 
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
@@ -292,7 +292,10 @@ def movement_in_float(graph: Graph, target: Target | None) -> PassResult:
         if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers[name])):
             rewriter.relate(name, reals[name])
     what = "data" if every else "data of 2 or 4 bits"
-    return rewriter.finish_with(lambda count: f"{count} operators move, select or compare {what} in float", prune=True)
+    return rewriter.finish_with(
+        lambda count: f"moved, selected or compared in float by {format_count(count, 'operator')}: {what}",
+        prune=True,
+    )
 
 
 def _moves_in_float(graph: Graph, op: Op, every: bool) -> bool:

@@ -56,7 +56,7 @@ _EXACT = ("before", "averages", "zeros")
 def _describe_change(key: str, text: str, matching: _Matching) -> Change:
     costs = tuple(matching.costs[key])
     cost = f"; {describe_worst(costs)}" if costs else ""
-    return Change(f"{matching.counts[key]} {text}{cost}", exact=key in _EXACT, costs=costs)
+    return Change(f"{text}: {matching.counts[key]}{cost}", exact=key in _EXACT, costs=costs)
 
 
 class _Matching(Rewriter):

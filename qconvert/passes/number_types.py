@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.errors import format_count
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.operators.typing import output_type
@@ -50,9 +50,10 @@ def widen_float16(graph: Graph, target: Target | None) -> PassResult:
         return graph, ()
     rewriter = Rewriter(graph)
     count, kept = _widen(rewriter)
-    following = f", {kept} constants of float16 before a Cast" if kept else ""
+    following = f", {format_count(kept, 'constant')} of float16 before a Cast" if kept else ""
     listed = " and ".join(sorted(narrow))
-    note = f"{count} values of {listed} are float32: products are no longer rounded to few bits{following}"
+    note = f"{format_count(count, 'value')} of {listed} {format_verb(count, 'are')} float32"
+    note += f": products are no longer rounded to few bits{following}"
     changed = rewriter.finish()
     return (absorb_quantization(changed, target)[0] if shifted else changed), (note,)
 

@@ -25,6 +25,7 @@ from itertools import product
 
 import numpy as np
 
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import permutation
@@ -190,7 +191,10 @@ def split_pixels(graph: Graph, target: Target | None) -> PassResult:
         window = None if chain is None else _find_window(graph, op, *chain)
         if chain is not None and window is not None:
             _emit_split(rewriter, op, chain, *window)
-    return rewriter.finish_with("{} convolutions of blocks of pixels are convolutions of pixels".format, prune=True)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'convolution')} of blocks of pixels {format_verb(count, 'become')} convolutions of pixels",
+        prune=True,
+    )
 
 
 def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import cost
@@ -45,7 +46,9 @@ def quantize_operands(graph: Graph, target: Target | None) -> PassResult:
         if op is not old:
             rewriter.replace(old, op)
     wide = (
-        (Change(f"{widened} operands of 8 bits that are combined with data of 16 bits become 16 bits wide", exact=True),) if widened else ()
+        (Change(f"{format_count(widened, 'operand')} of 8 bits that are combined with data of 16 bits become 16 bits wide", exact=True),)
+        if widened
+        else ()
     )
     if not count:
         return rewriter.finish(), wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.errors import format_counts
+from qconvert.errors import format_count, format_counts
 from qconvert.graph import Graph, count_kinds
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -16,4 +16,4 @@ def remove_dead_code(graph: Graph, target: Target | None) -> PassResult:
         return graph, ()
     gone = count_kinds(graph) - count_kinds(changed)
     listed = f" ({format_counts(gone)})" if gone else ""
-    return changed, (f"{ops} operators{listed} and {tensors} tensors that no output needs are removed",)
+    return changed, (f"{format_count(ops, 'operator')}{listed} and {format_count(tensors, 'tensor')} that no output needs are removed",)

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import kind_of
@@ -127,7 +128,7 @@ def requantize_to_fixed_point(graph: Graph, target: Target | None, *, fixed_poin
                 decomposition.decompose(op, found)
         except UnfitError as reason:
             stays[f"{op.kind}: {reason}"] += 1
-    notes = tuple(f"{count} operators stay, {reason}" for reason, count in stays.items())
+    notes = tuple(f"{format_count(count, 'operator', 'stay')}, {reason}" for reason, count in stays.items())
     if not decomposition.differences:
         return graph, notes
     return decomposition.finish(), (*decomposition.changes(), *notes)
@@ -151,7 +152,7 @@ class _Decomposition(Rewriter):
         """Return what was done: operators that are equal for every input, and the others with what they cost."""
         equal = sum(not difference.differing for difference in self.differences.values())
         roundings = f"a multiplier and {'two shifts' if self._rounding == 'double' else 'a shift'} of integers"
-        text = f"{len(self.differences)} requantizations are {roundings}"
+        text = f"{format_count(len(self.differences), 'requantization', 'are')} {roundings}"
         if equal == len(self.differences):
             return (Change(f"{text}, equal for every accumulator", exact=True),)
         costs = tuple(self._cost(name, found) for name, found in self.differences.items() if found.differing)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries, read_names
@@ -48,7 +49,9 @@ def _restore_attributes(graph: Graph) -> PassResult:
         new = _restore_op_attributes(graph, op, stated.get(op.name)) if op.outputs else op
         if new is not op:
             rewriter.replace(op, new)
-    return rewriter.finish_with("{} attributes of operators are restored from the file's metadata".format)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'attribute')} of operators {format_verb(count, 'are')} restored from the file's metadata"
+    )
 
 
 def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
@@ -83,7 +86,9 @@ def _restore_limits(graph: Graph) -> PassResult:
     rewriter = Rewriter(graph)
     found = [_narrow_to_limits(graph[name], limits) for name, limits in stated.items() if name in graph]
     count = len([rewriter.define(tensor) for tensor in found if tensor is not None])
-    return rewriter.finish_with("{} constants use a part of their type's range, as the file's metadata state".format, count)
+    return rewriter.finish_with(
+        lambda count: f"{format_count(count, 'constant', 'use')} a part of their type's range, as the file's metadata state", count
+    )
 
 
 def _narrow_to_limits(tensor: Tensor, limits: Any) -> Tensor | None:

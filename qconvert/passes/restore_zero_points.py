@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
@@ -56,7 +57,11 @@ def restore_zero_points(graph: Graph, target: Target | None) -> PassResult:
         return whole, ()
     absorbed, _ = absorb_quantization(whole, target)
     changed, _ = fuse_pads(absorbed, lambda op: op.name.startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
-    said = (f"{len(points)} activations have the zero points again that they had before shift_to_symmetric",) if points else ()
+    said = (
+        (f"{format_count(len(points), 'activation', 'have')} the zero points again that they had before shift_to_symmetric",)
+        if points
+        else ()
+    )
     return redeclare_changes(graph, changed), said
 
 

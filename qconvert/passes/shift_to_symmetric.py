@@ -25,6 +25,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, drop_keys
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
@@ -141,10 +142,12 @@ def _convert(s: Shifting, op: Op) -> None:
 
 def _describe_changes(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:
     count = sum(not graph[name].is_constant for name in shifted)
-    said: list[Change | str] = [f"{count} activations have the zero point 0; their integers and scales are kept"] if count else []
+    said: list[Change | str] = (
+        [f"{format_count(count, 'activation', 'have')} the zero point 0; their integers and scales are kept"] if count else []
+    )
     said += [f"{number} {text}" for text, number in s.counts.items()]
     if s.biases:
         new = len(s.biases) - sum(s.biases.values())
-        words = f"{len(s.biases)} biases include the shifts, in float32" + (f", {new} of them new" if new else "")
+        words = f"{format_count(len(s.biases), 'bias', 'include')} the shifts, in float32" + (f", {new} of them new" if new else "")
         said.append(Change(words, costs=tuple(Cost(name, None, None) for name in s.biases)))
     return said

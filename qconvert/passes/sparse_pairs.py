@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
@@ -32,7 +33,7 @@ def sparse_pairs(graph: Graph, target: Target | None, pairs: str = "every") -> P
     shifted = {name: point for name, point in read_entries(graph.metadata, SHIFTED).items() if name not in gone}
     metadata = {**graph.metadata, SHIFTED: json.dumps(shifted)} if SHIFTED in graph.metadata else graph.metadata
     costs = tuple(Cost(name, None, 0.5) for name in sorted(gone))
-    note = Change(f"{len(gone)} activations are not quantized any more: no product reads their integers", costs=costs)
+    note = Change(f"{format_count(len(gone), 'activation', 'are')} not quantized any more: no product reads their integers", costs=costs)
     return removal.finish(metadata=metadata), (note,)
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb
 from qconvert.graph import Graph, Names, Op, Tensor, drop_keys
 from qconvert.graph.carried_states import Carried, carried_text, parse_states
 from qconvert.graph.metadata import STATES
@@ -58,7 +58,8 @@ def lift_states(graph: Graph, target: Target | None) -> PassResult:
         if after[name] != before[name]:
             rewriter.emit(Op("WriteState", (after[name],), (), {"state": name}))
     return with_used_functions(rewriter.finish(functions=lifting.functions)), (
-        f"{len(states)} states of functions are read and written by the network ({', '.join(states[:3])})",
+        f"{format_count(len(states), 'state')} of functions {format_verb(len(states), 'are')} read and written by the network "
+        f"({', '.join(states[:3])})",
     )
 
 
@@ -203,7 +204,7 @@ def states_to_io(graph: Graph, target: Target | None) -> PassResult:
         states={},
     )
     listed = ", ".join(f"{item.input!r} -> {item.output!r}" for item in found[:3]) + (" …" if len(found) > 3 else "")
-    return changed, (f"{len(found)} states are inputs and outputs ({listed}): run them with qconvert.streaming.Session",)
+    return changed, (f"{format_count(len(found), 'state', 'are')} inputs and outputs ({listed}): run them with qconvert.streaming.Session",)
 
 
 def _require_main(graph: Graph) -> None:
@@ -241,7 +242,7 @@ def io_to_states(graph: Graph, target: Target | None) -> PassResult:
         _emit_read(rewriter, item)
     for item in found:
         _emit_write(rewriter, item)
-    return rewriter.finish(), (f"{len(found)} inputs and outputs are states",)
+    return rewriter.finish(), (f"inputs and outputs that are states: {len(found)}",)
 
 
 def _require_fit(graph: Graph, item: Carried) -> None:

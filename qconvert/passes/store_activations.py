@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic.storage import fits_dtype
-from qconvert.errors import format_some
+from qconvert.errors import format_count, format_some
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
@@ -104,7 +104,7 @@ def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> PassR
     changed, count = change_storage(graph, moved, {old: new}, keep_io=keep_io)
     offset = integer_range(new)[0] - integer_range(old)[0]
     edges = changed_edges(graph, changed)
-    return changed, (f"{count} {old} activations are stored as {new} (integer and zero point {offset:+d}){edges}",)
+    return changed, (format_count(count, f"{old} activation", f"are stored as {new} (integer and zero point {offset:+d}){edges}"),)
 
 
 def changed_edges(graph: Graph, changed: Graph) -> str:

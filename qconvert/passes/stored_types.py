@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target
@@ -149,5 +150,6 @@ def _store_as(graph: Graph, dtypes: Mapping[str, str]) -> PassResult:
     types = ", ".join(f"{dtype} as {dtypes[dtype]}" for dtype in sorted({tensor.dtype for tensor in moved}))
     constants = sum(tensor.is_constant for tensor in moved)
     return changed, (
-        f"{count} activations and {constants} constants are stored as another type ({types}); their dequantized values are unchanged",
+        f"{format_count(count, 'activation')} and {format_count(constants, 'constant')} are stored as another type ({types}); "
+        "their dequantized values are unchanged",
     )

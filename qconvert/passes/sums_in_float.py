@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Shape, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import reshape_sizes
@@ -30,7 +31,12 @@ def sums_in_float(graph: Graph, target: Target | None) -> PassResult:
     for op in decomposition:
         if kind_of(op).float_kind and op.kind not in kept:
             decomposition.decompose(op)
-    return decomposition.finish_with("{} sums of products of integers are computed in float32, which holds each of them exactly".format)
+    return decomposition.finish_with(
+        lambda count: (
+            f"{format_count(count, 'sum')} of products of integers {format_verb(count, 'are')} computed in float32, which holds "
+            "each of them exactly"
+        )
+    )
 
 
 class _Decomposition(Rewriter):

@@ -24,6 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
@@ -71,7 +72,7 @@ def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked")
         new.append((use, found.tensor))
         counts["moved"] += found.is_exact
         lossy += [] if found.is_exact else [found]
-    exact = [Change(f"{counts[what]} {text}", exact=True) for what, text in _TEXTS.items() if counts[what]]
+    exact = [Change(format_count(counts[what], *text), exact=True) for what, text in _TEXTS.items() if counts[what]]
     if not new:
         return graph, tuple(notes)
     changed, names = replace_weights(graph, new, "symmetric")
@@ -79,17 +80,17 @@ def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked")
 
 
 _TEXTS = {
-    "stored": "unsigned weights are stored as signed ones (integer and zero point - 128)",
-    "unsigned": "signed weights are stored as unsigned ones (integer and zero point + 128)",
-    "wide": "weights of fewer bits are stored as int8, for which there is a kernel",
-    "moved": "weights have zero point 0 with their previous scales (integer - zero point)",
+    "stored": ("unsigned weight", "are stored as signed ones (integer and zero point - 128)"),
+    "unsigned": ("signed weight", "are stored as unsigned ones (integer and zero point + 128)"),
+    "wide": ("weight", "are stored as int8, instead of in fewer bits, for which there is a kernel"),
+    "moved": ("weight", "have zero point 0 with their previous scales (integer - zero point)"),
 }
 
 
 def _describe_change(lossy: Sequence[Rescaled]) -> Change:
     """Return what weights cost of which some channels got another scale."""
     kept, channels, costs, worst = sum_costs(lossy)
-    text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
+    text = f"{format_count(len(lossy), 'weight', 'have')} zero point 0: {kept} of {channels} scales and their values are kept"
     return Change(f"{text}, {channels - kept} change, {worst}", costs=costs)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qconvert.errors import OptionError, UnsupportedError
+from qconvert.errors import OptionError, UnsupportedError, format_count
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.operators import Port, kind_of
 from qconvert.operators.control import scan_axes
@@ -44,7 +44,7 @@ def unroll_sequences(graph: Graph, target: Target | None, *, unroll: int = 0) ->
             continue
         _UNROLLED[op.kind](rewriter, op, count)
         rewriter.remove(op)
-        notes.append(f"{op.label} is unrolled into {count} steps")
+        notes.append(f"{op.label} is unrolled into {format_count(count, 'step')}")
     return with_used_functions(rewriter.finish()), tuple(notes)
 
 
@@ -62,7 +62,7 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
         )
     if count > limit:
         raise UnsupportedError(
-            f"{place} has {count} steps, more than the limit of -O unroll, {limit}",
+            f"{place} has {format_count(count, 'step')}, more than the limit of -O unroll, {limit}",
             where=prefix_of(op),
             remedy=f"Give a limit of up to {MOST}, or leave -O unroll out: the operator then becomes a Scan.",
             rule="too-many-steps",

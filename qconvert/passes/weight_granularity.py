@@ -20,6 +20,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate
 from qconvert.arithmetic.storage import fits_dtype
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels.products import bias_quantization
 from qconvert.operators import kind_of
@@ -46,8 +47,8 @@ def per_tensor_to_per_axis(graph: Graph, target: Target | None) -> PassResult:
         repeated = _repeat_scale(bias, len(bias.shape or ()) - 1)
         if repeated is not None:
             biases.add(rewriter.define(repeated))
-    note = f"{{}} weights and {len(biases)} biases have a scale for each output channel".format
-    return rewriter.finish_with(note, len(weights))
+    also = f" and {format_count(len(biases), 'bias')}" if biases else ""
+    return rewriter.finish_with(lambda count: f"a scale for each output channel: {format_count(count, 'weight')}{also}", len(weights))
 
 
 def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:

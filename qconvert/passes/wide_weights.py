@@ -22,6 +22,7 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.stored_types import as_signed
@@ -181,7 +182,7 @@ def join_wide_weights(graph: Graph, target: Target | None) -> PassResult:
             _join_dense(rewriter, op)
         elif op.kind == "Concat":
             _join_depthwise(rewriter, op)
-    return rewriter.finish_with("{} convolutions have their uint8 weights again".format, prune=True)
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'convolution', 'have')} their uint8 weights again", prune=True)
 
 
 def _axis_of_channels(op: Op) -> int:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qconvert.encodings import BATCH_NORM, FUSED, Encoding, Encodings, Place, QParams, symmetric_quantization, weights_quantization
-from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_some
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_count, format_some, format_verb
 from qconvert.files import map_file
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
@@ -68,7 +68,8 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mappin
     said = [taken, *_note_missing_scales(graph, encodings)]
     if weights:
         said.append(
-            f"scales of {len(weights)} weights are not in the cache: TensorRT derives the same, max|w| / 127 of each output channel"
+            f"scales of {format_count(len(weights), 'weight')} are not in the cache: TensorRT derives the same, max|w| / 127 of each "
+            "output channel"
         )
     return tuple(said)
 
@@ -80,7 +81,7 @@ def _note_missing_scales(graph: Graph | None, encodings: Encodings) -> list[str]
         item.name for item in tensors if item.dtype == "float32" and not item.is_constant and Place(item.name) not in encodings.entries
     ]
     listed = format_some([*map(repr, names)], _SHOWN)
-    return [f"{len(names)} tensors have no scale, so TensorRT leaves them in float: {listed}"] if names else []
+    return [f"{format_count(len(names), 'tensor', 'have')} no scale, so TensorRT leaves them in float: {listed}"] if names else []
 
 
 def _number(version: str) -> int:
@@ -170,8 +171,8 @@ def _require_derived(weights: Mapping[str, Encoding], readers: Mapping[str, Op],
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise UnsupportedError(
-            f"{len(found)} of {len(weights)} weights have other scales than max|w| / 127 of each output channel, which is what "
-            f"TensorRT derives: {'; '.join(found[:_SHOWN])}{more}",
+            f"{len(found)} of {format_count(len(weights), 'weight')} {format_verb(len(found), 'have')} other scales than max|w| / 127 "
+            f"of each output channel, which is what TensorRT derives: {'; '.join(found[:_SHOWN])}{more}",
             remedy=_TARGET,
             rule="scales-not-derived",
         )
@@ -249,7 +250,14 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
         if line.strip():
             _add_entry(entries, idle, line, number)
     version, algorithm = (part.decode() for part in first.groups())
-    notes = (f"{len(idle)} tensors of TensorRT's own have no scale: {', '.join(map(repr, idle[:3]))}",) if idle else ()
+    notes = (
+        (
+            f"{format_count(len(idle), 'tensor')} of TensorRT's own {format_verb(len(idle), 'have no scale')}: "
+            f"{', '.join(map(repr, idle[:3]))}",
+        )
+        if idle
+        else ()
+    )
     metadata = {"tensorrt.version": version, "tensorrt.algorithm": algorithm, BATCH_NORM: FUSED}
     return Encodings(entries, f"TensorRT's cache of {algorithm}, version {version}", "max-abs", metadata, notes)
 

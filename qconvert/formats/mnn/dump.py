@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from qconvert.encodings import Encodings, QParams
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, format_count
 from qconvert.files.documents import fail, integer, list_of, number, object_of, text
 from qconvert.formats.mnn.layers import Activation
 from qconvert.formats.mnn.network import Network, Node
@@ -63,7 +63,7 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
     quantizations, partly = _quantizations(stated)
     nodes = _nodes(operators) if network is None else _match_network(operators, network)
     entries = place_encodings(nodes, None if network is None else network.names, quantizations, "MNN's dump")
-    notes = (f"{partly} tensors have a scale for some channels alone, and none here",) if partly else ()
+    notes = (format_count(partly, "tensor", "have a scale for some channels alone, and none here"),) if partly else ()
     return Encodings(entries, "MNN's dump", weights="max-abs", notes=notes)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.encodings import Encoding, Encodings, Place
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.files.documents import fail
 from qconvert.formats.mnn.layers import Activation, Layer
 from qconvert.formats.mnn.messages import to_bytes
@@ -122,7 +122,10 @@ def _limits(stated: Mapping[str, Any], at: str) -> tuple[int, int]:
 
 def _notes(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, ...]:
     methods = Counter(layer["method"] for _, layer in layers if layer["method"] != "QAT")
-    return tuple(f"{count} layers have the method {name}, whose own arithmetic is not carried over" for name, count in methods.items())
+    return tuple(
+        f"{format_count(count, 'layer', 'have')} the method {name}, whose own arithmetic is not carried over"
+        for name, count in methods.items()
+    )
 
 
 _VERSION = "0.0.0"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.encodings import Encodings
-from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_count, format_some
+from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_count, format_some, format_verb
 from qconvert.files.system import temporary_folder
 from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
@@ -67,9 +67,9 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
             rule="converter-changed-model",
         )
     equal = f"{values} equal integers of weights, equal scales and zero points"
-    yield f"{path.name}, read back: {same} of {len(layers)} layers are int8, with {equal}"
+    yield f"{path.name}, read back: {same} of {format_count(len(layers), 'layer')} {format_verb(same, 'are')} int8, with {equal}"
     if missing:
-        yield f"MNN left {len(missing)} layers float that have scales: {_join_names(missing)}"
+        yield f"MNN left float, in spite of scales, {format_count(len(missing), 'layer')}: {_join_names(missing)}"
 
 
 def _layers_by_result(network: Network) -> Mapping[str, MadeLayer]:
@@ -171,7 +171,7 @@ def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options:
         return ()
     layers, floats = layers_of(graph, encodings, _names(options))
     _write_pipeline(layers, path)
-    return (f"{len(layers)} layers have scales for int8", *_note_float_layers(floats))
+    return (f"{format_count(len(layers), 'layer', 'have')} scales for int8", *_note_float_layers(floats))
 
 
 def _write_pipeline(layers: Sequence[Layer], path: Path) -> None:
@@ -196,7 +196,8 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
         network, rounds = insert_roundings(network, encodings, layers, stored, rounded_names(graph, network))
     network, count = compensate_biases(network, layers)
     if count:
-        yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
+        changed = f"{format_count(count, 'bias')} of depthwise layers {format_verb(count, 'are')}"
+        yield f"{changed} one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
     network = lower_faults(isolate_inexact_operators(network) if layers else network)
     onnx = format_named("onnx")
     assert onnx.write is not None
@@ -207,10 +208,10 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     _write_pipeline(layers, folder / pipeline)
     arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", _maker(options)]
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
-    yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
+    yield f"{format_count(len(layers), 'layer', 'have')} scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _note_float_layers(floats)
     if rounds:
-        yield f"{len(rounds)} roundings that belong to no layer are operators in float: {_join_names(rounds)}"
+        yield f"{format_count(len(rounds), 'rounding', 'run in float, as part of no layer')}: {_join_names(rounds)}"
     if not is_exact:
         yield from _note_unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
     yield f"to make the .mnn file, run in this folder: MNNConvert {' '.join(arguments)}"

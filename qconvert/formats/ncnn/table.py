@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.encodings import Encoding, Encodings, Place, QParams, symmetric_quantization
-from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_count
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.operators import kind_of
@@ -63,7 +63,10 @@ def read(path: Path, options: Mapping[str, Any]) -> Encodings:
         raise InvalidModelError("is not a table of ncnn: no line has the name of a layer and its scales", rule="not-this-format")
     lone = sorted({place.name for place in entries if place.index == 0} - {place.name for place in entries if place.index == 1})
     if lone:
-        notes.append(f"{len(lone)} layers have a scale of data and none of weights, at which ncnn2int8 stops: {', '.join(lone[:3])}")
+        notes.append(
+            f"{format_count(len(lone), 'layer', 'have')} a scale of data and none of weights, at which ncnn2int8 stops: "
+            f"{', '.join(lone[:3])}"
+        )
     return Encodings(entries, "ncnn's table", notes=tuple(dict.fromkeys(notes)))
 
 
@@ -156,7 +159,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, options: Mappin
         )
     path.write_text("\n".join([*weights, *data]) + "\n", encoding="utf-8", newline="\n")
     rest = len(encodings) - 2 * len(data)
-    return (f"the table has {len(data)} layers; ncnn has no place for other scales",) if rest > 0 else ()
+    return (f"the table has {format_count(len(data), 'layer')}; ncnn has no place for other scales",) if rest > 0 else ()
 
 
 def _find_encoding(encodings: Encodings, op: Op, index: int) -> Encoding | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import activation_bounds, interval_of
 from qconvert.operators import kind_of
@@ -65,9 +66,8 @@ class Requantized:
     def describe_change(self, words: str) -> Change:
         """Return what was done, in words, and what it costs."""
         costs = self.costs()
-        text = (
-            f"{self.count} activations {words}{self.edges}{self.clip_note}; their steps are {self.growth[0]:.3g} times as large on average"
-        )
+        said = f"{format_count(self.count, 'activation', words)}{self.edges}{self.clip_note}"
+        text = f"{said}; steps are {self.growth[0]:.3g} times as large on average"
         return Change(f"{text}, {describe_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
     def _used_quantization(self, old: Tensor) -> Quantization:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.activations import TypeChoice, cache_by_quantization, requantize_activations
@@ -168,10 +169,12 @@ def sum_costs(found: Sequence[Rescaled]) -> tuple[int, int, tuple[Cost, ...], st
 def _describe_weights(found: Sequence[Rescaled], words: str) -> list[Change | str]:
     """Return what weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.is_exact], [item for item in found if not item.is_exact]
-    said: list[Change | str] = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
+    said: list[Change | str] = (
+        [Change(f"{format_count(len(exact), 'weight', words)}; all their values are kept", exact=True)] if exact else []
+    )
     if lossy:
         kept, channels, costs, worst = sum_costs(lossy)
-        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {worst}"
+        text = f"{format_count(len(lossy), 'weight', words)}: {kept} of {channels} scales and their values are kept; {worst}"
         said.append(Change(text, costs=costs))
     return said
 
