@@ -105,7 +105,7 @@ def test_what_has_no_evaluation_is_not_judged() -> None:
 def test_a_graph_as_text() -> None:
     graph = quantized_conv(scales=(0.02, 0.01, 0.03, 0.04), activation="relu")
     lines = format_graph(graph).splitlines()
-    assert lines[0] == "graph 'test': 1 operators"
+    assert lines[0] == "graph 'test': 1 operator"
     assert lines[1] == "  input x: int8[1, 3, 5, 5] 0.05 +3"
     assert lines[2].startswith(
         "  y: int8[1, 4, 5, 5] 0.4 +5 = Conv(x, w: int8[4, 3, 3, 3] 0.01..0.04 along 0, b: int32[4] 0.0005..0.002 along 0 = ["

@@ -35,7 +35,7 @@ def float_io(graph: Graph, target: Target, *, io: str = "") -> PassResult:
     for name in graph.outputs:
         if name in inner and name not in graph.inputs:
             rewriter.emit(Op("Dequantize", (inner[name],), (name,)))
-    return rewriter.finish(), (f"float inputs and outputs: {len(names)}",)
+    return rewriter.finish(), (f"{len(names)} inputs and outputs are float",)
 
 
 def integer_io(graph: Graph, target: Target | None, *, io: str = "") -> PassResult:
@@ -62,4 +62,4 @@ def integer_io(graph: Graph, target: Target | None, *, io: str = "") -> PassResu
     for old, new in renamed.items():
         rewriter.define(replace(graph[old], name=new))
         rewriter.rename(old, new)
-    return rewriter.finish(), (f"inputs and outputs of integers: {len(renamed)}",)
+    return rewriter.finish(), (f"{len(renamed)} inputs and outputs are integers",)

@@ -19,6 +19,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import affine_range, quantize
+from qconvert.errors import format_count
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
@@ -45,18 +46,24 @@ _TEXTS = {
     "before": "Requantize before operators whose operands must share a scale",
     "averages": _WINDOWS,
     "tied_averages": f"{_WINDOWS}: ties go to even, or to where float32's 1 / elements rounds them",
-    "stored": "constants that are concatenated are stored with the scale and zero point of the result",
-    "zeros": "constants of zeros have the scale of the other operand",
-    "met": "operands of one operator share a scale: one more rounding",
+    "stored": "constant: are stored, before they are concatenated, with the scale and zero point of the result",
+    "zeros": "constant: hold zeros, with the scale of the other operand",
+    "met": "operand: share a scale with others of its operator: one more rounding",
     "rounded": "Requantize after operators whose kernels fix the scale: a second rounding",
 }
 _EXACT = ("before", "averages", "zeros")
 
 
+def _count(number: int, text: str) -> str:
+    """Return a number with what is said of it; kinds of operators have no plural."""
+    noun, _, words = text.partition(": ")
+    return format_count(number, noun, words) if noun in ("constant", "operand") else f"{number} {text}"
+
+
 def _describe_change(key: str, text: str, matching: _Matching) -> Change:
     costs = tuple(matching.costs[key])
     cost = f"; {describe_worst(costs)}" if costs else ""
-    return Change(f"{text}: {matching.counts[key]}{cost}", exact=key in _EXACT, costs=costs)
+    return Change(f"{_count(matching.counts[key], text)}{cost}", exact=key in _EXACT, costs=costs)
 
 
 class _Matching(Rewriter):

@@ -242,7 +242,7 @@ def io_to_states(graph: Graph, target: Target | None) -> PassResult:
         _emit_read(rewriter, item)
     for item in found:
         _emit_write(rewriter, item)
-    return rewriter.finish(), (f"inputs and outputs that are states: {len(found)}",)
+    return rewriter.finish(), (f"{len(found)} inputs and outputs are states",)
 
 
 def _require_fit(graph: Graph, item: Carried) -> None:

@@ -80,8 +80,8 @@ def symmetric_weights(graph: Graph, target: Target | None, scope: str = "asked")
 
 
 _TEXTS = {
-    "stored": ("unsigned weight", "are stored as signed ones (integer and zero point - 128)"),
-    "unsigned": ("signed weight", "are stored as unsigned ones (integer and zero point + 128)"),
+    "stored": ("unsigned weight", "are stored as signed (integer and zero point - 128)"),
+    "unsigned": ("signed weight", "are stored as unsigned (integer and zero point + 128)"),
     "wide": ("weight", "are stored as int8, instead of in fewer bits, for which there is a kernel"),
     "moved": ("weight", "have zero point 0 with their previous scales (integer - zero point)"),
 }

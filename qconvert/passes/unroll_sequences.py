@@ -62,7 +62,7 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
         )
     if count > limit:
         raise UnsupportedError(
-            f"{place} has {format_count(count, 'step')}, more than the limit of -O unroll, {limit}",
+            f"{place} has {count} steps, more than the limit of -O unroll, {limit}",
             where=prefix_of(op),
             remedy=f"Give a limit of up to {MOST}, or leave -O unroll out: the operator then becomes a Scan.",
             rule="too-many-steps",

@@ -58,7 +58,7 @@ def test_empirical_correction_takes_the_shift_away() -> None:
     expected, observed = means(graph, "y", SAMPLES), means(rounded(graph), "y", SAMPLES)
     assert np.abs(expected - observed).max() > 0.05
     found, (note,) = correct_biases(rounded(graph), {"y": expected - observed})
-    assert note == "1 biases are corrected"
+    assert note == "1 bias is corrected"
     np.testing.assert_allclose(means(found, "y", SAMPLES), expected, atol=1e-5)
 
 

@@ -167,7 +167,7 @@ def test_plain_gives_one_scale_along_an_axis_to_the_whole_tensor() -> None:
     validate(graph)
     assert graph["x"].quantization == Quantization.per_tensor(0.5, 3)
     assert graph["z"] == tensors["z"]
-    assert note.startswith("1 tensors")
+    assert note.startswith("1 tensor ")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

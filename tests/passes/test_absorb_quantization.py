@@ -60,7 +60,7 @@ def test_a_convolution_between_its_quantizations() -> None:
     graph = conv(Op("Quantize", ("c",), ("y",)), tensors=(stored("y", 0.4, -7),), bias=bias)
     changed, notes = applied(graph, "absorb_quantization")
     assert kinds(changed) == ["Conv"] and changed.ops[0].inputs == ("x", "w", "b")
-    assert notes == ("1 operators are quantized; of 4 Quantize and Dequantize 0 are left",)
+    assert notes == ("1 operator is quantized; of 4 Quantize and Dequantize 0 are left",)
     same(graph, changed)
     assert applied(changed, "absorb_quantization")[0] is changed
 

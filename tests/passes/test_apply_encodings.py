@@ -277,7 +277,7 @@ def test_inputs_are_operators_of_runtimes() -> None:
     changed, notes = quantize_by_encodings(
         network(), Encodings({Place("x", "output"): quantization(0.05), Place("r", "input", 1): CHANNELS})
     )
-    assert "Quantize" in kinds(changed) and any("1 activations and 1 constants are quantized" in str(note) for note in notes)
+    assert "Quantize" in kinds(changed) and any("1 activation and 1 constant are quantized" in str(note) for note in notes)
 
 
 def test_the_output_of_a_layer_is_behind_its_relu() -> None:

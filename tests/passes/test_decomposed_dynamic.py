@@ -45,7 +45,7 @@ def test_rounding_in_front_of_a_product_is_part_of_it(low: int, rank: int) -> No
     graph = decomposed(low, rank=rank)
     changed, notes = applied(graph, "fuse_dynamic")
     assert [op.kind for op in changed.ops] == [*(["Reshape"] if rank == 3 else []), "Gemm"]
-    assert notes == ("1 products of dynamically quantized data are one operator each",)
+    assert notes == ("1 product of dynamically quantized data is one operator each",)
     (product,) = (op for op in changed.ops if is_dynamic(op))
     assert product["arithmetic"] == "dynamic_tensor" and changed[product.inputs[1]].quantization == _WEIGHTS
     feed = {"x": np.random.default_rng(3).normal(size=graph["x"].shape).astype(np.float32)}

@@ -39,7 +39,7 @@ def test_copies_become_one_and_the_outputs_stay() -> None:
     graph = make(ops, [Tensor("x", "float32", (40, 30)), *listed], "x", names)
     changed, notes = applied(graph, "deduplicate_constants")
     assert {t.name for t in changed.constants()} == {"a", "c"}
-    assert notes == ("2 constants (9,600 bytes) are copies of others and share their data",)
+    assert notes == ("2 constants (9,600 bytes) share the data of equal ones",)
     assert_equal(graph, changed, {"x": data[::-1].copy()})
 
 

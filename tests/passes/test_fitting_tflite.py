@@ -342,7 +342,7 @@ def test_a_bias_beside_real_results_becomes_real_and_weights_stay_integers() -> 
     assert weights == graph[graph.ops[0].inputs[1]] and changed.ops[-1].inputs[1] == changed.ops[1].outputs[0]
     assert bias.dtype == "float32" and bias.is_constant
     assert "1 Conv: their results have no scale" in notes[0]
-    assert notes[1] == "1 weights of float operators stay integers, before a Dequantize"
+    assert notes[1] == "1 weight stays integers, before a Dequantize, for operators in float"
     x = random_integers((1, 3, 5, 5), "int8")
     assert np.allclose(outputs(graph, {"x": x})[0], outputs(changed, {"x": x})[0], atol=1e-5)
 
@@ -370,7 +370,7 @@ def test_microcontrollers_get_real_weights() -> None:
     weights = constant("w", random_integers((4, 6), "int8"), Quantization.per_axis([0.01, 0.02, 0.03, 0.04], 0))
     graph = make(ops, [Tensor("x", "float32", (2, 6)), weights], "x", "y")
     changed, notes = for_target(graph, "isolate_float", "tflite-micro")
-    assert kinds(changed) == ["Gemm"] and notes == ("1 quantized constants of float operators are float32",)
+    assert kinds(changed) == ["Gemm"] and notes == ("1 quantized constant is float32, for operators in float",)
     assert_equal(graph, changed, {"x": np.random.default_rng(6).normal(size=(2, 6)).astype(np.float32)})
 
 
@@ -512,7 +512,7 @@ def test_what_constants_alone_say_is_a_constant(quantized: bool) -> None:
     graph = relative_positions(quantized)
     changed, notes = for_target(graph, "compute_constants")
     assert kinds(changed) == ["Add"] and changed["s"].is_constant and changed["s"].quantization == graph["s"].quantization
-    assert notes == ("1 tensors that depend on constants alone are constants, each operator rounded once",)
+    assert notes == ("1 tensor depends on constants alone: computed, each operator rounded once",)
     x = random_integers((6, 4), "int8") if quantized else np.ones((6, 4), np.float32)
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
 

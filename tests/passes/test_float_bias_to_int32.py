@@ -34,7 +34,7 @@ def test_values_are_rounded_to_input_scale_times_weight_scale(scales: tuple[floa
     found = changed["b"].quantization
     assert found is not None and np.array_equal(found.scale, products)
     largest = np.abs(steps - np.rint(steps)).max()
-    assert note == f"1 biases of 4 values are int32; 4 of them are not exact, by at most {largest:.3g} LSB of the sums of products"
+    assert note == f"1 bias of 4 values is int32; 4 of them are not exact, by at most {largest:.3g} LSB of the sums of products"
     feeds = {"x": random_integers((1, 3, 5, 5), "int8")}
     (a,), (b,) = outputs(graph, feeds), outputs(changed, feeds)
     assert np.abs(a.astype(int) - b.astype(int)).max() <= 1

@@ -41,7 +41,7 @@ def test_folded_and_equal_up_to_rounding(kind: str, bias: Any) -> None:
     graph = network(kind, bias)
     changed, notes = applied(graph, "fold_batch_norm")
     assert [op.kind for op in changed.ops] == [kind] and changed.ops[0].outputs == ("y",)
-    assert notes == ("1 BatchNormalizations are folded into the weights before them; equal up to float32 rounding",)
+    assert notes == ("1 BatchNormalization is folded into the weights before them; equal up to float32 rounding",)
     x = RNG.normal(0, 1, graph["x"].shape).astype(np.float32)
     a, b = (evaluate(g, {"x": x})["y"] for g in (graph, changed))
     assert np.abs(a - b).max() < 1e-5 * np.abs(a).max()

@@ -23,12 +23,12 @@ def test_small_integers_are_exact_both_ways() -> None:
     graph = quantized_conv(scales=SCALES)
     changed, notes = applied(graph, "int32_bias_to_float")
     assert (changed["b"].dtype, changed["b"].quantization) == ("float32", None)
-    assert notes == ("1 biases of 4 values are float32; all of them round to the same integers",)
+    assert notes == ("1 bias of 4 values is float32; all of them round to the same integers",)
     feeds = {"x": random_integers((1, 3, 5, 5), "int8")}
     assert_equal(graph, changed, feeds)
     back, (note,) = applied(changed, "float_bias_to_int32")
     assert back["b"] == graph["b"]
-    assert note == "1 biases of 4 values are int32, equal as float32"
+    assert note == "1 bias of 4 values is int32, equal as float32"
 
 
 def test_large_integers_are_counted() -> None:

@@ -21,7 +21,7 @@ def test_a_convolution_stays_equal(weight_dtype: str) -> None:
     assert (weights.axis, weights.scale.tolist(), bias.axis, bias.scale.size) == (0, [np.float32(0.02)] * 4, 0, 4)
     assert set(weights.zero_point.tolist()) == {0 if weight_dtype == "int8" else 128}
     assert changed["w"].data is graph["w"].data
-    assert notes == ("1 weights and 1 biases have a scale for each output channel",)
+    assert notes == ("a scale for each output channel: 1 weight and 1 bias",)
     assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), graph["x"].dtype)})
     again, _ = applied(changed, "per_tensor_to_per_axis")
     assert again is changed

@@ -246,7 +246,7 @@ def test_what_stays_and_why() -> None:
     }
     for reason, changed in cases.items():
         found, notes = requantize_to_fixed_point(changed, None)
-        assert found is changed and notes == (f"1 operators stay, Conv: {reason}",)
+        assert found is changed and notes == (f"1 operator stays, Conv: {reason}",)
     _, notes = requantize_to_fixed_point(graph, target_named("tflite"))
     assert "tflite has no ConvInteger" in notes[0]
     assert "tflite has no" in str(notes[0]) and requantize_to_fixed_point(graph, target_named("ort-x86"))[0] is not graph

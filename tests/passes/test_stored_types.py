@@ -71,7 +71,7 @@ def test_a_convolution_over_one_dimension_is_guarded(tmp_path: Path) -> None:
     window = {"strides": (1,), "pads": (0, 0), "dilations": (1,), "data_format": "channels_first"}
     save(make([Op("Conv", ("x", "w"), ("y",), window)], tensors, "x", "y"), tmp_path / "a.qgraph")
     report = convert(tmp_path / "a.qgraph", tmp_path / "a.onnx", target="ort-x86")
-    assert next(c.text for c in report.changes if c.by == "guard_saturation").startswith("1 weights are stored as uint8")
+    assert next(c.text for c in report.changes if c.by == "guard_saturation").startswith("1 weight is stored as uint8")
 
 
 @pytest.mark.formats

@@ -145,7 +145,7 @@ def test_operands_meet_on_the_quantization_that_holds_both() -> None:
     add = after.ops[-1]
     assert after[add.inputs[0]].quantization == after[add.inputs[1]].quantization == q(0.5)
     assert after[add.outputs[0]].quantization == q(0.7)
-    assert notes == ("1 operands of one operator share a scale: one more rounding; SQNR 35.6 dB, by at most 0.5 LSB ('b')",)
+    assert notes == ("1 operand shares a scale with others of its operator: one more rounding; SQNR 35.6 dB, by at most 0.5 LSB ('b')",)
     a, b = np.int8([[10, -10, 127, 0, 3, 5, 7, 9]]), np.int8([[8, 9, 10, 11, 12, 13, 14, 127]])
     wanted = np.rint((a * 0.5 + np.rint(b * 0.125 / 0.5) * 0.5) / np.float32(0.7)).clip(-128, 127)
     assert np.array_equal(evaluate(after, {"a": a, "b": b})["y"], wanted)

@@ -41,7 +41,7 @@ def test_unsigned_weights_with_zero_point_128_only_move() -> None:
     graph = quantized_conv(dtype="uint8", weight_dtype="uint8")
     changed, notes = for_target(graph)
     weights = changed["w"]
-    assert notes == ("1 unsigned weights are stored as signed ones (integer and zero point - 128) (exact)",)
+    assert notes == ("1 unsigned weight is stored as signed (integer and zero point - 128) (exact)",)
     assert weights.dtype == "int8" and weights.quantization is not None and weights.quantization.zero_point.tolist() == [0]
     assert np.array_equal(weights.data.astype(int) + 128, graph["w"].data)  # type: ignore[union-attr]
     assert_equal(graph, changed, {"x": random_integers((1, 3, 5, 5), "uint8")})
@@ -78,7 +78,7 @@ def test_weights_that_are_computed_on_real_values_are_not_rounded(quantized: boo
 def test_unsigned_targets_get_unsigned_weights() -> None:
     graph = quantized_conv(dtype="uint8")
     changed, notes = for_target(graph, "tflite-uint8")
-    assert notes == ("1 signed weights are stored as unsigned ones (integer and zero point + 128) (exact)",)
+    assert notes == ("1 signed weight is stored as unsigned (integer and zero point + 128) (exact)",)
     assert (
         changed["w"].dtype == "uint8" and changed["w"].quantization is not None and changed["w"].quantization.zero_point.tolist() == [128]
     )
@@ -120,7 +120,7 @@ def test_channels_that_fit_keep_their_scale_their_values_and_their_bias() -> Non
     bias = changed[changed.ops[0].inputs[2]]
     assert bias.data is not None and bias.data[:3].tolist() == [100, -200, 300]
     assert bias.data[3] == np.rint(4000 * np.float64(np.float32(0.01)) / np.float64(quantization.scale[3]))
-    assert notes[0].startswith("1 weights have zero point 0: 3 of 4 scales and their values are kept, 1 change, SQNR ")
+    assert notes[0].startswith("1 weight has zero point 0: 3 of 4 scales and their values are kept, 1 change, SQNR ")
 
 
 def test_weights_that_fit_keep_their_one_scale() -> None:
@@ -129,7 +129,7 @@ def test_weights_that_fit_keep_their_one_scale() -> None:
     changed, notes = for_target(graph)
     stored, quantization = weights_of(changed)
     assert quantization == q(0.01) and stored[0, 0] == -20 and changed["b"] is graph["b"]
-    assert notes == ("1 weights have zero point 0 with their previous scales (integer - zero point) (exact)",)
+    assert notes == ("1 weight has zero point 0 with their previous scales (integer - zero point) (exact)",)
     x = random_integers((2, 10), "uint8")
     assert np.array_equal(evaluate(graph, {"x": x})["y"], evaluate(changed, {"x": x})["y"])
 

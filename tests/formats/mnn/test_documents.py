@@ -101,9 +101,7 @@ def test_the_layout_with_a_scale_for_each_channel(written: Written) -> None:
     found = read_encodings(written(altered(change)), {})
     assert quantizations(found)["output 0 of 'c1'"] == ([0.25, 0.5, 0.75], [0, 0, 0])
     assert found["x" if "x" in found.entries else Place("x", "output")].qparams.quantization.axis == 1  # type: ignore[union-attr]
-    assert "output 0 of 's'" not in quantizations(found) and found.notes == (
-        "1 tensors have a scale for some channels alone, and none here",
-    )
+    assert "output 0 of 's'" not in quantizations(found) and found.notes == ("1 tensor has a scale for some channels alone, and none here",)
 
 
 def test_a_dump_of_zeros_is_refused(written: Written) -> None:
