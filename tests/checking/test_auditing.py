@@ -24,8 +24,8 @@ MODELS = (
     "tflm_mobilenet_v2_from_torch_int8", "tflm_person_detect_int8", "tflm_seanet_conv_int16x8", "tiny_ad_toycar_int8",
     "tiny_kws_dscnn_int8", "tiny_resnet_cifar10_int8", "tiny_vww_mobilenet_int8",
 )  # fmt: skip
-#: Seen by nobody: onnxruntime moves the first Transpose before a Quantize, or away, and of two products that are a Resize only the lines that are
-#: left of it are seen; LiteRT tells all.
+#: Seen by nobody: onnxruntime moves the first Transpose before a Quantize, or away, and of two products that are a Resize only what moves
+#: their result is seen; LiteRT tells all.
 UNSEEN = {"ort-x86": 3, "tflite": 0}
 
 
