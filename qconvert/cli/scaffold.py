@@ -86,7 +86,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change,
     """How often each kind of operator occurs, as JSON."""
     counts = Counter(op.kind for op in graph)
     path.write_text(json.dumps(counts, indent=1), encoding="utf-8")
-    return (Change(f"{format_count(len(counts), 'kind')} of operators {format_verb(len(counts), 'are')} counted", exact=True),)
+    return (Change(f"kinds of operators that are counted: {len(counts)}", exact=True),)
 
 
 def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:

@@ -101,7 +101,7 @@ def test_its_audit(tmp_path: Path) -> None:
 def test_lossy_steps_are_reported() -> None:
     changes = {change.by: change.text for change in fitted(RESNET)[1]}
     assert re.search(r"steps grow 1\.\d\d times on average, at most 2\.01", changes["symmetric_activations"])
-    assert "operands of one operator share a scale" in changes["match_scales"]
+    assert "operands share a scale with others of its operator" in changes["match_scales"]
     assert "SQNR" in changes["per_axis_to_per_tensor"]
 
 

@@ -173,7 +173,7 @@ def test_a_network_that_ends_in_a_linear_layer(tmp_path: Path, outputs: int, inp
     }
     save(Graph("linear", tensors, (Op("Gemm", ("x", "w"), ("y",)),), ("x",), ("y",)), tmp_path / "model.qgraph")
     report = convert(tmp_path / "model.qgraph", tmp_path / "model.mnn")
-    assert any(f"1 of 1 layers are int8, with {outputs * inputs} equal integers" in str(change) for change in report.changes)
+    assert any(f"1 of 1 layer is int8, with {outputs * inputs} equal integers" in str(change) for change in report.changes)
 
 
 @pytest.mark.mnn
@@ -231,7 +231,7 @@ def test_groups_of_a_convolution_are_layers_of_their_own(tmp_path: Path, groups:
     save(Graph("groups", tensors, (Op("Conv", ("x", "w"), ("y",), attributes),), ("x",), ("y",)), tmp_path / "model.qgraph")
     report = convert(tmp_path / "model.qgraph", tmp_path / "model.mnn")
     count = 1 if groups == 8 else groups
-    words = f"{count} of {count} layers are int8, with {8 * 8 // groups * 9} equal integers"
+    words = f"{count} of {count} {'layer is' if count == 1 else 'layers are'} int8, with {8 * 8 // groups * 9} equal integers"
     assert any(words in str(change) for change in report.changes)
 
 

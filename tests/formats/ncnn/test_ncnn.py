@@ -45,7 +45,7 @@ def test_comments_empty_lines_and_channels_of_zeros(tmp_path: Path) -> None:
     assert found[Place("fc", "input", 1)].qparams.quantization.scale.tolist() == [np.float32(1 / 127)] * 3  # type: ignore[union-attr]
     assert found.notes == (
         "line 3 is empty: ncnn reads no further, here the rest is taken too",
-        "1 layers have a scale of data and none of weights, at which ncnn2int8 stops: odd",
+        "1 layer has a scale of data and none of weights, at which ncnn2int8 stops: odd",
     )
 
 
