@@ -101,10 +101,12 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
     tensors, quantizations = [graph[name] for name in op.names], quantizations_of(graph, op, None)
     if not quantizations or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    lowest = integer_range(tensors[0].dtype)[0]
-    storage = [(-lowest, "uint8")] if set(graph.inputs).isdisjoint(_sources(graph, op)) else [(-lowest, "uint8"), (0, tensors[0].dtype)]
+    lowest, storage = integer_range(tensors[0].dtype)[0], ["uint8"]
+    if lowest and not set(graph.inputs).isdisjoint(_sources(graph, op)):
+        storage.append("int8")
     ways: list[Array] = []
-    for (moved, dtype), add in itertools.product(storage, onnxruntime_additions(graph, op)):
+    for dtype, add in itertools.product(storage, onnxruntime_additions(graph, op)):
+        moved = integer_range(dtype)[0] - lowest
         first, second, output = (quantization.shift_zero_point(moved) for quantization in quantizations)
         a, b = (np.asarray(value, np.int64) + moved for value in stored)
         way = Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, dtype).astype(np.int64) - moved).ways[0]

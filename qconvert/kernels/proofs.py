@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic import Difference, compare_requantizations
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
@@ -223,7 +223,7 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
     """Compare two kernels of sums of products over every accumulator that the operator's weights allow, by the thresholds of each channel;
     None if the range of the accumulator is unknown."""
     try:
-        found = accumulator_of(graph, replace(op, attributes={k: v for k, v in op.attributes.items() if k != "arithmetic"}))
+        found = accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
     except UnfitError:
         return None
     result = graph[op.outputs[0]].quantization

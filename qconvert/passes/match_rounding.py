@@ -58,11 +58,10 @@ def _drop_arithmetic(op: Op) -> Op:
     return op.with_attributes(arithmetic="") if known else op
 
 
-def _nudge_operands(rewriter: Rewriter, op: Op, wanted: Array | None, target: Target) -> bool:
+def _nudge_operands(rewriter: Rewriter, graph: Graph, op: Op, wanted: Array, target: Target) -> bool:
     """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives certain integers for all pairs; return
-    whether there are such."""
-    graph = _cut_out(rewriter, op)
-    if wanted is None or wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
+    whether there are such. `graph` is what _cut_out() gives."""
+    if wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
         return False
     if target.format == "onnx" and not all(map(rewriter.is_computed, op.inputs)):
         return False  # whose scales only the operators that read them state
@@ -225,7 +224,8 @@ class TorchRounding(TorchForms):
             if quantizations is not None and self._runtime == "tflite":
                 self.stated[op.name] = {"arithmetic": str(op["arithmetic"])}
             return
-        if self._runtime == "tflite" and _nudge_operands(self, op, integers_for_all(self.graph, op, None), self._target):
+        wanted = integers_for_all(self.graph, op, None) if self._runtime == "tflite" else None
+        if wanted is not None and _nudge_operands(self, _cut_out(self, op), op, wanted, self._target):
             self.done["additions with other input scales, to round as PyTorch does for every pair of inputs"] += 1
             return
         nudged = nudge_input_scales(self.graph, op)
@@ -307,15 +307,16 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
         ):
             continue
         values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
+        part = _cut_out(rewriter, op)
         if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):
-            if _gives_integers(_cut_out(rewriter, op), op, target, values):
+            if _gives_integers(part, op, target, values):
                 continue
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
             done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
-        elif target.format == "onnx" and _nudge_operands(rewriter, op, values, target):
+        elif target.format == "onnx" and values is not None and _nudge_operands(rewriter, part, op, values, target):
             done[_NUDGED].append(op)
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
@@ -328,10 +329,11 @@ def _match_sums(graph: Graph, rows: Kernels, target: Target) -> PassResult:
     rewriter, nudged = Rewriter(graph), list[Op]()
     for op in rewriter:
         kernel = rows.of(graph, op) if kind_of(op).sum_sign and not op["arithmetic"] else None
-        wanted = integers_for_all(_cut_out(rewriter, op), op, kernel) if kernel is not None and kernel.reference is not None else None
-        if wanted is None or _gives_integers(_cut_out(rewriter, op), op, target, wanted):
+        if kernel is None or kernel.reference is None:
             continue
-        if _nudge_operands(rewriter, op, wanted, target):
+        part = _cut_out(rewriter, op)
+        wanted = integers_for_all(part, op, kernel)
+        if wanted is not None and not _gives_integers(part, op, target, wanted) and _nudge_operands(rewriter, part, op, wanted, target):
             nudged.append(op)
     return rewriter.finish_with(lambda _: f"{_NUDGED}: {format_counts(count_kinds(nudged))}", len(nudged))
 

@@ -117,6 +117,7 @@ class Computed:
         tolerance = self.tolerance()
         return None if tolerance is None else decided_averages(self.graph, self.op, tolerance)
 
+    @cached_property
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
         a tie; or what it gives when it is run."""
@@ -185,7 +186,7 @@ def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
         side: as it is computed.
         codes: what it is to make of each code of its data, from the lowest.
     """
-    found, values = partial(Proved, name, side.op.outputs[0]), side.for_all_codes()
+    found, values = partial(Proved, name, side.op.outputs[0]), side.for_all_codes
     if values is None:
         return found("?", why="the integers of its kernel are not known for all inputs")
     return _decide_by_codes(found, codes, values.reshape(codes.shape), [side.graph[side.op.outputs[0]].dtype] * 2)
@@ -234,16 +235,15 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair)
     item = _decide_by_all_codes(found, own, other)
     if item is not None:
         return item
-    is_unknown = own.requantizer is None and own.for_all_codes() is None
+    is_unknown = own.requantizer is None and own.for_all_codes is None
     return _decide_by_tolerances(found, own, other, 0.0, "source" if is_unknown else "result")
 
 
 def _decide_by_all_codes(found: Found, own: Computed, other: Computed) -> Proved | None:
     """The class of an operator by what both kernels give for all codes of its data; None where that is not known."""
-    values = own.for_all_codes(), other.for_all_codes()
-    if values[0] is None or values[1] is None:
+    if own.for_all_codes is None or other.for_all_codes is None:
         return None
-    return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
+    return _decide_by_codes(found, own.for_all_codes, other.for_all_codes, [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
 
 
 def _is_the_same(own: Computed, other: Computed) -> bool:
