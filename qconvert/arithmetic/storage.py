@@ -260,6 +260,12 @@ class Quantization:
         limits = (None if limit is None else limit + offset for limit in (self.quant_min, self.quant_max))
         return Quantization(self.scale, self.zero_point + offset, self.axis, self.block_size, *limits)
 
+    def take(self, places: slice) -> Quantization:
+        """The quantization of a part of the tensor, cut along the axis of the scales: itself where one scale stands for all."""
+        if self.axis is None or self.scale.size == 1:
+            return self
+        return replace(self, scale=self.scale[places], zero_point=self.zero_point[places])
+
     def with_axis(self, axis: int | None) -> Quantization:
         """The same scales along another dimension, after a transposition."""
         return replace(self, axis=axis)

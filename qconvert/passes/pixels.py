@@ -20,6 +20,7 @@ Each pixel of a block of results has the same weights, at its own place, and the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -52,36 +53,49 @@ def merge_pixels(graph: Graph, target: Target | None, *, weights_by_cpu: bool = 
     """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose rows whole blocks fill or can be
     padded to.
 
-    A target on which signed weights may saturate (guard_saturation) gains nothing, unless onnxruntime chooses the weights by the CPU.
+    See convolutions_of_bytes() for targets that gain nothing.
+    """
+    rewriter = Rewriter(graph)
+    for op in convolutions_of_bytes(rewriter, target, weights_by_cpu):
+        if _has_few_channels(graph, op) and (block := _find_block(graph, op)):
+            rewriter.replace(op, *_emit_merged(rewriter, op, block))
+    return rewriter.finish_with(
+        lambda count: (
+            f"{format_count(count, 'convolution')} of few channels {format_verb(count, 'have')} neighbouring pixels as channels, "
+            "for which kernels are faster"
+        )
+    )
+
+
+def convolutions_of_bytes(rewriter: Rewriter, target: Target | None, weights_by_cpu: bool) -> Iterator[Op]:
+    """Yield the convolutions of bytes over two dimensions, channels last, of known sizes and with constant weights and biases.
+
+    None for a target on which signed weights may saturate (guard_saturation): it gains nothing by other ones, unless onnxruntime chooses
+    the weights by the CPU.
     """
     if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
-        return graph, ()
-    rewriter = Rewriter(graph)
+        return
+    graph = rewriter.graph
     for op in rewriter:
-        if kind_of(op).convolves and _has_few_channels(graph, op) and (block := _find_block(graph, op)):
-            rewriter.replace(op, *_emit_merged(rewriter, op, block))
-    noun = "convolution of few channels has" if rewriter.replaced == 1 else "convolutions of few channels have"
-    return rewriter.finish_with(lambda count: f"{count} {noun} neighbouring pixels as channels, for which kernels are faster")
+        if not kind_of(op).convolves or op["data_format"] != "channels_last" or op["arithmetic"] or not is_quantized(graph, op):
+            continue
+        data, weights, result = sides = [graph[name] for name in (*op.inputs[:2], op.name)]
+        sizes = [size for tensor in (data, result) for size in (tensor.shape or ())[1:]]
+        is_known = len(sizes) == 6 and all(isinstance(size, int) and size for size in sizes) and weights.rank == 4
+        is_constant = weights.data is not None and (not op.has(2) or graph[op.inputs[2]].is_constant)
+        if is_known and is_constant and result.is_quantized and not {tensor.dtype for tensor in sides} - {"int8", "uint8"}:
+            yield op
 
 
 def _has_few_channels(graph: Graph, op: Op) -> bool:
-    """Whether a convolution of bytes over two dimensions has fewer channels than the kernels take."""
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
-    if op["data_format"] != "channels_last" or op["arithmetic"] or not is_quantized(graph, op) or not result.is_quantized:
-        return False
-    sizes = [size for tensor in (data, result) for size in (tensor.shape or ())[1:]]
-    if weights.rank != 4 or len(sizes) != 6 or not all(isinstance(size, int) and size for size in sizes) or set(op["dilations"]) != {1}:
-        return False
-    signed = as_signed(weights)
-    q = signed.quantization
-    point = _find_zero_point(signed)
-    if {data.dtype, weights.dtype, result.dtype} - {"int8", "uint8"} or signed.data is None or q is None or point is None:
-        return False
-    if q.block_size or q.axis not in (None, 0) or (op.has(2) and not graph[op.inputs[2]].is_constant):
+    """Whether a convolution has fewer channels than the kernels take."""
+    data, signed = graph[op.inputs[0]], as_signed(graph[op.inputs[1]])
+    q, point = signed.quantization, _find_zero_point(signed)
+    if set(op["dilations"]) != {1} or signed.data is None or q is None or point is None or q.block_size or q.axis not in (None, 0):
         return False
     if not (signed.data[..., [0, -1]] != point).any(axis=(0, 1, 2)).all():
         return False  # split_pixels finds the width of the window by weights that are not 0
-    channels, group = int(sizes[2]), int(op["group"])
+    channels, group = int((data.shape or ())[3]), int(op["group"])
     if group == 1:
         return channels <= (_MOST_SHIFTED if point else _MOST_CHANNELS) and channels % 4 != 0
     return not point and group == channels <= _MOST_DEPTHWISE
@@ -339,7 +353,5 @@ def _emit_split(rewriter: Rewriter, op: Op, chain: tuple[str, str], window: Arra
 
 def _shorten(rewriter: Rewriter, tensor: Tensor, data: Array, count: int) -> str:
     """Add a constant with the first `count` scales of another, under the name that merge_pixels found."""
-    q = tensor.quantization
-    if q is not None and q.axis is not None and q.scale.size > 1:
-        q = Quantization(q.scale[:count], q.zero_point[:count], q.axis)
+    q = None if tensor.quantization is None else tensor.quantization.take(slice(count))
     return rewriter.add(tensor.name.removesuffix(_SUFFIX), tensor, shape=data.shape, data=data, quantization=q)

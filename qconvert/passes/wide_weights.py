@@ -25,10 +25,10 @@ import numpy as np
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
+from qconvert.passes.pixels import convolutions_of_bytes
 from qconvert.passes.stored_types import as_signed
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.requantize import is_quantized
 
 #: Of the names of what is computed with some channels alone.
 _SUFFIX = "/channels"
@@ -47,30 +47,24 @@ _LEAST_ELEMENTS = 2**15
 def split_wide_weights(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:
     """Give each convolution, channels last, whose uint8 weights have one zero point other than 128 signed weights where kernels are faster.
 
-    A target on which signed weights may saturate (guard_saturation) gains nothing, unless onnxruntime chooses the weights by the CPU.
+    See convolutions_of_bytes() for targets that gain nothing.
     """
-    if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
-        return graph, ()
     rewriter = Rewriter(graph)
-    for op in rewriter:
-        if kind_of(op).convolves and _has_unsigned_weights(graph, op):
+    for op in convolutions_of_bytes(rewriter, target, weights_by_cpu):
+        if _has_unsigned_weights(graph, op):
             (_replace_dense if op["group"] == 1 else _replace_depthwise)(rewriter, op)
-    noun = "convolution has" if rewriter.replaced == 1 else "convolutions have"
-    return rewriter.finish_with(lambda count: f"{count} {noun} int8 weights, those beyond it as two or apart, for which kernels are faster")
+    return rewriter.finish_with(
+        lambda count: (
+            f"{format_count(count, 'convolution', 'have')} int8 weights, those beyond it as two or apart, for which kernels are faster"
+        )
+    )
 
 
 def _has_unsigned_weights(graph: Graph, op: Op) -> bool:
-    """Whether a convolution of bytes over two dimensions has uint8 weights with one quantization, whose zero point is not 128."""
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
-    if op["data_format"] != "channels_last" or op["arithmetic"] or not is_quantized(graph, op) or not result.is_quantized:
-        return False
-    if weights.dtype != "uint8" or weights.data is None or weights.rank != 4 or {data.dtype, result.dtype} - {"int8", "uint8"}:
-        return False
-    if not weights.require_quantization().is_per_tensor or (op.has(2) and not graph[op.inputs[2]].is_constant):
-        return False
-    sizes = [size for tensor in (data, result) for size in (tensor.shape or ())[1:]]
-    known = len(sizes) == 6 and all(isinstance(size, int) for size in sizes)
-    return known and weights.require_quantization().point not in (0, 128) and math.prod(map(int, sizes[3:])) >= _LEAST_ELEMENTS
+    """Whether a convolution has uint8 weights with one quantization, whose zero point is not 128, and many results."""
+    weights, q = graph[op.inputs[1]], graph[op.inputs[1]].per_tensor
+    elements = math.prod(int(size) for size in (graph[op.name].shape or ())[1:])
+    return weights.dtype == "uint8" and q is not None and q.point not in (0, 128) and elements >= _LEAST_ELEMENTS
 
 
 def _find_wide(weights: Tensor) -> tuple[Array, Array]:
@@ -168,9 +162,8 @@ def _add_weights(rewriter: Rewriter, weights: Tensor, data: Array) -> str:
 def _take_rows(rewriter: Rewriter, bias: Tensor, part: slice, count: int) -> str:
     """Add the part of a bias that belongs to some channels."""
     assert bias.data is not None
-    data, q = np.broadcast_to(bias.data.reshape(-1), (count,))[part], bias.quantization
-    if q is not None and q.axis is not None and q.scale.size > 1:
-        q = Quantization(q.scale[part], q.zero_point[part], q.axis)
+    data = np.broadcast_to(bias.data.reshape(-1), (count,))[part]
+    q = None if bias.quantization is None else bias.quantization.take(part)
     return rewriter.add(f"{bias.name}{_SUFFIX}", bias, shape=data.shape, data=data, quantization=q)
 
 

@@ -293,10 +293,5 @@ def _quantization(quantization: Quantization | None, direction: int, rows: slice
     if quantization is None or quantization.axis is None:
         return quantization
     if quantization.axis == 0:
-        return replace(
-            quantization,
-            scale=quantization.scale[direction : direction + 1],
-            zero_point=quantization.zero_point[direction : direction + 1],
-            axis=None,
-        )
-    return replace(quantization, scale=quantization.scale[rows], zero_point=quantization.zero_point[rows], axis=0)
+        return quantization.take(slice(direction, direction + 1)).with_axis(None)
+    return quantization.take(rows).with_axis(0)
