@@ -83,6 +83,25 @@ def processor_time(runners: dict[str, Callable[[], object]], runs: int) -> dict[
     return best
 
 
+def time_forms(source: Path, given: Array, files: dict[str, Path], data: Array, runs: int) -> tuple[list[str], list[Array]]:
+    """The processor time of a model in LiteRT and of its forms in onnxruntime, in whole microseconds, and the results of all.
+
+    Args:
+        source: the .tflite file.
+        given: what LiteRT reads.
+        files: .onnx files by name, with input x and output y.
+        data: what they read.
+        runs: see processor_time().
+    """
+    from qconvert.runtimes.onnxruntime import OnnxRuntime
+
+    litert, sessions = SourceModel(source.read_bytes()), {name: OnnxRuntime(path) for name, path in files.items()}
+    results = [litert.run([given])[0], *(session.run({"x": data})["y"] for session in sessions.values())]
+    runners: dict[str, Callable[[], object]] = {"": partial(litert.run, [given])}
+    runners |= {name: partial(item.session.run, None, {"x": data}) for name, item in sessions.items()}
+    return [f"{1000 * time:.0f}" for time in processor_time(runners, runs).values()], results
+
+
 def alone(graph: Graph, op: Op, folder: Path, runs: int) -> float | None:
     """Microseconds of a model of one operator in LiteRT; None where LiteRT does not run it."""
     reads = [name for name in op.inputs if name and not graph[name].is_constant]

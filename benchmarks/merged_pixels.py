@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-from latency import processor_time
-from measures import SourceModel
+from latency import time_forms
 from page import Section, machine, publish
 
 from qconvert.conversion.normalizing import normalize
 from qconvert.conversion.saving import save
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
-from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 #: Layer -> size of the data, channels, results, size of the kernel, stride, groups.
 LAYERS = {
@@ -72,18 +69,14 @@ def make_layer(layer: str, dtype: str) -> Graph:
 def line(layer: str, runs: int, folder: Path) -> list[str]:
     source, graph = make_layer(layer, "int8"), make_layer(layer, "uint8")
     save(source, folder / "layer.tflite", "tflite", force=True)
-    litert = SourceModel((folder / "layer.tflite").read_bytes())
     data = np.random.default_rng(2).integers(0, 256, source["x"].static_shape or ()).astype(np.uint8)
     signed = (data.astype(np.int16) - 128).astype(np.int8)
-    sessions = {}
+    files = {target.name: folder / f"{target.name}.onnx" for target in (PLAIN, MERGED)}
     for target in (PLAIN, MERGED):
-        save(normalize(graph, target)[0], folder / f"{target.name}.onnx", "onnx", force=True)
-        sessions[target.name] = OnnxRuntime(folder / f"{target.name}.onnx")
-    results = [session.run({"x": data})["y"] for session in sessions.values()]
-    equal = np.array_equal(*results) and np.array_equal(litert.run([signed])[0].astype(np.int16) + 128, results[0])
-    runners = {"": partial(litert.run, [signed])} | {name: partial(item.session.run, None, {"x": data}) for name, item in sessions.items()}
-    times = processor_time(runners, runs)
-    return [layer, *(f"{1000 * times[name]:.0f}" for name in runners), "all" if equal else "no"]
+        save(normalize(graph, target)[0], files[target.name], "onnx", force=True)
+    times, (source_result, *results) = time_forms(folder / "layer.tflite", signed, files, data, runs)
+    equal = np.array_equal(*results) and np.array_equal(source_result.astype(np.int16) + 128, results[0])
+    return [layer, *times, "all" if equal else "no"]
 
 
 def main() -> None:

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from latency import processor_time
-from measures import SourceModel
+from latency import time_forms
 from page import Section, machine, publish
 
 from qconvert import convert
 from qconvert.conversion.saving import save
 from qconvert.formats.onnx.ops import space
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 #: Size of the data and of the result, channels.
 CASES = ((33, 513, 21), (33, 257, 21), (17, 129, 64), (65, 513, 21), (65, 257, 19), (33, 129, 21), (65, 129, 21))
@@ -41,19 +38,16 @@ def line(case: tuple[int, int, int], runs: int, folder: Path) -> list[str]:
     attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners", "data_format": "channels_last"}
     graph = Graph("layer", {item.name: item for item in tensors}, (Op("Resize", ("x", "sizes"), ("y",), attributes),), ("x",), ("y",))
     save(graph, source, "tflite", force=True)
-    litert, data = SourceModel(source.read_bytes()), np.random.default_rng(2).integers(0, 256, (1, size, size, channels)).astype(np.uint8)
-    runners, results = {"": partial(litert.run, [data])}, [litert.run([data])[0]]
+    data, files = np.random.default_rng(2).integers(0, 256, (1, size, size, channels)).astype(np.uint8), {}
     for form, (lines, columns) in FORMS.items():
+        files[form] = folder / f"{form}.onnx"
         with patch.multiple(space, _LEAST_LINES=lines, _MOST_COLUMNS=columns):
-            convert(source, folder / f"{form}.onnx", target="ort-x86-vnni", force=True)
-        session = OnnxRuntime(folder / f"{form}.onnx")
-        runners[form] = partial(session.session.run, None, {"x": data})
-        results.append(session.run({"x": data})["y"])
-    times, rows = processor_time(runners, runs), (wanted - 1) // (size - 1)
+            convert(source, files[form], target="ort-x86-vnni", force=True)
+    (times, results), rows = time_forms(source, data, files, data, runs), (wanted - 1) // (size - 1)
     written = rows >= space._LEAST_LINES and size <= space._MOST_COLUMNS
     equal = all(np.array_equal(results[0], item) for item in results[1:])
     name = f"{size}x{size} to {wanted}x{wanted} of {channels} channels"
-    return [name, *(f"{1000 * item:.0f}" for item in times.values()), "products" if written else "Resize", "all" if equal else "no"]
+    return [name, *times, "products" if written else "Resize", "all" if equal else "no"]
 
 
 def main() -> None:

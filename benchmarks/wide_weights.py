@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from latency import processor_time
-from measures import SourceModel
+from latency import time_forms
 from page import Section, machine, publish
 
 from qconvert.conversion.normalizing import normalize
@@ -25,7 +23,6 @@ from qconvert.conversion.saving import save
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.passes import wide_weights
 from qconvert.plugins import target_named
-from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 #: Layer -> size of the data, channels, results, stride, whether depthwise 3x3 (else 1x1), the channel of the weight beyond int8.
 LAYERS = {
@@ -73,20 +70,16 @@ def make_layer(layer: str) -> Graph:
 def line(layer: str, runs: int, folder: Path) -> list[str]:
     graph = make_layer(layer)
     save(graph, folder / "layer.tflite", "tflite", force=True)
-    litert = SourceModel((folder / "layer.tflite").read_bytes())
     data = np.random.default_rng(2).integers(0, 256, graph["x"].static_shape or ()).astype(np.uint8)
     bounded = normalize(graph, SIGNED)[0]
-    sessions = {}
+    files = {target.name: folder / f"{target.name}.onnx" for target in (PLAIN, SIGNED)}
     with patch.multiple(wide_weights, **UNBOUNDED):
         for target in (PLAIN, SIGNED):
-            save(normalize(graph, target)[0], folder / f"{target.name}.onnx", "onnx", force=True)
-            sessions[target.name] = OnnxRuntime(folder / f"{target.name}.onnx")
-    results = [litert.run([data])[0], *(session.run({"x": data})["y"] for session in sessions.values())]
+            save(normalize(graph, target)[0], files[target.name], "onnx", force=True)
+    times, results = time_forms(folder / "layer.tflite", data, files, data, runs)
     equal = all(np.array_equal(results[0], item) for item in results[1:])
-    runners = {"": partial(litert.run, [data])} | {name: partial(item.session.run, None, {"x": data}) for name, item in sessions.items()}
-    times = processor_time(runners, runs)
     written = any(op.kind == "Concat" for op in bounded.ops)
-    return [layer, *(f"{1000 * times[name]:.0f}" for name in runners), "yes" if written else "no", "all" if equal else "no"]
+    return [layer, *times, "yes" if written else "no", "all" if equal else "no"]
 
 
 def main() -> None:
