@@ -108,8 +108,13 @@ def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[
         return data[0].dtype, first
     clips_wrongly = op.kind == "Requantize" and data[0].dtype == "uint16" and q.point > _MIDDLE
     if result.dtype == "uint8" and (clips_wrongly or needs_wide_data(op, data, result)):
-        return "uint16", Quantization.per_tensor(float(q.scale[0]) / 256, q.point * 256)
+        return "uint16", widen_quantization(q)
     return None
+
+
+def widen_quantization(q: Quantization) -> Quantization:
+    """Return the quantization of uint16 whose integers are 256 times those of uint8."""
+    return Quantization.per_tensor(q.step / 256, q.point * 256)
 
 
 def needs_wide_data(op: Op, data: Sequence[Tensor], result: Tensor) -> bool:

@@ -7,8 +7,8 @@ from math import prod
 
 import numpy as np
 
-from qconvert.plugin import Attribute, Change, Graph, Op, Quantization, Rewriter, Target, Tensor, format_count, integer_range, lower
-from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization
+from qconvert.plugin import Attribute, Change, Graph, Op, Rewriter, Target, Tensor, format_count, integer_range, lower
+from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization, widen_quantization
 
 #: Output channels from which on HTP takes long to compile a Conv with an activation.
 _CHANNELS = 320
@@ -97,7 +97,7 @@ def _widen(rewriter: Rewriter, name: str, in_float: bool, source: str) -> str:
     q = data.per_tensor
     if q is None or data.dtype != "uint8":
         return name
-    fine = Quantization.per_tensor(float(q.scale[0]) / 256, q.point * 256)
+    fine = widen_quantization(q)
     if data.data is not None:
         wide = rewriter.constant(f"{name}/wide", data.data.astype(np.uint16) * np.uint16(256), "uint16", fine)
     else:

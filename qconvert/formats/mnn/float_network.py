@@ -13,6 +13,7 @@ from qconvert.formats.mnn.layers import MNN_KERNELS, Layer
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
+from qconvert.rewriting import Rewriter
 
 #: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
 _WHOLE = np.float32(12582912)
@@ -267,23 +268,16 @@ def isolate_inexact_operators(network: Graph) -> Graph:
     integers for a Max with a constant, so that what is between two has no scale and is computed in float. A Max with the least float32
     changes no value.
     """
-    tensors: dict[str, Tensor] = {}
-    names = network.names(tensors)
-    ops: list[Op] = []
-    least = Tensor(names.fresh("least_float32"), "float32", (), np.array(np.finfo(np.float32).min))
-    for op in network.ops:
+    rewriter, least = Rewriter(network), np.array(np.finfo(np.float32).min)
+    for op in rewriter:
         if not any(row.lacks is None or not row.lacks(network, op) for row in MNN_KERNELS.rows_for(op, "inexact")):
-            ops.append(op)
             continue
-        source, result = op.inputs[0], op.outputs[0]
-        before, after = names.fresh(f"{source}/float"), names.fresh(f"{result}/float")
-        tensors |= {least.name: least, before: replace(network[source], name=before), after: replace(network[result], name=after)}
-        ops += [
-            Op("Max", (source, least.name), (before,)),
-            replace(op, inputs=(before, *op.inputs[1:]), outputs=(after,)),
-            Op("Max", (after, least.name), (result,)),
-        ]
-    return network.evolve(tensors=tensors.values(), ops=ops) if tensors else network
+        source, result, bound = network[op.inputs[0]], network[op.outputs[0]], rewriter.shared_constant("least_float32", least)
+        before = rewriter.compute("Max", (source.name, bound), f"{source.name}/float", source)
+        after = rewriter.add(f"{result.name}/float", result)
+        inner = replace(op, inputs=(before, *op.inputs[1:]), outputs=(after,))
+        rewriter.replace(op, inner, Op("Max", (after, bound), (result.name,)))
+    return rewriter.finish()
 
 
 def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
