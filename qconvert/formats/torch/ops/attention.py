@@ -64,7 +64,7 @@ def _make_causal_mask(c: Reading, query: str, key: str) -> str:
     if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= _LARGEST_MASK:
         return c.const(np.tri(rows, columns, dtype=np.bool_), "causal_mask")
     zero, one = c.const(np.array(0, np.int64), "zero"), c.const(np.array(1, np.int64), "one")
-    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], dtype="int64", hint=f"{hint}/positions")
+    lines = [c.emit("Range", [zero, scalar(c, size, hint), one], hint=f"{hint}/positions")
              for size, hint in ((rows, "rows"), (columns, "columns"))]  # fmt: skip
     upright = c.emit("Unsqueeze", [lines[0], c.list64([1], "row_axis")], hint="rows/upright")
     return c.emit("GreaterOrEqual", [upright, lines[1]], hint="causal_mask")
