@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import FILES_OF_CONFIG, Config
 from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
-from qconvert.checkpoints.fp8 import refuse_nan_codes
+from qconvert.checkpoints.small_floats import refuse_nan_codes
 from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight
 
 _BITS = (2, 3, 4, 5, 6, 8)

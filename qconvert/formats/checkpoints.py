@@ -37,8 +37,8 @@ _OPTIONS = (Option("requantize", bool, False, "Checkpoints: take the nearest wei
 
 
 def _repack(source: CheckpointSource, folder: Path, options: Mapping[str, Any], progress: Progress, container: str) -> Repacked:
-    from qconvert.checkpoints.containers import CONTAINERS
     from qconvert.checkpoints.repacking import repack
+    from qconvert.checkpoints.source import CONTAINERS
 
     found = next(item for item in CONTAINERS if item.name == container)
     return repack(source, folder, found, requantize=bool(options.get("requantize")), progress=progress)

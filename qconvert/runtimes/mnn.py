@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
-from qconvert.formats.mnn.child import require_installed
 from qconvert.formats.mnn.network import Node, read_network
 from qconvert.formats.mnn.scales import find_misnamed, is_packing
+from qconvert.formats.mnn.writer import require_installed
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import ModelFile, Pieces, Timing
 from qconvert.runtimes.packages import Child

@@ -20,8 +20,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.model import replace_items
-from qconvert.formats.onnx.qonnx.nodes import rounding_of
-from qconvert.formats.onnx.qonnx.quantizations import limits_of, storage
+from qconvert.formats.onnx.qonnx.nodes import limits_of, rounding_of, storage
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
 from qconvert.operators import KINDS

@@ -17,8 +17,8 @@ from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
-from qconvert.checkpoints.fp8 import FP8, FP8_MODELOPT
 from qconvert.checkpoints.safetensors import written_file
+from qconvert.checkpoints.small_floats import FP8, FP8_MODELOPT
 from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, pack, words_of_bytes
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError

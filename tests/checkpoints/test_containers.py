@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written
-from qconvert.checkpoints.containers import CONTAINERS
 from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
+from qconvert.checkpoints.source import CONTAINERS
 from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, to_row_major, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
 

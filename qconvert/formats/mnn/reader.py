@@ -19,9 +19,8 @@ from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, na
 from qconvert.files import map_file
 from qconvert.files.documents import fail, json_of, number
 from qconvert.formats.mnn.dump import is_dump, read_dump
-from qconvert.formats.mnn.messages import from_bytes, from_json
 from qconvert.formats.mnn.network import Network, TensorQuantization, copy_names, is_network, read_network
-from qconvert.formats.mnn.pipeline import is_pipeline, pipeline_encodings
+from qconvert.formats.mnn.pipeline import from_bytes, from_json, is_pipeline, pipeline_encodings
 from qconvert.formats.mnn.scales import MATMUL, activation_quantization, find_misnamed, group_of, is_own_name, model_name, place_encodings
 from qconvert.formats.mnn.weights import LayerWeights, concatenate_groups
 from qconvert.graph import Array, Quantization, numpy_dtype

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType
+from qconvert.formats.onnx.model import AttributeType
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -208,27 +208,6 @@ class Builder(OperatorWriting):
         name = self._free_node_names.fresh(wanted)
         self._node_names.add(name)
         return name
-
-    def carry(self, node: Any, op: Op, version: int, reads: Sequence[str]) -> None:
-        """Adds a node that was read as Opaque from a model with `version` of its domain; its subgraphs read the values `reads`.
-
-        Raises:
-            UnsupportedError: the operator means something else in the version that this model has, or there are two versions.
-        """
-        from qconvert.formats.onnx.versions import lift_node
-
-        nodes = [node]
-        if node.domain in DEFAULT_DOMAINS:
-            nodes = lift_node(node, op, version, self)
-        elif self.domains.setdefault(node.domain, version) != version:
-            raise self.unsupported_error(
-                op,
-                f"version {version} of {node.domain} in a model that imports version {self.domains[node.domain]}",
-                rule="two-opset-versions",
-            )
-        for item in nodes:
-            self.hidden_reads[len(self.nodes)] = list(reads)
-            self.nodes.append(item)
 
     def make_once(self, what: str, of: str, made: Callable[[], list[str]]) -> list[str]:
         """The values `what` derived from the value `of`; `made` writes them at the first call."""

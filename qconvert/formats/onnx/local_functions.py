@@ -12,8 +12,16 @@ from itertools import chain
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, domain_of, node_captures, node_reads, replace_items, subgraphs
-from qconvert.formats.onnx.versions import since_version
+from qconvert.formats.onnx.model import (
+    DEFAULT_DOMAINS,
+    all_nodes,
+    domain_of,
+    node_captures,
+    node_reads,
+    replace_items,
+    since_version,
+    subgraphs,
+)
 from qconvert.graph import Names
 
 FunctionId = tuple[str, str, str]

@@ -44,6 +44,16 @@ def domain_of(item: Any) -> str:
     return "" if item.domain in DEFAULT_DOMAINS else str(item.domain)
 
 
+def since_version(op_type: str, opset: int) -> int:
+    """The opset in which the operator got the meaning that it has in `opset`; 0 if ai.onnx does not have it there."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(op_type, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
+
+
 def node_reads(node: Any) -> list[str]:
     """The values that a NodeProto and the graphs inside it read."""
     return [name for name in (*node.input, *node_captures(node)) if name]

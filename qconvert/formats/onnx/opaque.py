@@ -22,7 +22,8 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, Writers
-from qconvert.formats.onnx.model import carried_node, defined_names, node_captures, subgraphs
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, carried_node, defined_names, node_captures, since_version, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
@@ -82,7 +83,76 @@ def write_opaque(op: Op, b: Builder) -> None:
     node.input.extend(given[:count])
     node.output.extend(op.outputs)
     node.name = b.node_name(node.op_type, op.outputs)
-    b.carry(node, op, int(op["version"]), given[count:])
+    _carry(op, node, given[count:], b)
+
+
+def _carry(op: Op, node: Any, reads: Sequence[str], b: Builder) -> None:
+    """Adds a node, whose subgraphs read the values `reads`, as it means in the version of its domain that this model has.
+
+    Raises:
+        UnsupportedError: the operator means something else in that version, or there are two versions.
+    """
+    nodes, version = [node], int(op["version"])
+    if node.domain in DEFAULT_DOMAINS:
+        nodes = _lift_node(node, op, version, b)
+    elif b.domains.setdefault(node.domain, version) != version:
+        raise b.unsupported_error(
+            op, f"version {version} of {node.domain} in a model that imports version {b.domains[node.domain]}", rule="two-opset-versions"
+        )
+    for item in nodes:
+        b.hidden_reads[len(b.nodes)] = list(reads)
+        b.nodes.append(item)
+
+
+#: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, the batch axis of Scan, which there is
+#: no more, and the scales of GroupNormalization, one for each group; and the mask that onnxruntime gives for Dropout was all false.
+_MISCONVERTED = {"Hardmax": 13, "Scan": 9, "GroupNormalization": 21, "Dropout": 12}
+
+
+def _lift_node(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
+    """The nodes that mean in b.opset what `node`, of ai.onnx, means in opset `version`.
+
+    Raises:
+        UnsupportedError: there are none.
+    """
+    if since_version(node.op_type, version) == since_version(node.op_type, b.opset):
+        return [node]
+    has_mask = node.op_type != "Dropout" or len(node.output) > 1
+    if version < _MISCONVERTED.get(node.op_type, 0) and has_mask:
+        raise b.unsupported_error(
+            op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
+        )
+    from onnx import helper, numpy_helper, version_converter
+
+    named = [name for name in dict.fromkeys((*node.input, *op.inputs)) if name]
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [_value_info(b.tensor(name)) for name in named if name in b.graph.tensors],
+        [_value_info(b.tensor(name)) for name in op.outputs if name],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+    try:
+        converted = version_converter.convert_version(model, b.opset)
+    except Exception as error:  # the converter's errors share no class but Exception
+        raise b.unsupported_error(
+            op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
+        ) from error
+    outer = {*named, *op.outputs}
+    inner = {value.name: b.const(numpy_helper.to_array(value), f"{op.outputs[0]}/{node.op_type}") for value in converted.graph.initializer}
+    for item in converted.graph.node:
+        inner.update((name, b.name(f"{op.outputs[0]}/{item.op_type}")) for name in item.output if name and name not in outer)
+        for names in (item.input, item.output):
+            names[:] = [inner.get(name, name) for name in names]
+        item.name = b.node_name(item.op_type, list(item.output))
+    return list(converted.graph.node)
+
+
+def _value_info(tensor: Tensor) -> Any:
+    from onnx import helper
+
+    shape = None if tensor.shape is None else list(tensor.shape)
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES.get(tensor.dtype, 1), shape)
 
 
 def _rename(node: Any, names: dict[str, str]) -> None:

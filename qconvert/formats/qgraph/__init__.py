@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 from qconvert.plugins import Format, defer_imports, hookimpl
-
-if TYPE_CHECKING:
-    from qconvert.graph import Graph
 
 _lazy = defer_imports(__name__)
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.formats.qgraph.file import read
-
-    return read(path)
-
-
-def _recognizes(start: bytes) -> bool:
-    return start[8:].startswith(b'{"__metadata__":{"qgraph":')  # safetensors writes the metadata first
-
-
 @hookimpl
 def qconvert_formats() -> Iterable[Format]:
-    summary = "qconvert's own graph (safetensors and JSON)"
-    scopes = ("functions", "states", "signatures")
     return [
         Format(
             "qgraph",
             (".qgraph",),
-            summary,
-            read=_read,
-            write=_lazy("file", "write"),
+            "qconvert's own graph (safetensors and JSON)",
+            read=_lazy("document", "read"),
+            write=_lazy("document", "write"),
             narrow_ranges=True,
-            scopes=scopes,
-            recognizes=_recognizes,
+            scopes=("functions", "states", "signatures"),
+            recognizes=lambda start: start[8:].startswith(b'{"__metadata__":{"qgraph":'),  # safetensors writes the metadata first
         )
     ]

@@ -19,9 +19,9 @@ from qconvert import apply, convert, load
 from qconvert.encodings import Place
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
-from qconvert.formats.mnn.child import run_converter
 from qconvert.formats.mnn.network import NET
 from qconvert.formats.mnn.reader import network_encodings
+from qconvert.formats.mnn.writer import run_converter
 from qconvert.graph import Array
 from qconvert.runtimes.mnn import MNNModel
 

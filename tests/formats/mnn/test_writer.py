@@ -19,7 +19,7 @@ from qconvert import Graph, Op, Quantization, Tensor, convert, save
 from qconvert.cli.conversion_summary import summary
 from qconvert.encodings import Encodings
 from qconvert.errors import MissingPackageError, OptionError, UnsupportedError
-from qconvert.formats.mnn import child, writer
+from qconvert.formats.mnn import writer
 from qconvert.formats.mnn.pipeline import pipeline_json
 from qconvert.formats.mnn.reader import read_encodings
 from qconvert.version import __version__
@@ -102,8 +102,7 @@ def test_a_layer_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 
 def test_without_mnn_the_folder_says_so_and_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (child, writer):
-        monkeypatch.setattr(module, "is_installed", lambda: False)
+    monkeypatch.setattr(writer, "is_installed", lambda: False)
     report = convert(RESNET, tmp_path / "out", result_format="mnn")
     assert any("pip install 'qconvert[mnn]'" in str(change) for change in report.changes)
     with pytest.raises(MissingPackageError):
@@ -124,14 +123,14 @@ def test_without_mnn_the_folder_says_so_and_a_file_is_refused(tmp_path: Path, mo
 def test_a_converter_that_fails_is_reported_with_what_it_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, rule: str, holds: tuple[object, ...]
 ) -> None:
-    monkeypatch.setattr(child, "_CONVERT", code)
+    monkeypatch.setattr(writer, "_CONVERT", code)
     with refused(UnsupportedError, rule, holds=holds):
-        child.run_converter([], tmp_path, "model.mnn", 1.0)
+        writer.run_converter([], tmp_path, "model.mnn", 1.0)
 
 
 @pytest.mark.end_to_end
 def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_CONVERT", "import os; os.abort()")
+    monkeypatch.setattr(writer, "_CONVERT", "import os; os.abort()")
     monkeypatch.setattr(writer, "is_installed", lambda: True)
     with refused(UnsupportedError, "converter-failed", holds=("SIGABRT",)) as caught:
         convert(RESNET, tmp_path / "out", result_format="mnn")

@@ -19,7 +19,7 @@ from tflite_models import run_litert
 
 import qconvert
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.qonnx.quantizations import limits_of, range_of
+from qconvert.formats.onnx.qonnx.nodes import limits_of, range_of
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Quantization
 from qconvert.runtimes.onnxruntime import OnnxRuntime

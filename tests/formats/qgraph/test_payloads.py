@@ -11,7 +11,7 @@ from refusals import refused
 
 from qconvert import convert
 from qconvert.errors import InvalidModelError
-from qconvert.formats.qgraph.file import write
+from qconvert.formats.qgraph.document import write
 from qconvert.graph import Graph, Op, Tensor
 
 pytestmark = pytest.mark.formats

@@ -22,8 +22,7 @@ from safetensors import safe_open
 
 import qconvert
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, UnsupportedError
-from qconvert.formats.qgraph.document import from_document, to_document
-from qconvert.formats.qgraph.file import read, write
+from qconvert.formats.qgraph.document import from_document, read, to_document, write
 from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
@@ -113,7 +112,7 @@ def test_round_trip_is_exact(graph: Graph, tmp_path: Path) -> None:
     validate(graph)
     jsonschema.validate(json.loads(json.dumps(to_document(graph))), SCHEMA)
     write(graph, tmp_path / "g.qgraph", {})
-    found = read(tmp_path / "g.qgraph")
+    found = read(tmp_path / "g.qgraph", {})
     assert (found.name, found.inputs, found.outputs) == (graph.name, graph.inputs, graph.outputs)
     assert (found.ops, found.signatures, found.metadata) == (graph.ops, graph.signatures, graph.metadata)
     assert list(found.tensors) == list(graph.tensors)
@@ -150,7 +149,7 @@ def root(array: Any) -> Any:
 def test_constants_are_read_only_views_on_the_mapped_file(tmp_path: Path) -> None:
     write(sample(), tmp_path / "g.qgraph", {})
     tracemalloc.start()
-    graph = read(tmp_path / "g.qgraph")
+    graph = read(tmp_path / "g.qgraph", {})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2**19  # half of the one constant
@@ -234,7 +233,7 @@ def test_damaged_header(change: Callable[[dict[str, Any]], Any], broken: tuple[A
     change(header)
     (tmp_path / "bad.qgraph").write_bytes(assembled(header, data))
     with refused(InvalidModelError, broken[0], holds=broken[1:]):
-        read(tmp_path / "bad.qgraph")
+        read(tmp_path / "bad.qgraph", {})
 
 
 def test_a_type_that_is_not_covered(tmp_path: Path) -> None:
@@ -242,7 +241,7 @@ def test_a_type_that_is_not_covered(tmp_path: Path) -> None:
     entry(dtype="F4")(header)
     (tmp_path / "bad.qgraph").write_bytes(assembled(header, data))
     with refused(UnsupportedError, "dtype-not-covered", holds=("F4",)):
-        read(tmp_path / "bad.qgraph")
+        read(tmp_path / "bad.qgraph", {})
 
 
 def test_damaged_containers(tmp_path: Path) -> None:
@@ -260,7 +259,7 @@ def test_damaged_containers(tmp_path: Path) -> None:
     for body, rule in bodies.items():
         path.write_bytes(body)
         with refused(InvalidModelError, rule):
-            read(path)
+            read(path, {})
 
 
 def values_at(header: dict[str, Any], data: bytes, key: str, values: bytes) -> bytes:
@@ -274,7 +273,7 @@ def test_values_outside_their_type(tmp_path: Path) -> None:
     for key, values, named in (("nibbles", b"\x08\0\0", "int4"), ("flag", b"\2\0", "flag")):
         path.write_bytes(values_at(header, data, key, values))
         with refused(InvalidModelError, "value-outside-type", holds=(named,)):
-            read(path)
+            read(path, {})
 
 
 def at(*place: Any) -> Callable[[Any, Any], None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
-from qconvert.formats.onnx.definitions import arithmetic, attention, embedding, machine_learning, sampling, shaping
+from qconvert.formats.onnx.definitions import arithmetic, attention, embedding, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
 from qconvert.formats.onnx.model import carried_node, value_info
 from qconvert.formats.onnx.signatures import CONTRIB
@@ -25,7 +25,6 @@ DEFINITIONS: Definitions = {
     **sampling.DEFINITIONS,
     **attention.DEFINITIONS,
     **embedding.DEFINITIONS,
-    **machine_learning.DEFINITIONS,
 }
 #: The opset of the definitions here.
 _OPSET = 24

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.formats.onnx.qonnx.quantizations import Range, range_of
+from qconvert.formats.onnx.qonnx.nodes import Range, range_of
 from qconvert.formats.onnx.signatures import QONNX
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import clip_range, is_exact

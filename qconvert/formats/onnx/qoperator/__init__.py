@@ -6,13 +6,13 @@ WRITERS: canonical kind -> function that adds the form and returns "", or adds n
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.qoperator import elementwise, matrix
+from qconvert.formats.onnx.qoperator import forms, matrix
 from qconvert.formats.onnx.qoperator.forms import WriteForms
 from qconvert.formats.onnx.reading import Readers
 
 __all__ = ["READERS", "WRITERS"]
 
-_FAMILIES = (matrix, elementwise)
+_FAMILIES = (matrix, forms)
 
 WRITERS: WriteForms = {kind: write for family in _FAMILIES for kind, write in family.WRITERS.items()}
 

@@ -14,10 +14,10 @@ import numpy as np
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
 from qconvert.checkpoints.container import Parts
-from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
-from qconvert.checkpoints.fp4 import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
-from qconvert.checkpoints.torchao import read_torchao
+from qconvert.checkpoints.small_floats import name_experts
+from qconvert.checkpoints.source import describe_layers, layers_in_blocks
+from qconvert.checkpoints.torchao_and_bitsandbytes import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.formats.torch.quantizing import quantization_of_blocks

@@ -1,4 +1,6 @@
-"""4 bits in AWQ's way: AWQ (gemm), with 8 outputs in a word in the order 0, 2, 4, 6, 1, 3, 5, 7; Quark, which is read alone; and ModelOpt,
+"""Integers of 4 bits in AWQ's way, and GPTQ.
+
+In AWQ's way: AWQ (gemm), with 8 outputs in a word in the order 0, 2, 4, 6, 1, 3, 5, 7; Quark, which is read alone; and ModelOpt,
 with two outputs in a byte and factors that data are multiplied by.
 
 AWQ: `qweight` int32 [K, N / 8], `qzeros` int32 [G, N / 8], `scales` [G, N]. Quark: `weight`, `weight_zero_point` and `weight_scale`
@@ -10,11 +12,17 @@ G]; perhaps `pre_quant_scale` [K]. The value is scale * q. Of W4A8_AWQ, which is
 data by `input_scale`.
 
 Source: packing_utils.py of AutoAWQ; export/nn/modules of amd-quark; export/quant_utils.py of TensorRT Model Optimizer.
+
+GPTQ: codes in a stream down the inputs, zero points along the outputs, which version 1 stores less one.
+
+`qweight` int32 [K * bits / 32, N], `qzeros` int32 [G, N * bits / 32], `scales` [G, N], `g_idx` int32 [K]: the group of each input. The
+value is scale * (q - zero point). Source: qlinear_cuda.py of AutoGPTQ, BaseQuantLinear of GPTQModel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,11 +31,11 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
-from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks
-from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, symmetric_zero_point, unpack
+from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks, is_head
+from qconvert.checkpoints.weight import WORD, BlockWeight, columns_of_words, pack, symmetric_zero_point, unpack
 from qconvert.errors import UnsupportedError
 
-_BITS, _PER_WORD = 4, 8
+_AWQ_BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 #: Where in a word the nibbles of its eight outputs stand.
@@ -36,11 +44,11 @@ PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
 
 def unpacked_zeros(packed: Array, places: Sequence[int] = PLACES) -> Array:
     """The zero points of all outputs, eight in a word at these places: uint32 [G, N / 8] -> int16 [N, G]."""
-    each = unpack(packed, _BITS, packed.shape[1] * _PER_WORD).reshape(*packed.shape, _PER_WORD)
+    each = unpack(packed, _AWQ_BITS, packed.shape[1] * _PER_WORD).reshape(*packed.shape, _PER_WORD)
     return each[..., places].reshape(packed.shape[0], -1).T.astype(np.int16)
 
 
-def _read(parts: Parts, config: Config) -> BlockWeight:
+def _read_awq(parts: Parts, config: Config) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
     inputs = words.shape[0]
@@ -49,25 +57,25 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         raise parts.shapes_error("qweight", "qzeros", "scales")
     if inputs % _PER_WORD:
         raise parts.shapes_error("qweight")
-    config.require_bits(parts.layer, _BITS)
+    config.require_bits(parts.layer, _AWQ_BITS)
     config.require_block(parts.layer, block, inputs)
     config.require_packing(parts.layer, "version", ("gemm",))
     made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)
     scale, zero = (divide_blocks(numbers, inputs, block) for numbers in (scales.T, unpacked_zeros(packed)))
-    return BlockWeight(made, _BITS, inputs, scale, zero)
+    return BlockWeight(made, _AWQ_BITS, inputs, scale, zero)
 
 
-def _write(weight: BlockWeight) -> dict[str, Array]:
+def _write_awq(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     zeros = weight.zero.astype(np.uint8).T.reshape(weight.scale.shape[1], -1, _PER_WORD)[..., _OUTPUTS]
     return {
         "qweight": columns_of_words(weight.words, rows=_OUTPUTS).view(np.int32),
-        "qzeros": pack(np.ascontiguousarray(zeros.reshape(len(zeros), -1)), _BITS).view(np.int32),
+        "qzeros": pack(np.ascontiguousarray(zeros.reshape(len(zeros), -1)), _AWQ_BITS).view(np.int32),
         "scales": weight.scale.T,
     }
 
 
-def _documents(written: Written) -> Documents:
+def _documents_of_awq(written: Written) -> Documents:
     bits, block = written.usual
     stated = {
         "quant_method": "awq",
@@ -80,7 +88,7 @@ def _documents(written: Written) -> Documents:
     return config_of(stated)
 
 
-def _recognizes(parts: Parts) -> bool:
+def _recognizes_awq(parts: Parts) -> bool:
     if not ("qweight" in parts and "qzeros" in parts and "scales" in parts):
         return False
     return bool(parts.tensors["qweight"].shape[1:] == parts.tensors["qzeros"].shape[1:])
@@ -90,18 +98,18 @@ AWQ = Container(
     "awq",
     "AWQ",
     ("qweight", "qzeros", "scales"),
-    _recognizes,
-    _read,
+    _recognizes_awq,
+    _read_awq,
     Needs(
-        (_BITS,),
+        (_AWQ_BITS,),
         zeros=lambda bits: (0, 2**bits - 1),
         scales=("float16", "bfloat16"),
         outputs_in_words=True,
         inputs_in_words=True,
         one_block=True,
     ),
-    _write,
-    _documents,
+    _write_awq,
+    _documents_of_awq,
     has_head=False,
     methods=("awq", "auto-round", "intel/auto-round"),
 )
@@ -123,7 +131,7 @@ def _read_quark(parts: Parts, config: Config) -> BlockWeight:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
     turned = columns_of_words(words, columns=places, is_row_major=not parts.in_columns)
     zeros, how = unpacked_zeros(packed, places), read_activations(parts, config)
-    return BlockWeight(turned, _BITS, words.shape[0], scales.T, zeros, is_signed=is_signed, activations=how)
+    return BlockWeight(turned, _AWQ_BITS, words.shape[0], scales.T, zeros, is_signed=is_signed, activations=how)
 
 
 def _read_packing(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
@@ -161,13 +169,13 @@ def _read_modelopt(parts: Parts, config: Config) -> BlockWeight:
         raise parts.shapes_error("weight", "weight_scale")
     halves = packed ^ _SIGNS_OF_BYTES
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
-    zeros = np.full(scales.shape, symmetric_zero_point(_BITS), np.int16)
+    zeros = np.full(scales.shape, symmetric_zero_point(_AWQ_BITS), np.int16)
     factors, how = parts.factors(packed.shape[1]), read_activations(parts, config)
-    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
+    return BlockWeight(pack(codes, _AWQ_BITS), _AWQ_BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 
 
 def _write_modelopt(weight: BlockWeight) -> dict[str, Array]:
-    codes = weight.codes ^ np.uint8(symmetric_zero_point(_BITS))
+    codes = weight.codes ^ np.uint8(symmetric_zero_point(_AWQ_BITS))
     found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": weight.scale}
     return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
 
@@ -189,7 +197,7 @@ INT4_MODELOPT = Container(
     lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float32",
     _read_modelopt,
     Needs(
-        (_BITS,),
+        (_AWQ_BITS,),
         zeros=lambda bits: (symmetric_zero_point(bits), symmetric_zero_point(bits)),
         scales=("float32",),
         has_factors=True,
@@ -199,3 +207,112 @@ INT4_MODELOPT = Container(
     _write_modelopt,
     partial(documents_of_modelopt, algorithm=_AWQ),
 )
+
+
+_GPTQ_BITS = (2, 3, 4, 8)
+
+
+def _read_gptq(parts: Parts, config: Config) -> BlockWeight:
+    words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
+    groups, outputs = scales.shape
+    bits = packed.shape[1] * WORD // outputs
+    inputs = words.shape[0] * WORD // max(bits, 1)
+    if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _GPTQ_BITS or packed.shape[1] * WORD != outputs * bits:
+        raise parts.shapes_error("qweight", "qzeros", "scales")
+    block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
+    if not block or -(-inputs // block) != groups:
+        raise parts.shapes_error("qweight", "scales")
+    config.require_bits(parts.layer, bits)
+    config.require_block(parts.layer, block, inputs)
+    config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
+    zeros = unpack(packed, bits, outputs).astype(np.int16)
+    if config.zero_points_are_less_by_one:
+        if (zeros == 2**bits - 1).any():
+            raise parts.unsupported(
+                f"a zero point of GPTQ v1 is stored as {2**bits - 1}: writers of 0 less 1 differ in what they leave of its neighbours",
+                remedy="Save the checkpoint again as gptq_v2.",
+                rule="zero-point-ambiguous",
+            )
+        zeros += 1
+    order = _groups(parts, inputs, groups, block)
+    if order is not None and inputs % block:
+        raise parts.unsupported(
+            f"inputs are in another order than their blocks (act-order), the last of which has {inputs % block} of {block} inputs",
+            rule="act-order-not-covered",
+        )
+    scale, zero = (divide_blocks(numbers.T, inputs, block) for numbers in (scales, zeros))
+    return BlockWeight(words.T, bits, inputs, scale, zero, groups=order)
+
+
+def _groups(parts: Parts, inputs: int, groups: int, block: int) -> Array | None:
+    """The group of each input; None where inputs are in their order."""
+    found = parts.tensors.get("g_idx")
+    if found is None:
+        return None
+    is_fit = found.dtype.kind in "iu" and found.shape == (inputs,) and 0 <= int(found.min()) <= int(found.max()) < groups
+    if not is_fit or not np.array_equal(np.bincount(found, minlength=groups), np.bincount(np.arange(inputs) // block)):
+        raise parts.invalid(
+            f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", rule="wrong-groups",
+        )  # fmt: skip
+    return None if (found[1:] >= found[:-1]).all() else found.astype(np.int32)
+
+
+def _write_gptq(weight: BlockWeight, less: int) -> dict[str, Array]:
+    assert weight.zero is not None
+    groups = weight.groups if weight.groups is not None else np.arange(weight.inputs, dtype=np.int32) // weight.block
+    zeros = np.ascontiguousarray((weight.zero - less).T).astype(np.uint8)
+    return {
+        "qweight": weight.words.T.view(np.int32),
+        "qzeros": pack(zeros, weight.bits).view(np.int32),
+        "scales": weight.scale.T,
+        "g_idx": groups.astype(np.int32),
+    }
+
+
+def _documents_of_gptq(written: Written, version: str) -> Documents:
+    bits, block = written.usual
+    others: dict[str, Any] = {
+        f"+:^{re.escape(name)}$": {"bits": other_bits, "group_size": other} for name, (other_bits, other) in written.unusual().items()
+    }
+    others |= {f"-:^{re.escape(name)}$": {} for name in written.real if not is_head(name)}  # GPTQModel: not quantized
+    kept_real = [name for name in written.real if name.rpartition(".")[2] == "lm_head"]
+    stated = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": block,
+        "desc_act": written.has_groups,
+        "sym": written.is_symmetric,
+        "checkpoint_format": version,
+        "lm_head": not kept_real and any(name.rpartition(".")[2] == "lm_head" for name in written.layers),
+        "pack_dtype": "int32",
+        **({"dynamic": others} if others else {}),
+    }
+    return {**config_of(stated), "quantize_config.json": stated}  # AutoGPTQ's own file
+
+
+def _recognizes_gptq(parts: Parts) -> bool:
+    """AWQ has as many columns of integers as of zero points."""
+    return "qweight" in parts and "scales" in parts and not ("qzeros" in parts and _columns(parts, "qweight") == _columns(parts, "qzeros"))
+
+
+def _columns(parts: Parts, name: str) -> int:
+    return int(parts.tensors[name].size // max(len(parts.tensors[name]), 1)) if parts.tensors[name].ndim else 0
+
+
+def _make_container(name: str, title: str, version: str, recognizes: Callable[[Parts], bool], less: int) -> Container:
+    return Container(
+        name,
+        title,
+        ("qweight", "qzeros", "scales", "g_idx"),
+        recognizes,
+        _read_gptq,
+        Needs(_GPTQ_BITS, zeros=lambda bits: (less, 2**bits - 1), has_groups=True, outputs_in_words=True, inputs_in_words=True),
+        partial(_write_gptq, less=less),
+        partial(_documents_of_gptq, version=version),
+        in_columns=True,
+        methods=("gptq", "auto-round", "intel/auto-round"),
+    )
+
+
+GPTQ = _make_container("gptq", "GPTQ v1", "gptq", _recognizes_gptq, 1)
+GPTQ_V2 = _make_container("gptq-v2", "GPTQ v2", "gptq_v2", lambda parts: False, 0)
