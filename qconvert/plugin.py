@@ -13,8 +13,9 @@ from qconvert.lazy import lazy_getattr
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
     from qconvert.checkpoints.config import Config
-    from qconvert.checkpoints.container import Container, Needs, Parts
+    from qconvert.checkpoints.container import Container, Needs
     from qconvert.checkpoints.fitting import Misfit, fit_weight
+    from qconvert.checkpoints.parts import Parts
     from qconvert.checkpoints.repacking import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
     from qconvert.checkpoints.safetensors import Checkpoint
     from qconvert.checkpoints.source import CheckpointSource
@@ -144,7 +145,8 @@ _HOMES = {
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
     "qconvert.checkpoints.config": "Config",
-    "qconvert.checkpoints.container": "Container Needs Parts",
+    "qconvert.checkpoints.container": "Container Needs",
+    "qconvert.checkpoints.parts": "Parts",
     "qconvert.checkpoints.safetensors": "Checkpoint",
     "qconvert.checkpoints.fitting": "Misfit fit_weight",
     "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from qconvert.errors import UnsupportedError
-
 if TYPE_CHECKING:
-    from qconvert.checkpoints.config import Config
-    from qconvert.checkpoints.container import Parts
+    from qconvert.checkpoints.parts import Parts
+    from qconvert.errors import UnsupportedError
 
 
 #: Values that share a power of two as their scale (OCP Microscaling Formats 1.0).
@@ -67,14 +65,14 @@ class Activations:
 _NVFP4 = Activations("float4e2m1", "group", 16)
 
 
-def read_activations(parts: Parts, config: Config) -> Activations | None:
+def read_activations(parts: Parts) -> Activations | None:
     """How the data of a layer are rounded; None where they stay float.
 
     Raises:
         InvalidModelError: a scale is stated that the layer does not have, or it has one that nobody stated.
         UnsupportedError: they are rounded in a way that is not covered.
     """
-    stated = _state_activations(parts, config)
+    stated = _state_activations(parts)
     found = [name for name in ("input_scale", "activation_scale", _GLOBAL) if name in parts]
     if len(found) > 1:
         raise parts.invalid(f"the layer has both {' and '.join(found)}", rule="config-contradicts")
@@ -104,28 +102,29 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
     return replace(stated, scale=scale, zero=point, is_symmetric=stated.is_symmetric and not point)
 
 
-def _state_activations(parts: Parts, config: Config) -> Activations | None:
+def _state_activations(parts: Parts) -> Activations | None:
     """What the configuration says, without the scale."""
-    if found := config.group_of_layer(parts.layer).get("input_activations"):
-        return _of_compressed_tensors(found, parts.layer)
-    if found := config.quark_of_layer(parts.layer).get("input_tensors"):
-        return _of_quark(found, parts.layer)
-    algorithm = str(config.stated.get("quant_algo") or "").upper()
+    if found := parts.group.get("input_activations"):
+        return _of_compressed_tensors(found, parts)
+    if found := parts.quark.get("input_tensors"):
+        return _of_quark(found, parts)
+    config = parts.config.stated
+    algorithm = str(config.get("quant_algo") or "").upper()
     if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
         return Activations("float8e4m3fn", "token")
     if algorithm == "NVFP4" and "input_scale" in parts:
         return _NVFP4
     if algorithm == "MXFP8":
         return Activations("float8e4m3fn", "group", POWERS_BLOCK, has_powers=True)
-    scheme = config.stated.get("activation_scheme")
+    scheme = config.get("activation_scheme")
     if scheme is None:
         return None
     if scheme == "static":
         return Activations("float8e4m3fn", "tensor", is_dynamic=False)
     if scheme != "dynamic":
-        raise _not_covered(parts.layer, f"activation_scheme {scheme!r}")
-    has_powers = config.stated.get("scale_fmt") == "ue8m0"
-    size = config.block_of_layer(parts.layer)
+        raise _not_covered(parts, f"activation_scheme {scheme!r}")
+    has_powers = config.get("scale_fmt") == "ue8m0"
+    size = parts.square
     return Activations("float8e4m3fn", "group", size[1], has_powers=has_powers) if size else Activations("float8e4m3fn", "token")
 
 
@@ -134,7 +133,7 @@ _QUARK_TYPES = {"int8": "int8", "int4": "int4", "fp8_e4m3": "float8e4m3fn", "fp4
 _QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "token", "per_group": "group"}
 
 
-def _of_compressed_tensors(found: Any, layer: str) -> Activations:
+def _of_compressed_tensors(found: Any, parts: Parts) -> Activations:
     own: Mapping[str, Any] = found if isinstance(found, dict) else {}
     dynamic, kind = own.get("dynamic", False), f"{own.get('num_bits')} {own.get('type')}"
     usual = {"strategy": "tensor_group", "symmetric": True, "scale_dtype": "torch.float8_e4m3fn"}  # ModelOpt states none of them
@@ -143,13 +142,13 @@ def _of_compressed_tensors(found: Any, layer: str) -> Activations:
     if kind == "4 float" and own.get("group_size") == _NVFP4.group and is_usual and has_two_levels:
         return _NVFP4
     if not isinstance(dynamic, bool):
-        raise _not_covered(layer, f"dynamic {dynamic!r}")
+        raise _not_covered(parts, f"dynamic {dynamic!r}")
     strategy = str(own.get("strategy") or ("token" if dynamic else "tensor"))
     has_powers = str(own.get("scale_dtype")) == "torch.uint8"
-    return _check_covered(own, layer, Activations(_TYPES.get(kind, kind), strategy, is_dynamic=dynamic, has_powers=has_powers))
+    return _check_covered(own, parts, Activations(_TYPES.get(kind, kind), strategy, is_dynamic=dynamic, has_powers=has_powers))
 
 
-def _of_quark(found: Any, layer: str) -> Activations:
+def _of_quark(found: Any, parts: Parts) -> Activations:
     own: Mapping[str, Any] = found if isinstance(found, dict) else {}
     kind, strategy, has_powers = str(own.get("dtype")), str(own.get("qscheme")), own.get("scale_format") == "e8m0"
     made = Activations(
@@ -158,21 +157,19 @@ def _of_quark(found: Any, layer: str) -> Activations:
         is_dynamic=bool(own.get("is_dynamic")),
         has_powers=has_powers,
     )
-    return _check_covered(own, layer, made)
+    return _check_covered(own, parts, made)
 
 
-def _check_covered(stated: Mapping[str, Any], layer: str, made: Activations) -> Activations:
+def _check_covered(stated: Mapping[str, Any], parts: Parts, made: Activations) -> Activations:
     """The activations with the size of a group and the symmetry, which two tools state alike."""
     size: Any = stated.get("group_size") if made.strategy == "group" else 0
     is_known = made.dtype in _TYPES.values() and (made.is_dynamic or made.strategy == "tensor")
     has_size = size == 0 if made.strategy in ("tensor", "token") else made.strategy == "group" and type(size) is int and size > 0
     if not (is_known and has_size):
         when = "at each run" if made.is_dynamic else "before"
-        raise _not_covered(layer, f"{made.dtype} by scales of strategy {made.strategy!r} and group_size {size!r}, computed {when}")
+        raise _not_covered(parts, f"{made.dtype} by scales of strategy {made.strategy!r} and group_size {size!r}, computed {when}")
     return replace(made, group=size, is_symmetric=stated.get("symmetric") is not False)
 
 
-def _not_covered(layer: str, what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"config.json states that data are rounded too, as {what}, which is not covered", where=repr(layer), rule="dynamic-operator"
-    )
+def _not_covered(parts: Parts, what: str) -> UnsupportedError:
+    return parts.unsupported(f"config.json states that data are rounded too, as {what}, which is not covered", rule="dynamic-operator")

@@ -20,15 +20,15 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
-from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
+from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Written, config_of
+from qconvert.checkpoints.parts import Parts, expand_blocks
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_integers
 
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"
 
 
-def _read(parts: Parts, config: Config) -> BlockWeight:
+def _read(parts: Parts) -> BlockWeight:
     words, scales = parts.words("weight_packed"), parts.scales("weight_scale", (1, 2))
     scales = scales.reshape(len(scales), -1)
     shape = parts.tensors.get("weight_shape")
@@ -49,8 +49,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         if packed.shape != (word_count(len(scales), bits), scales.shape[1]):
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros = unpack(np.ascontiguousarray(packed.T), bits, len(scales)).T.astype(np.int16)
-    scale, zero = (expand_blocks(parts, config, "weight_scale", numbers, (outputs, inputs)) for numbers in (scales, zeros))
-    return BlockWeight(words, bits, inputs, scale, zero, is_signed=True, activations=read_activations(parts, config))
+    scale, zero = (expand_blocks(parts, "weight_scale", numbers, (outputs, inputs)) for numbers in (scales, zeros))
+    return BlockWeight(words, bits, inputs, scale, zero, is_signed=True, activations=read_activations(parts))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -86,26 +86,26 @@ def _require_codes(parts: Parts, zeros: Array, bits: int) -> None:
         )
 
 
-def _read_int8(parts: Parts, config: Config) -> BlockWeight:
-    integers, bits = parts.matrix("weight", "int8"), config.bits_of_layer(parts.layer)
+def _read_int8(parts: Parts) -> BlockWeight:
+    integers, bits = parts.matrix("weight", "int8"), parts.byte_bits
     half = symmetric_zero_point(bits)
     if bits < 8 and not -half <= int(integers.min()) <= int(integers.max()) < half:
         raise parts.invalid(
             f"config.json states integers of {bits} bits, and the layer has {int(integers.min())} to {int(integers.max())}",
             rule="config-contradicts",
         )
-    scales = expand_blocks(parts, config, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)), integers.shape)
+    scales = expand_blocks(parts, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)), integers.shape)
     zeros = np.full(scales.shape, half, np.int16)
     found = parts.tensors.get("weight_zero_point")
     if found is not None:
         if found.dtype.kind not in "iu" or found.dtype.itemsize > 1 or not found.size:
             raise parts.tensor_error("weight_zero_point", "int8")
-        expanded = expand_blocks(parts, config, "weight_zero_point", found, integers.shape)
+        expanded = expand_blocks(parts, "weight_zero_point", found, integers.shape)
         if expanded.shape != scales.shape:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += expanded
         _require_codes(parts, zeros, bits)
-    factors, how = parts.factors(integers.shape[1]), read_activations(parts, config)
+    factors, how = parts.factors(integers.shape[1]), read_activations(parts)
     words = words_of_integers(integers, bits)
     return BlockWeight(words, bits, integers.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 

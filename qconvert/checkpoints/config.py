@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +11,8 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_next_to
 
 if TYPE_CHECKING:
-    from qconvert.checkpoints.container import Container, Parts
+    from qconvert.checkpoints.container import Container
+    from qconvert.checkpoints.parts import Parts
 
 _LARGEST = 16_000_000
 #: Files that hold it, the first one under one of the keys.
@@ -28,8 +27,6 @@ _METHODS = (
     *("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes", "fp8"),
     *("torchao", "mxfp4"),
 )
-#: Patterns of layers that are matched: their time must not grow with 2 to the power of their length, as of (a*)*.
-_LONGEST_PATTERN, _MOST_REPEATS, _MOST_CHOICES = 300, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,62 +90,10 @@ class Config:
                 "config.json states transform_config: data are transformed, which is not covered", rule="blocks-not-covered"
             )
 
-    def require_block(self, layer: str, block: int, inputs: int) -> None:
-        """Raise InvalidModelError where sizes of blocks are stated and none is what the tensors say."""
-        weights = [group.get("weights") for group in self._groups]
-        weights.append(self.quark_of_layer(layer).get("weight"))
-        stated = [item.get("group_size") for item in weights if isinstance(item, dict)]
-        own = self.of_layer(layer)
-        stated += [own["group_size"]] if "group_size" in own and not own.get("dynamic") else []
-        sizes = [inputs if size is None or size == -1 else _whole_number("group_size", size, layer) for size in stated]
-        if sizes and block not in sizes and not (block == inputs and max(sizes) >= inputs):
-            raise InvalidModelError(
-                f"config.json states blocks of {' or '.join(map(str, sorted({*sizes})))} inputs, the tensors of the layer say {block}, of "
-                f"{inputs} inputs",
-                where=repr(layer),
-                rule="config-contradicts",
-            )
-
-    def block_with_rest(self, layer: str, inputs: int, groups: int) -> int:
-        """The stated size of blocks, if it does not divide the inputs, so that the last block is smaller; else 0."""
-        stated = self.of_layer(layer).get("group_size")
-        return stated if type(stated) is int and stated > 0 and inputs % stated and -(-inputs // stated) == groups else 0
-
     @property
-    def _groups(self) -> list[Mapping[str, Any]]:
+    def groups(self) -> list[Mapping[str, Any]]:
         """The groups of layers that compressed-tensors states."""
         return list((self.stated.get("config_groups") or {}).values())
-
-    def group_of_layer(self, layer: str) -> Mapping[str, Any]:
-        """What compressed-tensors or ModelOpt states of a layer: the group that names it, else the first that names a class of layers."""
-        groups = self._groups
-        if len(groups) < 2:
-            return groups[0] if groups else {}
-        targets = [[str(item) for item in found] if isinstance(found := group.get("targets"), list) else [] for group in groups]
-        for group, names in zip(groups, targets, strict=True):
-            if any(name == layer or (name.startswith("re:") and _matches(name[3:], layer)) for name in names):
-                return group
-        of_class = (group for group, names in zip(groups, targets, strict=True) if any(name.isalnum() for name in names))
-        return next(of_class, groups[0])
-
-    def block_of_layer(self, layer: str) -> tuple[int, int] | None:
-        """Outputs and inputs of a block, where blocks with several of both are stated."""
-        weights = self.group_of_layer(layer).get("weights")
-        stated = weights.get("block_structure") if isinstance(weights, dict) else None
-        stated = self.stated.get("weight_block_size") if stated is None else stated
-        if stated is None:
-            return None
-        if not isinstance(stated, list) or len(stated) != 2 or any(type(size) is not int or size < 1 for size in stated):
-            raise InvalidModelError(
-                f"config.json states blocks of {stated!r}; two sizes are required", where=repr(layer), rule="damaged-config"
-            )
-        return stated[0], stated[1]
-
-    def bits_of_layer(self, layer: str) -> int:
-        """The bits of a code of a layer that has a byte for each: 8 where none are stated."""
-        weights = self.group_of_layer(layer).get("weights")
-        bits = weights.get("num_bits", 8) if isinstance(weights, dict) else 8
-        return bits if type(bits) is int and 2 <= bits <= 8 else 8
 
     @property
     def gptq_note(self) -> str:
@@ -158,59 +103,6 @@ class Config:
         if not self._version:
             return "config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one"
         return ""
-
-    def of_layer(self, layer: str) -> Mapping[str, Any]:
-        """What is stated of a layer under its path, by MLX as an entry of its own, by auto-round in `extra_config`; else for all."""
-        extra = self.stated.get("extra_config")
-        own = extra.get(layer) if isinstance(extra, dict) and layer in extra else self.stated.get(layer)
-        return {**self.stated, **own} if isinstance(own, dict) else self.stated
-
-    def quark_of_layer(self, layer: str) -> Mapping[str, Any]:
-        """What is stated of a layer, in Quark's way: by the first pattern that it fits, else for all."""
-        patterns = self.stated.get("layer_quant_config")
-        for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
-            if isinstance(own, dict) and fnmatchcase(layer, pattern):
-                return own
-        found = self.stated.get("global_quant_config")
-        return found if isinstance(found, dict) else {}
-
-    def require_packing(self, layer: str, key: str, known: Collection[str]) -> None:
-        """Raise UnsupportedError where a version of a format is stated that packs otherwise."""
-        stated = str(self.stated.get(key) or "").lower()
-        if stated and stated not in known:
-            raise UnsupportedError(
-                f"config.json states {key} {stated!r}, which is not covered", where=repr(layer), rule="blocks-not-covered"
-            )
-
-    def require_bits(self, layer: str, bits: int) -> None:
-        """Raise InvalidModelError if the bits that are stated for all layers contradict the tensors."""
-        stated = self.of_layer(layer).get("bits") if not self.stated.get("dynamic") else None  # which has others for single layers
-        if stated is not None and _whole_number("bits", stated, layer) != bits:
-            raise InvalidModelError(
-                f"config.json states bits {stated}, the tensors of the layer say {bits}", where=repr(layer), rule="config-contradicts"
-            )
-
-
-def _whole_number(name: str, stated: Any, layer: str) -> int:
-    if type(stated) is not int:
-        raise InvalidModelError(
-            f"config.json states {name} {stated!r}; a whole number is required", where=repr(layer), rule="damaged-config"
-        )
-    return stated
-
-
-def _matches(pattern: str, layer: str) -> bool:
-    """Whether a regular expression matches the start of a layer's path."""
-    repeats = len(re.findall(r"[*+{?]", pattern))
-    is_large = len(pattern) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or pattern.count("|") > _MOST_CHOICES
-    if is_large or re.search(r"\)[*+{?]", pattern):
-        raise UnsupportedError(
-            f"config.json states the pattern {pattern[:40]!r} of layers, which is not covered", rule="blocks-not-covered"
-        )
-    try:
-        return re.match(pattern, layer) is not None
-    except re.error as error:
-        raise InvalidModelError(f"config.json states the pattern {pattern[:40]!r} of layers: {error}", rule="damaged-config") from error
 
 
 def read_config(path: Path) -> Config:

@@ -30,10 +30,10 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import read_activations
-from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
-from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written, config_of, divide_blocks, is_head
+from qconvert.checkpoints.config import FILE_OF_MODELOPT
+from qconvert.checkpoints.container import Container, Documents, Needs, Written, config_of, is_head
+from qconvert.checkpoints.parts import Parts, divide_blocks
 from qconvert.checkpoints.weight import WORD, BlockWeight, columns_of_words, pack, symmetric_zero_point, unpack
-from qconvert.errors import UnsupportedError
 
 _AWQ_BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
@@ -48,18 +48,18 @@ def unpacked_zeros(packed: Array, places: Sequence[int] = PLACES) -> Array:
     return each[..., places].reshape(packed.shape[0], -1).T.astype(np.int16)
 
 
-def _read_awq(parts: Parts, config: Config) -> BlockWeight:
+def _read_awq(parts: Parts) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
     inputs = words.shape[0]
-    block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
+    block = parts.block_with_rest(inputs, groups) or inputs // groups
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "qzeros", "scales")
     if inputs % _PER_WORD:
         raise parts.shapes_error("qweight")
-    config.require_bits(parts.layer, _AWQ_BITS)
-    config.require_block(parts.layer, block, inputs)
-    config.require_packing(parts.layer, "version", ("gemm",))
+    parts.require_bits(_AWQ_BITS)
+    parts.require_block(block, inputs)
+    parts.require_packing("version", ("gemm",))
     made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)
     scale, zero = (divide_blocks(numbers, inputs, block) for numbers in (scales.T, unpacked_zeros(packed)))
     return BlockWeight(made, _AWQ_BITS, inputs, scale, zero)
@@ -120,30 +120,29 @@ _SIGNS, _SIGNS_OF_BYTES = np.uint32(0x88888888), np.uint8(0x88)
 _ORDERS: Mapping[str, tuple[int, ...]] = {"reorder": PLACES, "order": tuple(range(_PER_WORD))}
 
 
-def _read_quark(parts: Parts, config: Config) -> BlockWeight:
+def _read_quark(parts: Parts) -> BlockWeight:
     words, scales, packed = parts.words("weight"), parts.scales("weight_scale"), parts.words("weight_zero_point")
     groups, outputs = scales.shape
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % (groups * _PER_WORD):
         raise parts.shapes_error("weight", "weight_scale", "weight_zero_point")
-    config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
-    is_signed, places = _read_packing(config, parts.layer)
+    parts.require_block(words.shape[0] // groups, words.shape[0])
+    is_signed, places = _read_packing(parts)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
     turned = columns_of_words(words, columns=places, is_row_major=not parts.in_columns)
-    zeros, how = unpacked_zeros(packed, places), read_activations(parts, config)
+    zeros, how = unpacked_zeros(packed, places), read_activations(parts)
     return BlockWeight(turned, _AWQ_BITS, words.shape[0], scales.T, zeros, is_signed=is_signed, activations=how)
 
 
-def _read_packing(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
+def _read_packing(parts: Parts) -> tuple[bool, tuple[int, ...]]:
     """Whether the integers are signed, and where the nibbles of eight outputs stand."""
-    weight: Any = config.quark_of_layer(layer).get("weight")
+    weight: Any = parts.quark.get("weight")
     dtype = weight.get("dtype") if isinstance(weight, dict) else None
-    export = config.stated.get("export")
+    export = parts.config.stated.get("export")
     order = str(export.get("pack_method", "reorder")) if isinstance(export, dict) else "reorder"
     if dtype not in ("int4", "uint4") or order not in _ORDERS:
-        raise UnsupportedError(
+        raise parts.unsupported(
             f"config.json states weights of {dtype!r} in the order {order!r}; int4 or uint4 in the order 'reorder' or 'order' are read",
-            where=repr(layer),
             rule="blocks-not-covered",
         )
     return dtype == "int4", _ORDERS[order]
@@ -163,14 +162,14 @@ _AWQ = "W4A16_AWQ"
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}
 
 
-def _read_modelopt(parts: Parts, config: Config) -> BlockWeight:
+def _read_modelopt(parts: Parts) -> BlockWeight:
     packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
     if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
         raise parts.shapes_error("weight", "weight_scale")
     halves = packed ^ _SIGNS_OF_BYTES
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
     zeros = np.full(scales.shape, symmetric_zero_point(_AWQ_BITS), np.int16)
-    factors, how = parts.factors(packed.shape[1]), read_activations(parts, config)
+    factors, how = parts.factors(packed.shape[1]), read_activations(parts)
     return BlockWeight(pack(codes, _AWQ_BITS), _AWQ_BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 
 
@@ -212,21 +211,21 @@ INT4_MODELOPT = Container(
 _GPTQ_BITS = (2, 3, 4, 8)
 
 
-def _read_gptq(parts: Parts, config: Config) -> BlockWeight:
+def _read_gptq(parts: Parts) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
     bits = packed.shape[1] * WORD // outputs
     inputs = words.shape[0] * WORD // max(bits, 1)
     if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _GPTQ_BITS or packed.shape[1] * WORD != outputs * bits:
         raise parts.shapes_error("qweight", "qzeros", "scales")
-    block = config.block_with_rest(parts.layer, inputs, groups) or inputs // groups
+    block = parts.block_with_rest(inputs, groups) or inputs // groups
     if not block or -(-inputs // block) != groups:
         raise parts.shapes_error("qweight", "scales")
-    config.require_bits(parts.layer, bits)
-    config.require_block(parts.layer, block, inputs)
-    config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
+    parts.require_bits(bits)
+    parts.require_block(block, inputs)
+    parts.require_packing("checkpoint_format", ("gptq", "gptq_v2"))
     zeros = unpack(packed, bits, outputs).astype(np.int16)
-    if config.zero_points_are_less_by_one:
+    if parts.config.zero_points_are_less_by_one:
         if (zeros == 2**bits - 1).any():
             raise parts.unsupported(
                 f"a zero point of GPTQ v1 is stored as {2**bits - 1}: writers of 0 less 1 differ in what they leave of its neighbours",

@@ -14,8 +14,9 @@ from functools import partial
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
-from qconvert.checkpoints.config import FILES_OF_CONFIG, Config
-from qconvert.checkpoints.container import Container, Documents, Needs, Parts, Written
+from qconvert.checkpoints.config import FILES_OF_CONFIG
+from qconvert.checkpoints.container import Container, Documents, Needs, Written
+from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.small_floats import refuse_nan_codes
 from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight
 
@@ -26,18 +27,18 @@ _MX, _NVFP4 = 32, 16
 _DEFAULTS = {"bits": 4, "group_size": 64}
 
 
-def _read(parts: Parts, config: Config) -> BlockWeight:
+def _read(parts: Parts) -> BlockWeight:
     parts, experts = parts.join_experts()
     words, scales, offsets = parts.words("weight"), parts.scales("scales"), parts.scales("biases")
     if scales.shape != offsets.shape or scales.dtype != offsets.dtype or len(scales) != len(words):
         raise parts.shapes_error("weight", "scales", "biases")
-    bits, inputs = _sizes(parts, config, words, scales)
+    bits, inputs = _sizes(parts, words, scales)
     return BlockWeight(words, bits, inputs, scales, offset=offsets, experts=experts)
 
 
-def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[int, int]:
+def _sizes(parts: Parts, words: Array, scales: Array) -> tuple[int, int]:
     """Bits and inputs: bits * block is what the tensors say, and config.json says both."""
-    stated = config.of_layer(parts.layer)
+    stated = parts.own
     bits, block = (stated.get(name, "") if stated.get(name, "") is not None else default for name, default in _DEFAULTS.items())
     each = words.shape[1] * WORD // scales.shape[1]
     if words.shape[1] * WORD % scales.shape[1]:
@@ -55,8 +56,8 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
     return bits, each // bits * scales.shape[1]
 
 
-def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
-    mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
+def _read_of_mode(parts: Parts) -> BlockWeight:
+    mode = str(parts.own.get("mode", "mxfp4"))
     if mode not in ("mxfp4", "nvfp4", "mxfp8"):
         raise parts.unsupported(f"config.json states mode {mode!r}, which is not covered", rule="blocks-not-covered")
     block, bits = _NVFP4 if mode == "nvfp4" else _MX, 8 if mode == "mxfp8" else 4

@@ -29,9 +29,9 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations, read_activations
 from qconvert.checkpoints.compressed_tensors import activation_tensors, can_state_activations, config_of_groups, has_matrix_of_scales
-from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Parts, Written, config_of, expand_blocks
+from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Written, config_of
 from qconvert.checkpoints.gptq_and_awq import documents_of_modelopt
+from qconvert.checkpoints.parts import Parts, expand_blocks
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, dtype_of, to_row_major, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -53,17 +53,17 @@ def float8_codes(parts: Parts, name: str) -> Array:
     return codes
 
 
-def _read_fp8(parts: Parts, config: Config) -> BlockWeight:
+def _read_fp8(parts: Parts) -> BlockWeight:
     codes = float8_codes(parts, "weight")
     name = "weight_scale_inv" if "weight_scale_inv" in parts else "weight_scale"
     if parts.dtype(name) == "uint8":
         scale = parts.small_scales(name, "float8_e8m0fnu")
         if scale.shape[0] != len(codes) or codes.shape[1] % scale.shape[1]:
             raise parts.shapes_error("weight", name)
-        config.require_block(parts.layer, codes.shape[1] // scale.shape[1], codes.shape[1])
+        parts.require_block(codes.shape[1] // scale.shape[1], codes.shape[1])
     else:
-        scale = expand_blocks(parts, config, name, parts.scales(name, (0, 1, 2, 4)), codes.shape)
-    return BlockWeight(words_of_bytes(codes), _FP8_BITS, codes.shape[1], scale, table=E4M3, activations=read_activations(parts, config))
+        scale = expand_blocks(parts, name, parts.scales(name, (0, 1, 2, 4)), codes.shape)
+    return BlockWeight(words_of_bytes(codes), _FP8_BITS, codes.shape[1], scale, table=E4M3, activations=read_activations(parts))
 
 
 def _codes(weight: BlockWeight) -> Array:
@@ -182,7 +182,7 @@ def _words(parts: Parts, name: str) -> Array:
     return np.ascontiguousarray(packed).view("<u4")
 
 
-def _read_fp4(parts: Parts, config: Config, name: str, blocks: tuple[int, ...], scales: str, level: str = "") -> BlockWeight:
+def _read_fp4(parts: Parts, name: str, blocks: tuple[int, ...], scales: str, level: str = "") -> BlockWeight:
     """A weight whose codes are `name`, with scales of a type, and a second level of them."""
     words, scale = _words(parts, name), parts.small_scales("weight_scale", scales)
     inputs = words.shape[1] * _PER_WORD
@@ -197,7 +197,7 @@ def _read_fp4(parts: Parts, config: Config, name: str, blocks: tuple[int, ...], 
         outer=parts.number(level) if level else None,
         outer_divides=level == "weight_global_scale",
         factors=parts.factors(inputs),
-        activations=read_activations(parts, config),
+        activations=read_activations(parts),
     )
     with np.errstate(over="ignore"):
         parts.require_finite(level or "weight_scale", found.scales)
@@ -326,7 +326,7 @@ def name_experts(checkpoint: Checkpoint, *, are_apart: bool = True) -> Checkpoin
     return replace(checkpoint, tensors=tensors, places=places)
 
 
-def _read_experts(parts: Parts, config: Config) -> BlockWeight:
+def _read_experts(parts: Parts) -> BlockWeight:
     blocks, scales = parts.tensors["blocks"], parts.tensors.get("scales")
     if blocks.dtype != np.uint8 or blocks.ndim != 4 or blocks.shape[3] != _BYTES or not blocks.size:
         raise parts.tensor_error("blocks", f"uint8 [E, N, G, {_BYTES}]")

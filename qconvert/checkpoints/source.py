@@ -1,5 +1,5 @@
-"""The containers of all tools, and a checkpoint that is read: its layers in blocks and other tensors, what it holds as plain data, and whether
-two checkpoints have the same weights.
+"""The containers of all tools, and a checkpoint that is read: its layers in blocks and other tensors, what it holds as plain data, and
+whether two checkpoints have the same weights.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
 from qconvert.checkpoints.config import SCALES_OF_CACHE, Config, read_config
-from qconvert.checkpoints.container import Container, Parts, is_float
+from qconvert.checkpoints.container import Container
 from qconvert.checkpoints.fitting import is_same_rounding
 from qconvert.checkpoints.gptq_and_awq import AWQ, GPTQ, GPTQ_V2, INT4_MODELOPT, QUARK
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
+from qconvert.checkpoints.parts import Parts, is_float
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.small_floats import (
     FLOAT_QUANTIZED,
@@ -95,7 +96,7 @@ class CheckpointSource:
             QConvertError: its tensors do not fit each other.
         """
         container, parts = self.layers[layer]
-        return container.read(replace(parts, in_columns=in_columns), self.config)
+        return container.read(replace(parts, config=self.config, in_columns=in_columns))
 
     def release(self, item: str) -> None:
         """Give back the memory of a layer or tensor that is not needed again soon."""
@@ -279,7 +280,7 @@ def layers_in_blocks(tensors: Mapping[str, Array], metadata: Mapping[str, str] =
             container = next((item for item in CONTAINERS if item.recognizes(parts)), None)
             if container is not None:
                 known = {part: tensor for part, tensor in parts.tensors.items() if part in container.parts}
-                found[layer] = container, Parts(layer, known, parts.stated)
+                found[layer] = container, replace(parts, tensors=known)
             elif _is_layer_tensor(parts, telling):
                 count = sum(other.endswith(f".{telling}") for other in tensors)
                 raise UnsupportedError(

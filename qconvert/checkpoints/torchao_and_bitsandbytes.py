@@ -28,11 +28,10 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
-from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Parts
+from qconvert.checkpoints.container import Container
+from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.small_floats import float8_codes
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point, words_of_bytes, words_of_integers
-from qconvert.errors import UnsupportedError
 from qconvert.files.documents import json_of
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
@@ -40,7 +39,7 @@ _LARGEST = 10_000
 _INVERSE: Array = np.array([[1 / 127]], np.float32)
 
 
-def _read_4bit(parts: Parts, config: Config) -> BlockWeight:
+def _read_4bit(parts: Parts) -> BlockWeight:
     state = _state(parts)
     shape, block = state.get("shape"), state.get("blocksize")
     sizes = [size for size in shape if type(size) is int and 0 < size < 2**31] if isinstance(shape, list) else []
@@ -94,7 +93,7 @@ def _absmax(parts: Parts, state: dict[str, Any]) -> Array:
     return np.asarray(found.reshape(-1))
 
 
-def _read_int8(parts: Parts, config: Config) -> BlockWeight:
+def _read_int8(parts: Parts) -> BlockWeight:
     integers, scales = parts.matrix("weight", "int8"), parts.tensors["SCB"]
     if scales.dtype != np.float32 or scales.size != len(integers):
         raise parts.tensor_error("SCB", f"float32 [{len(integers)}]")
@@ -131,15 +130,15 @@ _STRATEGIES = {"PerRow": "token", "PerTensor": "tensor"}
 _SIGNS = np.uint32(0x88888888)  # of nibbles: what makes codes of two's complement
 
 
-def _read_torchao(parts: Parts, config: Config) -> BlockWeight:
+def _read_torchao(parts: Parts) -> BlockWeight:
     found = parts.stated.get("_data")
     stated: Mapping[str, Any] = found if isinstance(found, dict) else {}
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in parts.tensors.items()}
-    weight = read_torchao(Parts(parts.layer, tensors), str(parts.stated.get("_type")), stated)
-    return replace(weight, activations=_read_activations(stated, parts.layer))
+    weight = read_torchao(replace(parts, tensors=tensors), str(parts.stated.get("_type")), stated)
+    return replace(weight, activations=_read_activations(stated, parts))
 
 
-def _read_activations(stated: Mapping[str, Any], layer: str) -> Activations | None:
+def _read_activations(stated: Mapping[str, Any], parts: Parts) -> Activations | None:
     how, affine = stated.get("act_quant_kwargs"), stated.get("activation_quantization")
     if how is None and affine is None:
         return None
@@ -152,9 +151,7 @@ def _read_activations(stated: Mapping[str, Any], layer: str) -> Activations | No
     is_limited = own.get("reduce_range") or any(own.get(key) is not None for key in ("hp_value_lb", "hp_value_ub"))
     dtype = _dtype_name(own.get("float8_dtype")) or "int8"
     if affine is not None or strategy is None or is_limited or dtype not in ("int8", "float8_e4m3fn"):
-        raise UnsupportedError(
-            f"data are rounded at each run too, as {affine or how!r}, which is not covered", where=repr(layer), rule="dynamic-operator"
-        )
+        raise parts.unsupported(f"data are rounded at each run too, as {affine or how!r}, which is not covered", rule="dynamic-operator")
     is_affine = isinstance(mapping, dict) and mapping.get("_data") == "ASYMMETRIC"
     return Activations(dtype.replace("8_e", "8e"), strategy, is_symmetric=not is_affine)
 
@@ -216,7 +213,7 @@ def _read_int4(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
     inputs = 2 * packed.shape[1]
     if packed.dtype not in (np.int8, np.uint8) or inputs % 8:
         raise parts.tensor_error("qdata", "int8 [N, K / 2], K a multiple of 8")
-    turned = Parts(parts.layer, {name: parts.tensors[name].T for name in ("scale", "zero_point") if name in parts})
+    turned = replace(parts, tensors={name: parts.tensors[name].T for name in ("scale", "zero_point") if name in parts})
     scale, offset = (_in_blocks(turned, name, (len(packed), inputs), stated) for name in ("scale", "zero_point"))
     if scale.dtype != offset.dtype:
         raise parts.tensor_error("zero_point", f"{scale.dtype}, as scale is,")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written
+from qconvert.checkpoints.container import Container, LayerKind, Needs, Written
 from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
+from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.source import CONTAINERS
 from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, to_row_major, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
@@ -68,7 +69,7 @@ def read_again(container: Container, weight: BlockWeight) -> BlockWeight:
     how = None if weight.activations is None else replace(weight.activations, scale=None, zero=0)
     kind = LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, how)
     config = container.documents(Written({"a.b": kind}, [], weight.groups is not None))["config.json"]
-    return reader.read(parts, Config(config["quantization_config"]))
+    return reader.read(replace(parts, config=Config(config["quantization_config"])))
 
 
 @pytest.mark.parametrize("container", WRITTEN, ids=lambda container: container.name)

@@ -288,7 +288,7 @@ def _decode_plain(content: Array, stored: Stored, heads: int) -> Array:
     return numbers[np.argsort(order_of_heads(len(numbers), heads))] if heads else numbers
 
 
-def _read_layer(parts: Parts, config: Config) -> BlockWeight:
+def _read_layer(parts: Parts) -> BlockWeight:
     weight = unpack_weight(parts.tensors["weight"], parts.stated["type"], parts.stated["shape"])
     require_finite_scales(weight, parts.layer)
     heads = parts.stated["heads"]

@@ -18,9 +18,9 @@ def _matmul(s: Decomposition) -> None:
     axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
     if not axes:
         raise NoDefinitionError("no vector")
-    a = s("Unsqueeze", s.x, s.ints(0)) if ranks[0] == 1 else s.x
-    b = s("Unsqueeze", s.input(1), s.ints(1)) if ranks[1] == 1 else s.input(1)
-    s.end(s("Squeeze", s(str(s.op["op_type"]), a, b, s.input(2), s.input(3)), s.ints(*axes)))
+    a = s("Unsqueeze", s.x, [0]) if ranks[0] == 1 else s.x
+    b = s("Unsqueeze", s.input(1), [1]) if ranks[1] == 1 else s.input(1)
+    s.end(s("Squeeze", s(str(s.op["op_type"]), a, b, s.input(2), s.input(3)), axes))
 
 
 def _fused_matmul(s: Decomposition) -> None:
@@ -61,7 +61,7 @@ def _lp_pool(s: Decomposition) -> None:
 
 def _global_lp_pool(s: Decomposition) -> None:
     """(sum of |x| ** p) ** (1 / p) over space."""
-    power, axes = int(s.attribute("p", 2)), s.ints(*range(2, s.rank()))
+    power, axes = int(s.attribute("p", 2)), range(2, s.rank())
     s.end(s("ReduceL1", s.x, axes) if power == 1 else s("ReduceL2", s.x, axes) if power == 2
           else _root(s, s("ReduceSum", _power(s, s.x, power), axes), power))  # fmt: skip
 
@@ -72,7 +72,7 @@ def _dilated_average(s: Decomposition) -> None:
     if any(s.attribute("pads", ())) or s.attribute("ceil_mode", 0) or s.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise NoDefinitionError("padding")
     weights = np.full((channels, 1, *kernel), 1 / math.prod(kernel), np.float32)
-    s.end(s("Conv", s.x, s.const(weights), group=channels, **s.attributes("strides", "dilations")))
+    s.end(s("Conv", s.x, weights, group=channels, **s.attributes("strides", "dilations")))
 
 
 def _clip(s: Decomposition) -> None:
@@ -102,16 +102,16 @@ def _last_index(s: Decomposition) -> None:
     """The last of equal extremes: the first one of the reversed data."""
     axis = s.axis(default=0)
     size = s.shape()[axis]
-    reverse = s("Slice", s.x, s.ints(-1), s.ints(-size - 1), s.ints(axis), s.ints(-1))
+    reverse = s("Slice", s.x, [-1], [-size - 1], [axis], [-1])
     found = s(str(s.op["op_type"]), reverse, axis=axis, keepdims=s.attribute("keepdims", 1))
-    s.end(s("Sub", s.const(np.array(size - 1, np.int64)), found))
+    s.end(s("Sub", np.array(size - 1, np.int64), found))
 
 
 def _is_inf(s: Decomposition) -> None:
     """x equal to one of the infinities."""
     if bool(s.attribute("detect_negative", 1)) == bool(s.attribute("detect_positive", 1)):
         raise NoDefinitionError("both or none")
-    s.end(s("Equal", s.x, s.number(-math.inf if s.attribute("detect_negative", 1) else math.inf)))
+    s.end(s("Equal", s.x, -math.inf if s.attribute("detect_negative", 1) else math.inf))
 
 
 def _quick_gelu(s: Decomposition) -> None:
@@ -130,7 +130,7 @@ def _fused_conv(s: Decomposition) -> None:
     elif kind == "LeakyRelu":
         value = s(kind, value, alpha=float(numbers[0]) if numbers else 0.01)
     elif kind == "Clip" and len(numbers) == 2:
-        value = s(kind, value, *(s.const(np.float32(number)) for number in numbers))
+        value = s(kind, value, *map(np.float32, numbers))
     elif kind:
         raise NoDefinitionError(kind)
     s.end(value)
@@ -166,7 +166,7 @@ def _dequantize(s: Decomposition) -> None:
 
 
 def _scalar(s: Decomposition, name: str, index: int) -> str:
-    return name if s.rank(index) == 0 else s("Reshape", name, s.ints())
+    return name if s.rank(index) == 0 else s("Reshape", name, [])
 
 
 def _real(s: Decomposition, index: int, scale: int, axis: int | None = None) -> str:
@@ -189,8 +189,8 @@ def _qgemm(s: Decomposition) -> None:
     product = s("Gemm", a, b, transB=int(turned))
     if s.input(6):
         scales = s.known(1).reshape(-1).astype(np.float32) * s.known(4).reshape(-1).astype(np.float32)
-        product = s("Add", product, s("Mul", s("Cast", s.input(6), to=1), s.const(scales if scales.size > 1 else scales.reshape(()))))
-    _end(s, s("Mul", product, s.const(np.float32(alpha))) if alpha != 1 else product, 7)
+        product = s("Add", product, s("Mul", s("Cast", s.input(6), to=1), scales if scales.size > 1 else scales.reshape(())))
+    _end(s, s("Mul", product, np.float32(alpha)) if alpha != 1 else product, 7)
 
 
 def _softmax(s: Decomposition) -> None:
@@ -198,8 +198,8 @@ def _softmax(s: Decomposition) -> None:
     if int(s.attribute("opset", 13)) >= 13:
         raise NoDefinitionError("one axis")
     axis, shape = s.axis(default=1), s.shape()
-    rows = s("Reshape", _real(s, 0, 1), s.ints(math.prod(shape[:axis]), math.prod(shape[axis:])))
-    _end(s, s("Reshape", s("Softmax", rows, axis=-1), s.ints(*shape)), 3)
+    rows = s("Reshape", _real(s, 0, 1), [math.prod(shape[:axis]), math.prod(shape[axis:])])
+    _end(s, s("Reshape", s("Softmax", rows, axis=-1), shape), 3)
 
 
 def _channels_last(kind: str, *names: str, domain: str = CONTRIB) -> Definition:
@@ -233,20 +233,20 @@ def _floats(s: Decomposition, name: str) -> Array:
 
 def _scaler(s: Decomposition) -> None:
     """(x - offset) * scale, of each feature or of all."""
-    moved = s("Sub", _features(s), s.const(_floats(s, "offset")))
-    s.end(s("Mul", moved, s.const(_floats(s, "scale"))))
+    moved = s("Sub", _features(s), _floats(s, "offset"))
+    s.end(s("Mul", moved, _floats(s, "scale")))
 
 
 def _array_feature_extractor(s: Decomposition) -> None:
     """Elements of the last axis; data of one axis are a row (onnxruntime, array_feature_extractor.cc)."""
     rank, last = s.rank(), s.rank() - 1
-    found = s("Gather", s.x, s("Reshape", s.input(1), s.ints(-1)), axis=last)
-    s.end(s("Reshape", found, s.ints(1, -1)) if rank == 1 else found)
+    found = s("Gather", s.x, s("Reshape", s.input(1), [-1]), axis=last)
+    s.end(s("Reshape", found, [1, -1]) if rank == 1 else found)
 
 
 def _binarizer(s: Decomposition) -> None:
     """1 where a value is above the threshold, else 0."""
-    above = s("Greater", s.x, s.number(float(s.attribute("threshold", 0.0))))
+    above = s("Greater", s.x, float(s.attribute("threshold", 0.0)))
     s.end(s("Cast", above, to=s.element()))
 
 
@@ -256,10 +256,10 @@ def _normalizer(s: Decomposition) -> None:
     if norm not in ("MAX", "L1", "L2"):
         raise NoDefinitionError(f"the norm {norm}")
     data = _features(s)
-    axes = s.ints(-1)
+    axes = [-1]
     size = s("ReduceMax", data, axes) if norm == "MAX" else s("ReduceL1" if norm == "L1" else "ReduceL2", data, axes)
     zero = s.const(np.float32(0))
-    s.end(s("Div", data, s("Where", s("Equal", size, zero), s.const(np.float32(1)), size)))
+    s.end(s("Div", data, s("Where", s("Equal", size, zero), np.float32(1), size)))
 
 
 def _linear_regressor(s: Decomposition) -> None:
@@ -268,9 +268,9 @@ def _linear_regressor(s: Decomposition) -> None:
         raise NoDefinitionError("a function of the result")
     targets = int(s.attribute("targets", 1))
     weights = _floats(s, "coefficients").reshape(targets, -1)
-    product = s("MatMul", _features(s), s.const(np.ascontiguousarray(weights.T)))
+    product = s("MatMul", _features(s), np.ascontiguousarray(weights.T))
     intercepts = _floats(s, "intercepts")
-    s.end(s("Add", product, s.const(intercepts)) if intercepts.size else product)
+    s.end(s("Add", product, intercepts) if intercepts.size else product)
 
 
 def _linear_classifier(s: Decomposition) -> None:
@@ -282,10 +282,10 @@ def _linear_classifier(s: Decomposition) -> None:
     weights, intercepts = _floats(s, "coefficients"), _floats(s, "intercepts")
     if len(labels) < 3 or intercepts.size != len(labels) or weights.size % len(labels):
         raise NoDefinitionError("scores of one of two classes")
-    product = s("MatMul", _features(s), s.const(np.ascontiguousarray(weights.reshape(len(labels), -1).T)))
-    scores = s("Add", product, s.const(intercepts))
+    product = s("MatMul", _features(s), np.ascontiguousarray(weights.reshape(len(labels), -1).T))
+    scores = s("Add", product, intercepts)
     best = s("ArgMax", scores, axis=1, keepdims=0)
-    s.end(s("Gather", s.const(np.array(labels, np.int64)), best, axis=0))
+    s.end(s("Gather", np.array(labels, np.int64), best, axis=0))
     given = s("Softmax", scores, axis=1) if function == "SOFTMAX" else s("Sigmoid", scores) if function == "LOGISTIC" else scores
     s.end(given, 1)
 

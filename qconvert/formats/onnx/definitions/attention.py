@@ -45,14 +45,14 @@ def _split_and_attend(s: Decomposition, product: str, *, mask: int, past: int, a
     if s.input(_BIAS):
         product = s("Add", product, s.input(_BIAS))
     ends = np.cumsum([0, *widths])
-    parts = [s("Slice", product, s.ints(int(ends[i])), s.ints(int(ends[i + 1])), s.ints(2)) for i in range(3)]
+    parts = [s("Slice", product, [int(ends[i])], [int(ends[i + 1])], [2]) for i in range(3)]
     query, key, value = (_heads(s, part, heads) for part in parts)
     if s.input(past):
         key, value = (
-            s("Concat", s("Gather", s.input(past), s.const(np.int64(side)), axis=0), item, axis=2) for side, item in enumerate((key, value))
+            s("Concat", s("Gather", s.input(past), np.int64(side), axis=0), item, axis=2) for side, item in enumerate((key, value))
         )
     if len(s.op.outputs) > 1 and s.op.outputs[1]:
-        s.end(s("Concat", s("Unsqueeze", key, s.ints(0)), s("Unsqueeze", value, s.ints(0)), axis=0), 1)
+        s.end(s("Concat", s("Unsqueeze", key, [0]), s("Unsqueeze", value, [0]), axis=0), 1)
     real = s.real_type(_BIAS if s.input(_BIAS) else 0)
     before = s.shape(past)[3] if s.input(past) else 0
     _attend(s, (query, key, value), real, before, [*_mask(s, mask, key, real, before), *([s.input(added)] if s.input(added) else [])],
@@ -72,7 +72,7 @@ def _multi_head(s: Decomposition) -> None:
     if s.input(3):
         ends = [0, size, 2 * size, 2 * size + last]
         bias = s.input(3)
-        operands = [s("Add", item, s("Slice", bias, s.ints(ends[i]), s.ints(ends[i + 1]))) for i, item in enumerate(operands)]
+        operands = [s("Add", item, s("Slice", bias, [ends[i]], [ends[i + 1]])) for i, item in enumerate(operands)]
     query, key, value = (item if i and s.rank(1) == 4 else _heads(s, item, heads) for i, item in enumerate(operands))
     for index in (6, 7):
         if s.input(index):
@@ -91,7 +91,7 @@ def _multi_head(s: Decomposition) -> None:
 
 def _heads(s: Decomposition, value: str, heads: int) -> str:
     """Return (batch, length, heads * size) as (batch, heads, length, size)."""
-    return s("Transpose", s("Reshape", value, s.ints(0, 0, heads, -1)), perm=_HEADS)
+    return s("Transpose", s("Reshape", value, [0, 0, heads, -1]), perm=_HEADS)
 
 
 def _attend(
@@ -100,15 +100,15 @@ def _attend(
     """softmax(query @ key' * scale + biases) @ value, the heads side by side again, as output 0."""
     query, key, value = parts
     scale = float(s.attribute("scale", 0.0)) or 1 / math.sqrt(size)
-    scores = s("Mul", s("MatMul", query, s("Transpose", key, perm=[0, 1, 3, 2])), s.const(real(scale)))
+    scores = s("Mul", s("MatMul", query, s("Transpose", key, perm=[0, 1, 3, 2])), real(scale))
     for bias in biases:
         scores = s("Add", scores, bias)
     if s.attribute("unidirectional", 0):
         rows, columns = _positions(s, query, before, 0), _positions(s, key, before, 1)
-        ahead = s("Greater", s("Unsqueeze", columns, s.ints(0)), s("Unsqueeze", rows, s.ints(1)))
-        scores = s("Add", scores, s("Where", ahead, s.const(real(np.finfo(real).min)), s.const(real(0))))
+        ahead = s("Greater", s("Unsqueeze", columns, [0]), s("Unsqueeze", rows, [1]))
+        scores = s("Add", scores, s("Where", ahead, real(np.finfo(real).min), real(0)))
     found = s("MatMul", s("Softmax", scores, axis=-1), value)
-    s.end(s("Reshape", s("Transpose", found, perm=_HEADS), s.ints(0, 0, width)))
+    s.end(s("Reshape", s("Transpose", found, perm=_HEADS), [0, 0, width]))
 
 
 def _positions(s: Decomposition, parts: str, before: int, side: int) -> str:
@@ -118,9 +118,9 @@ def _positions(s: Decomposition, parts: str, before: int, side: int) -> str:
     if isinstance(length, int) and same:
         s.require_small(length + before)
         return s.const(np.arange(0 if side else before, length + before, dtype=np.int64))
-    count = s("Squeeze", s("Slice", s("Shape", parts), s.ints(2), s.ints(3)), s.ints(0))
-    places = s("Range", s.const(np.int64(0)), count, s.const(np.int64(1)))
-    return places if side or not before else s("Add", places, s.const(np.int64(before)))
+    count = s("Squeeze", s("Slice", s("Shape", parts), [2], [3]), [0])
+    places = s("Range", np.int64(0), count, np.int64(1))
+    return places if side or not before else s("Add", places, np.int64(before))
 
 
 def _mask(s: Decomposition, index: int, key: str, real: type[np.floating[Any]], before: int, source: int = 0) -> list[str]:
@@ -133,16 +133,16 @@ def _mask(s: Decomposition, index: int, key: str, real: type[np.floating[Any]], 
     if rank == 1:
         if shape != (s.tensor(0).shape or (None,))[:1]:
             raise NoDefinitionError("a mask of starts and ends")
-        places = s("Cast", s("Reshape", _positions(s, key, before, 1), s.ints(1, 1, 1, -1)), to=6)
-        ends = s("Reshape", s.input(index), s.ints(-1, 1, 1, 1))
+        places = s("Cast", s("Reshape", _positions(s, key, before, 1), [1, 1, 1, -1]), to=6)
+        ends = s("Reshape", s.input(index), [-1, 1, 1, 1])
         return [s("Where", s("Less", places, ends), none, low)]
     if rank > 3:
         raise NoDefinitionError("a mask of rank 4")
     length = (s.tensor(source).shape or (None, None))[1]
     if rank == 2 and shape[1] == 1 and length != 1:
         return []  # a mask that masks nothing
-    seen = s("Greater", s.input(index), s.const(zero))
-    return [s("Where", s("Unsqueeze", seen, s.ints(*((1, 2) if rank == 2 else (1,)))), none, low)]
+    seen = s("Greater", s.input(index), zero)
+    return [s("Where", s("Unsqueeze", seen, [1, 2] if rank == 2 else [1]), none, low)]
 
 
 DEFINITIONS: Definitions = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 
-Operand = str | int | float | Array
+#: What a node reads: the name of a value, "" for an absent one; a list of int64; a number of the type of the first input; data as they are.
+Operand = str | Sequence[int] | float | Array | np.generic
 
 #: The most elements of a constant that is made of sizes alone.
 _MOST_PLACES = 2**24
@@ -135,16 +136,21 @@ class Decomposition:
         return name
 
     def __call__(self, op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> str:
-        """Adds a node with one output; numbers among its operands become constants of the type of the first input, "" is an absent one."""
+        """Adds a node with one output; operands that are no names become constants."""
         from onnx import helper
 
-        names = [item if isinstance(item, str) else self.number(float(item)) for item in operands]
+        names = [item if isinstance(item, str) else self._add_operand(item) for item in operands]
         while names and not names[-1]:
             names.pop()
         result = f"{self.op.outputs[0]}/{op_type}_{len(self.nodes)}"
         given = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(helper.make_node(op_type, names, [result], domain=domain, **given))
         return result
+
+    def _add_operand(self, given: Sequence[int] | float | Array | np.generic) -> str:
+        if isinstance(given, np.ndarray | np.generic):
+            return self.const(given)
+        return self.ints(*given) if isinstance(given, Sequence) else self.number(given)
 
     def end(self, value: str, index: int = 0) -> None:
         """Makes `value`, the result of a node, output `index` of the operator."""

@@ -39,8 +39,8 @@ def _normalize_embeddings(s: Decomposition, real: Callable[[str, int], str], pla
     if s.input(places):
         rows = s("Gather", s.input(3), s.input(places), axis=0)
     else:
-        end = s.ints(length) if isinstance(length, int) else s("Slice", s("Shape", s.x), s.ints(1), s.ints(2))
-        rows = s("Slice", s.input(3), s.ints(0), end, s.ints(0))
+        end = s.ints(length) if isinstance(length, int) else s("Slice", s("Shape", s.x), [1], [2])
+        rows = s("Slice", s.input(3), [0], end, [0])
     total = s("Add", total, real(rows, 3))
     if s.input(1) and s.input(4):
         total = s("Add", total, real(s("Gather", s.input(4), s.input(1), axis=0), 4))
@@ -49,8 +49,8 @@ def _normalize_embeddings(s: Decomposition, real: Callable[[str, int], str], pla
     outputs = [*s.op.outputs, "", ""]
     if outputs[1]:
         counted = bool(s.input(7)) and bool(s.attribute("mask_index_type", 1))
-        data = s.input(7) if counted else s("Mul", s.x, s.const(np.int32(0)))
-        s.end(s("ReduceSum", data, s.ints(1), keepdims=0), 1)
+        data = s.input(7) if counted else s("Mul", s.x, np.int32(0))
+        s.end(s("ReduceSum", data, [1], keepdims=0), 1)
     if outputs[2]:
         s.end(total, 2)
     s.end(result)
@@ -86,7 +86,7 @@ def _gather_blocks(s: Decomposition) -> None:
         real = (stored.astype(scales.dtype) - _repeat_blocks(zero, block, along, data.shape)) * _repeat_blocks(
             scales, block, along, data.shape
         )
-        s.end(s("Gather", s.const(real), s.input(1), axis=axis))
+        s.end(s("Gather", real, s.input(1), axis=axis))
         return
     _gather_scaled_blocks(s, stored, zero, scales, (axis, along, block))
 
@@ -100,10 +100,10 @@ def _gather_scaled_blocks(s: Decomposition, stored: Array, zero: Array, scales: 
     rows = np.pad(stored, padding)
     rows = rows.reshape(*rows.shape[:along], blocks, block, *rows.shape[along + 1 :])
     at = axis + (axis > along)
-    value = s("Cast", s("Gather", s.const(rows), s.input(1), axis=at), to=s.element(2))
+    value = s("Cast", s("Gather", rows, s.input(1), axis=at), to=s.element(2))
     if zero.any():
-        value = s("Sub", value, s("Gather", s.const(np.expand_dims(zero, along + 1)), s.input(1), axis=at))
-    value = s("Mul", value, s("Gather", s.const(np.expand_dims(scales, along + 1)), s.input(1), axis=at))
+        value = s("Sub", value, s("Gather", np.expand_dims(zero, along + 1), s.input(1), axis=at))
+    value = s("Mul", value, s("Gather", np.expand_dims(scales, along + 1), s.input(1), axis=at))
     indices = s.tensor(1).shape
     if indices is None:
         raise NoDefinitionError("indices of unknown rank")
@@ -112,9 +112,9 @@ def _gather_scaled_blocks(s: Decomposition, stored: Array, zero: Array, scales: 
     following = reshape_sizes(found[where + 1 :])
     if following.count(-1) > 1:
         raise NoDefinitionError("several unknown sizes")
-    value = s("Reshape", value, s.ints(*([0] * where), blocks * block, *following))
+    value = s("Reshape", value, [*([0] * where), blocks * block, *following])
     if blocks * block != length:
-        value = s("Slice", value, s.ints(0), s.ints(length), s.ints(where))
+        value = s("Slice", value, [0], [length], [where])
     s.end(value)
 
 
@@ -159,7 +159,7 @@ def _matmul_nbits(s: Decomposition) -> None:
     if s.input(4) and (bits != 4 or (points and s.tensor(3).dtype == "uint8")):
         raise NoDefinitionError("groups with packed zero points, for which onnxruntime ignores them, or with another number of bits than 4")
     weights = _weights(s, bits, sizes["K"], sizes["N"], sizes["block_size"])
-    product = s("MatMul", s.x, s.const(weights))
+    product = s("MatMul", s.x, weights)
     s.end(s("Add", product, s.input(5)) if s.input(5) else product)
 
 

@@ -77,20 +77,20 @@ def _grid_sample(s: Decomposition) -> None:
         raise NoDefinitionError(mode)
     align, padding = bool(s.attribute("align_corners", 0)), str(s.attribute("padding_mode", "zeros"))
     lines = [_Line(size, align, padding) for size in space]
-    points = s("Reshape", s.input(1), s.ints(0, -1, count))
-    taps = [_taps(s, line, s("Gather", points, s.const(np.int64(count - 1 - axis)), axis=2), mode) for axis, line in enumerate(lines)]
-    rows = s("Transpose", s("Reshape", s.x, s.ints(0, shape[1], math.prod(space))), perm=[0, 2, 1])
+    points = s("Reshape", s.input(1), [0, -1, count])
+    taps = [_taps(s, line, s("Gather", points, np.int64(count - 1 - axis), axis=2), mode) for axis, line in enumerate(lines)]
+    rows = s("Transpose", s("Reshape", s.x, [0, shape[1], math.prod(space)]), perm=[0, 2, 1])
     total = ""
     for chosen in itertools.product(*taps):
         place, weight = "", ""
         for (at, factor), size in zip(chosen, space, strict=True):
             place = s("Add", s("Mul", place, float(size)), at) if place else at
             weight = s("Mul", weight, factor) if weight and factor else weight or factor
-        indices = s("Unsqueeze", s("Cast", place, to=ELEMENT_TYPES["int64"]), s.ints(-1))
+        indices = s("Unsqueeze", s("Cast", place, to=ELEMENT_TYPES["int64"]), [-1])
         value = s("GatherND", rows, indices, batch_dims=1)
-        value = s("Mul", value, s("Unsqueeze", weight, s.ints(-1))) if weight else value
+        value = s("Mul", value, s("Unsqueeze", weight, [-1])) if weight else value
         total = s("Add", total, value) if total else value
-    s.end(s("Reshape", s("Transpose", total, perm=[0, 2, 1]), s.ints(0, shape[1], *wanted)))
+    s.end(s("Reshape", s("Transpose", total, perm=[0, 2, 1]), [0, shape[1], *wanted]))
 
 
 def _taps(s: Decomposition, line: _Line, value: str, mode: str) -> list[tuple[str, str]]:
@@ -141,14 +141,14 @@ def _col2im(s: Decomposition) -> None:
     at = np.indices((*block, *steps))
     axes = [at[i] * dilations[i] + at[count + i] * strides[i] for i in range(count)]
     places = np.ravel_multi_index([axis.reshape(-1) for axis in axes], whole).reshape(-1, 1)
-    parts = s("Transpose", s("Reshape", s.x, s.ints(batch * channels, math.prod(block) * columns)), perm=[1, 0])
+    parts = s("Transpose", s("Reshape", s.x, [batch * channels, math.prod(block) * columns]), perm=[1, 0])
     s.require_small(*whole, batch, channels)
-    zeros = s.const(np.zeros((math.prod(whole), batch * channels), np.float32))
-    total = s("ScatterND", zeros, s.const(places.astype(np.int64)), parts, reduction="add")
-    image = s("Reshape", s("Transpose", total, perm=[1, 0]), s.ints(batch, channels, *whole))
+    zeros = np.zeros((math.prod(whole), batch * channels), np.float32)
+    total = s("ScatterND", zeros, places.astype(np.int64), parts, reduction="add")
+    image = s("Reshape", s("Transpose", total, perm=[1, 0]), [batch, channels, *whole])
     if any(pads):
         ends = [pads[i] + size[i] for i in range(count)]
-        image = s("Slice", image, s.ints(*pads[:count]), s.ints(*ends), s.ints(*range(2, count + 2)))
+        image = s("Slice", image, pads[:count], ends, range(2, count + 2))
     s.end(image)
 
 
@@ -175,7 +175,7 @@ def _resize(s: Decomposition) -> None:
     for item in axes:
         if mode == "nearest":
             positions = _positions(s, item)
-            value = s("Gather", value, s.ints(*np.clip(_round_positions(s, positions), 0, item.size - 1).tolist()), axis=item.axis)
+            value = s("Gather", value, np.clip(_round_positions(s, positions), 0, item.size - 1), axis=item.axis)
         else:
             value = _product(s, value, item, _weights(s, item, mode))
     s.end(value)
@@ -187,9 +187,9 @@ def _product(s: Decomposition, value: str, item: _Axis, weights: Array) -> str:
         raise NoDefinitionError("integers between which nothing is interpolated")
     matrix, rank = weights.astype(numpy_dtype(s.tensor().dtype)), s.rank()
     if item.axis == rank - 1:
-        return s("MatMul", value, s.const(matrix.T.copy()))
+        return s("MatMul", value, matrix.T.copy())
     perm = [*(axis for axis in range(rank) if axis != item.axis), item.axis]
-    turned = s("MatMul", s("Transpose", value, perm=perm), s.const(matrix.T.copy()))
+    turned = s("MatMul", s("Transpose", value, perm=perm), matrix.T.copy())
     return s("Transpose", turned, perm=[perm.index(axis) for axis in range(rank)])
 
 

@@ -14,7 +14,7 @@ def _size(s: Decomposition) -> None:
     """The number of elements."""
     shape = s.tensor().static_shape
     if shape is not None:
-        s.end(s("Identity", s.const(np.array(math.prod(shape), np.int64))))
+        s.end(s("Identity", np.array(math.prod(shape), np.int64)))
     else:
         s.end(s("ReduceProd", s("Shape", s.x), keepdims=0))
 
@@ -29,12 +29,12 @@ def _eye_like(s: Decomposition) -> None:
     if shape is not None:
         s.require_small(*shape)
         dtype = numpy_dtype(s.tensor().dtype) if element is None else helper.tensor_dtype_to_np_dtype(int(element))
-        s.end(s("Identity", s.const(np.eye(shape[0], shape[1], k, dtype))))
+        s.end(s("Identity", np.eye(shape[0], shape[1], k, dtype)))
         return
     sizes = s("Shape", s.x)
     first, step = (s.const(np.array(value, np.int64)) for value in (0, 1))
-    rows, columns = (s("Range", first, s("Gather", sizes, s.const(np.array(axis, np.int64))), step) for axis in (0, 1))
-    edge = s("Add", s("Unsqueeze", rows, s.ints(1)), s.ints(k)) if k else s("Unsqueeze", rows, s.ints(1))
+    rows, columns = (s("Range", first, s("Gather", sizes, np.array(axis, np.int64)), step) for axis in (0, 1))
+    edge = s("Add", s("Unsqueeze", rows, [1]), [k]) if k else s("Unsqueeze", rows, [1])
     s.end(s("Cast", s("Equal", columns, edge), to=s.element() if element is None else int(element)))
 
 
@@ -44,18 +44,18 @@ def _dropout(s: Decomposition) -> None:
         raise NoDefinitionError("training")
     s.end(s("Identity", s.x))
     if len(s.op.outputs) > 1 and s.op.outputs[1]:
-        s.end(s("Identity", s.const(np.ones(s.shape(), bool))), 1)
+        s.end(s("Identity", np.ones(s.shape(), bool)), 1)
 
 
 def _compress(s: Decomposition) -> None:
     """The slices along an axis, or the elements, at which a condition holds."""
     axis = s.attribute("axis")
-    data = s.x if axis is not None else s("Reshape", s.x, s.ints(-1))
+    data = s.x if axis is not None else s("Reshape", s.x, [-1])
     condition = s.constant(1)
     if condition is not None:
         indices = s.ints(*(int(index) for index in np.flatnonzero(condition)))
     else:
-        indices = s("Reshape", s("NonZero", s.input(1)), s.ints(-1))
+        indices = s("Reshape", s("NonZero", s.input(1)), [-1])
     s.end(s("Gather", data, indices, axis=0 if axis is None else int(axis)))
 
 
@@ -70,10 +70,10 @@ def _max_unpool(s: Decomposition) -> None:
         strides, pads = s.attribute("strides", [1] * count), s.attribute("pads", [0] * 2 * count)
         space = ((shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[count + i] for i in range(count))
         sizes = [*shape[:2], *space]
-    zeros = s.const(np.zeros(math.prod(sizes), numpy_dtype(s.tensor().dtype)))
-    indices = s("Reshape", s.input(1), s.ints(-1, 1))
-    flat = s("ScatterND", zeros, indices, s("Reshape", s.x, s.ints(-1)))
-    s.end(s("Reshape", flat, s.ints(*sizes)))
+    zeros = np.zeros(math.prod(sizes), numpy_dtype(s.tensor().dtype))
+    indices = s("Reshape", s.input(1), [-1, 1])
+    flat = s("ScatterND", zeros, indices, s("Reshape", s.x, [-1]))
+    s.end(s("Reshape", flat, sizes))
 
 
 def _affine_grid(s: Decomposition) -> None:
@@ -85,8 +85,8 @@ def _affine_grid(s: Decomposition) -> None:
     lines = [np.zeros(1) if align and line.size == 1 else line for line in lines]
     grids = np.meshgrid(*lines, indexing="ij")[::-1]
     points = np.stack([*grids, np.ones(space)], axis=-1).reshape(1, -1, len(space) + 1)
-    moved = s("MatMul", s.const(points.astype(numpy_dtype(s.tensor().dtype))), s("Transpose", s.x, perm=[0, 2, 1]))
-    s.end(s("Reshape", moved, s.ints(sizes[0], *space, len(space))))
+    moved = s("MatMul", points.astype(numpy_dtype(s.tensor().dtype)), s("Transpose", s.x, perm=[0, 2, 1]))
+    s.end(s("Reshape", moved, [sizes[0], *space, len(space)]))
 
 
 def _group_normalization(s: Decomposition) -> None:
@@ -134,7 +134,7 @@ def _early_layer_normalization(s: Decomposition) -> None:
 
 def _expand_dims(s: Decomposition) -> None:
     """onnxruntime's ExpandDims: an Unsqueeze at one axis."""
-    s.end(s("Unsqueeze", s.x, s.ints(int(s.known(1).reshape(-1)[0]))))
+    s.end(s("Unsqueeze", s.x, [int(s.known(1).reshape(-1)[0])]))
 
 
 def _early(kind: str, *names: str) -> Definition:

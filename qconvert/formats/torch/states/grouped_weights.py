@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import SCALES_OF_CACHE, read_config
-from qconvert.checkpoints.container import Parts
+from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.small_floats import name_experts
 from qconvert.checkpoints.source import describe_layers, layers_in_blocks
@@ -152,7 +152,7 @@ def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Pa
     decodings: dict[str, Decoding] = {}
     for stored_layer, (container, parts) in found.items():
         entries.used.update(checkpoint.places[f"{stored_layer}.{part}"] for part in parts.tensors)
-        for layer, weight in _name_experts(stored_layer, container.read(parts, config)).items():
+        for layer, weight in _name_experts(stored_layer, container.read(replace(parts, config=config))).items():
             name = f"{layer}.weight"
             order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
             tensors[name], decoding = _tensor(name, weight, order)
