@@ -35,7 +35,7 @@ class Parts:
     layer: str
     tensors: Mapping[str, Array]
     stated: Mapping[str, Any] = field(default_factory=dict)
-    config: Config = Config({})
+    config: Config = field(default_factory=lambda: Config({}))
     in_columns: bool = False
 
     def __contains__(self, name: str) -> bool:

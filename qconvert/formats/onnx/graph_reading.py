@@ -5,12 +5,12 @@ Graphs inside nodes are read as functions: what they take from outside become in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
+from qconvert.formats.onnx.model import Graph as ModelGraph
 from qconvert.formats.onnx.model import graph_captures
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading, decode_texts
@@ -25,46 +25,45 @@ from qconvert.plugins import operators
 Declared = MutableMapping[str, tuple[str, Shape | None]]
 
 
-def declared_values(graph: Any) -> Iterator[tuple[str, tuple[str, Shape | None]]]:
+def declared_values(graph: ModelGraph) -> Iterator[tuple[str, tuple[str, Shape | None]]]:
     """Name, type and shape of every value that a graph names, as the file or its shape inference says it."""
-    values = [*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs if value.name)]
-    inputs = set(graph.inputs)
-    for value in values:
-        is_tensor = value.type is None or value.type.name == "Tensor"
-        dtype = DTYPE_NAMES.get(value.type.element, "unknown") if value.type is not None and is_tensor else "unknown"
-        yield value.name, (dtype, _shape(value, value in inputs) if is_tensor else None)
+    for name, constant in graph.constants.items():
+        if name not in graph.values:
+            yield name, (DTYPE_NAMES.get(constant.proto.data_type, "unknown"), constant.shape)
+    for name in (*graph.inputs, *graph.constants, *(name for node in graph.proto.node for name in node.output if name)):
+        stated, shape = graph.values.get(name, (None, None))
+        is_tensor = stated is None or stated.HasField("tensor_type")
+        dtype = DTYPE_NAMES.get(stated.tensor_type.elem_type, "unknown") if stated is not None and is_tensor else "unknown"
+        yield name, (dtype, None if shape is None or not is_tensor else _name_sizes(shape, name if name in graph.inputs else ""))
 
 
-def _shape(value: Any, is_input: bool) -> Shape | None:
-    """The shape that is stated. Sizes without a name, or numbered by onnx's shape inference (unk__0 …), say nothing of inner values."""
-    if value.shape is None:
-        return None
-    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not is_input else size for size in value.shape]
-    unnamed = (f"{value.name}_{axis}" if is_input else UNKNOWN for axis in range(len(sizes)))
-    return tuple(size if isinstance(size, int) else size or name for size, name in zip(sizes, unnamed, strict=True))
+def _name_sizes(shape: Sequence[int | str | None], name: str) -> Shape:
+    """The sizes that are stated of an input `name`, or of another value, of which sizes without a name, or numbered by onnx's shape
+    inference (unk__0 …), say nothing."""
+    sizes = [None if isinstance(size, str) and size.startswith("unk__") and not name else size for size in shape]
+    return tuple(size if isinstance(size, int) else size or (f"{name}_{axis}" if name else UNKNOWN) for axis, size in enumerate(sizes))
 
 
-def add_constants(graph: Any, draft: Draft) -> None:
+def add_constants(graph: ModelGraph, draft: Draft) -> None:
     """Declares the constants of a graph."""
-    for value in graph.initializers.values():
-        data = decode_texts(value.const_value.numpy())
-        draft.add_exactly(value.name, canonical_dtype(data.dtype), data.shape, data)
+    for name, constant in graph.constants.items():
+        data = decode_texts(constant.numpy())
+        draft.add_exactly(name, canonical_dtype(data.dtype), data.shape, data)
 
 
-def read_nodes(nodes: Iterable[Any], draft: Draft, opsets: Mapping[str, int], declared: Declared) -> None:
+def read_nodes(graph: ModelGraph, draft: Draft, declared: Declared) -> None:
     """Reads nodes in order into `draft`; what no read function takes becomes an Opaque operator.
 
     Args:
-        nodes: of one graph.
-        draft: with the inputs and constants of that graph.
-        opsets: version of each domain.
+        graph: that has the nodes.
+        draft: with its inputs and constants.
         declared: see declared_values().
     """
     readers = operators("onnx", "read")
-    for node in nodes:
-        reading = Reading(draft, node, opsets, declared)
+    for node in graph.proto.node:
+        reading = Reading(draft, node, graph, declared)
         reading.require_types()
-        key = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        key = f"{reading.domain}.{node.op_type}" if reading.domain else node.op_type
         count, functions = len(draft.ops), len(draft.functions)
         try:
             if key not in readers:
@@ -111,20 +110,19 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
     declared = dict(declared_values(graph))
     draft = Draft({*declared, *captures}, outer=r.draft)
     add_constants(graph, draft)
-    for value, tensor in zip(graph.inputs, given, strict=True):
-        _add_input(r, draft, value.name, tensor, *declared[value.name])
-    inputs = [value.name for value in graph.inputs]
+    for name, tensor in zip(graph.inputs, given, strict=True):
+        _add_input(r, draft, name, tensor, *declared[name])
     steps = r.op_type == "Scan"
     outside = [name for name in captures if not _capture(draft, r.draft, name, keeps=steps and _is_of_integers(r.draft, name))]
-    read_nodes(graph, draft, r.opsets, declared)
-    for value in graph.outputs:
+    read_nodes(graph, draft, declared)
+    for value in graph.proto.output:
         if value.name not in draft.tensors:
             raise r.invalid(f"its {attribute} gives {value.name!r}, which nothing computes", rule="not-computed")
         if draft.tensors[value.name].dtype == "unknown":
             raise NotCoveredError(f"{value.name!r} of no type that is known")
-    outputs = draft.distinct([value.name for value in graph.outputs])
-    found = draft.finish(graph.name, (*inputs, *outside), outputs, {SOURCE_FORMAT: "onnx"})
-    return Inner(found, len(inputs), tuple(outside))
+    outputs = draft.distinct([value.name for value in graph.proto.output])
+    found = draft.finish(graph.proto.name, (*graph.inputs, *outside), outputs, {SOURCE_FORMAT: "onnx"})
+    return Inner(found, len(graph.inputs), tuple(outside))
 
 
 def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, shape: Shape | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
 from qconvert.graph import Op, Tensor
@@ -145,77 +145,50 @@ def value_info(tensor: Tensor) -> Any:
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
 
 
-class ValueType(NamedTuple):
-    """The type of a value.
-
-    Attributes:
-        name: "Tensor", "Sequence" …
-        element: the number of its elements' type; 0 if it is not said.
-        proto: the onnx.TypeProto; None for that of a constant.
-    """
-
-    name: str
-    element: int
-    proto: Any = None
-
-    def __str__(self) -> str:
-        from onnx import TensorProto
-
-        if self.name in ("Sequence", "Optional"):
-            inner = _type_of(getattr(self.proto, f"{self.name.lower()}_type").elem_type)
-            return f"{self.name}({inner.name}({inner}))" if inner is not None and inner.name == "Tensor" else f"{self.name}({inner})"
-        return TensorProto.DataType.Name(self.element) if self.element in TensorProto.DataType.values() else self.name
-
-
-class Value:
-    """A value of a graph.
-
-    Attributes:
-        name: unique in its graph; "" for an output that is left out.
-        type: None if neither the file nor its shape inference says it.
-        shape: sizes, their names, or None for one that has neither; None if it is not known.
-        const_value: of a constant.
-        readers: how many nodes read it, those in subgraphs included.
-        is_output: whether the graph gives it out.
-    """
-
-    __slots__ = ("const_value", "is_output", "name", "readers", "shape", "type")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.type: ValueType | None = None
-        self.shape: tuple[int | str | None, ...] | None = None
-        self.const_value: ConstantData | None = None
-        self.readers = 0
-        self.is_output = False
-
-    def describe(self, proto: Any) -> None:
-        """Takes type and shape from an onnx.TypeProto, also where it says nothing of them."""
-        self.type, self.shape = _type_of(proto), _shape_of(proto)
+#: The onnx.TypeProto and the sizes of a value, names and None among these; None for what is not said.
+ValueFacts = tuple[Any, tuple[int | str | None, ...] | None]
 
 
 def _innermost(proto: Any) -> Any:
-    """The type of the elements of sequences and optional values."""
+    """The type of the elements of sequences and optional values, if it is that of a tensor."""
     while (field := proto.WhichOneof("value")) in ("sequence_type", "optional_type"):
         proto = getattr(proto, field).elem_type
-    return proto
+    return proto.tensor_type if proto.HasField("tensor_type") else proto.sparse_tensor_type
 
 
-def _type_of(proto: Any) -> ValueType | None:
-    field = proto.WhichOneof("value")
-    inner = _innermost(proto)
-    tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
-    if field is None or ("tensor" in field and not tensor.HasField("elem_type")):
-        return None
-    return ValueType("".join(word.capitalize() for word in field.split("_")[:-1]), tensor.elem_type, proto)
+def _facts_of(proto: Any) -> ValueFacts:
+    field, tensor = proto.WhichOneof("value"), _innermost(proto)
+    is_stated = field is not None and ("tensor" not in field or tensor.HasField("elem_type"))
+    sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
+    return proto if is_stated else None, tuple(sizes) if tensor.HasField("shape") else None
 
 
-def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
-    inner = _innermost(proto)
-    tensor = inner.tensor_type if inner.HasField("tensor_type") else inner.sparse_tensor_type
-    if not tensor.HasField("shape"):
-        return None
-    return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
+def describe_type(proto: Any) -> str:
+    """What an onnx.TypeProto says: the type of a tensor's elements, such as "FLOAT", or "Sequence(Tensor(FLOAT))"."""
+    from onnx import TensorProto
+
+    field = proto.WhichOneof("value") or ""
+    name = "".join(word.capitalize() for word in field.split("_")[:-1])
+    if name in ("Sequence", "Optional"):
+        inner = getattr(proto, field).elem_type
+        return f"{name}(Tensor({describe_type(inner)}))" if inner.HasField("tensor_type") else f"{name}({describe_type(inner)})"
+    element = _innermost(proto).elem_type
+    return TensorProto.DataType.Name(element) if element in TensorProto.DataType.values() else name
+
+
+def attribute_value(proto: Any, files: Files) -> Any:
+    """The value of an AttributeProto: a number, text, an array, or a tuple of numbers or texts. Text that is not UTF-8 stays bytes."""
+    match proto.type:
+        case AttributeType.TENSOR:
+            return ConstantData(proto.t, files).numpy()
+        case AttributeType.STRING:
+            return _text(proto.s)
+        case AttributeType.STRINGS:
+            return tuple(_text(item) for item in proto.strings)
+        case AttributeType.INTS | AttributeType.FLOATS:
+            return tuple(getattr(proto, AttributeType(proto.type).field))
+        case _:
+            return getattr(proto, AttributeType(proto.type).field)
 
 
 def _text(data: bytes) -> str | bytes:
@@ -225,123 +198,31 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
-class Node:
-    """A node.
-
-    Attributes:
-        proto: the onnx.NodeProto.
-        name, op_type, domain: domain "" is ai.onnx.
-        inputs: None for one that is left out.
-        outputs: likewise with the name "".
-    """
-
-    __slots__ = ("_files", "attributes", "domain", "inputs", "name", "op_type", "outputs", "proto")
-
-    def __init__(self, proto: Any, inputs: list[Value | None], outputs: list[Value], files: Files) -> None:
-        self.proto = proto
-        self.name: str = proto.name
-        self.op_type: str = proto.op_type
-        self.domain = domain_of(proto)
-        self.inputs = inputs
-        self.outputs = outputs
-        self._files = files
-        #: AttributeProtos by name.
-        self.attributes = {item.name: item for item in proto.attribute}
-
-    def attribute(self, name: str) -> Any:
-        """The attribute `name`: a number, text, an array, or a tuple of numbers or texts. Text that is not UTF-8 stays bytes."""
-        proto = self.attributes[name]
-        match proto.type:
-            case AttributeType.TENSOR:
-                return ConstantData(proto.t, self._files).numpy()
-            case AttributeType.STRING:
-                return _text(proto.s)
-            case AttributeType.STRINGS:
-                return tuple(_text(item) for item in proto.strings)
-            case AttributeType.INTS | AttributeType.FLOATS:
-                return tuple(getattr(proto, AttributeType(proto.type).field))
-            case _:
-                return getattr(proto, AttributeType(proto.type).field)
-
-    def graph(self, name: str, opsets: Mapping[str, int]) -> Graph | None:
-        """The graph in the attribute `name`; None if there is none."""
-        proto = self.attributes.get(name)
-        return None if proto is None or proto.type != AttributeType.GRAPH else Graph(proto.g, opsets, self._files)
-
-    def copy_with_constants(self) -> Any:
-        """A copy of the NodeProto in which every constant is whole, and ai.onnx is not decomposed."""
-        copy = type(self.proto)()
-        copy.CopyFrom(self.proto)
-        embed_constants([copy], self._files)
-        clear_default_domains([copy])
-        return copy
-
-
 class Graph:
-    """A graph of a model, the main one or one inside a node; iterating gives its nodes in order.
+    """A graph of a model, the main one or one inside a node.
 
     Attributes:
         proto: the onnx.GraphProto.
-        name: "" if it has none.
-        opset_imports: domain -> version; domain "" is ai.onnx.
-        inputs: without those that are constants, which models before IR version 4 list as inputs too.
-        initializers: the constants by name.
-        outputs: in order.
+        opsets: domain -> version; domain "" is ai.onnx.
+        files: those that hold constants.
+        constants: by name.
+        inputs: names, without those of constants, which models before IR version 4 list as inputs too.
+        values: type and shape of values by name, as the file or its shape inference says them.
+        read: the values that nodes read, those in subgraphs included, or that the graph gives out.
     """
 
-    def __init__(self, proto: Any, opset_imports: Mapping[str, int], files: Files) -> None:
-        self.proto = proto
-        self.name: str = proto.name
-        self.opset_imports = opset_imports
-        self._values: dict[str, Value] = {}
-        stated = {item.name: item.type for item in proto.value_info}
-        for item in proto.input:
-            self._value(item.name).describe(item.type)
-        self.initializers = {tensor.name: self._constant(tensor, files, stated) for tensor in proto.initializer}
-        self.inputs = [self._values[item.name] for item in proto.input if item.name not in self.initializers]
-        for name in (name for node in proto.node for name in node.output if name):
-            value = self._value(name)
-            if name in stated:
-                value.describe(stated[name])
-        self.nodes = [self._node(node, files) for node in proto.node]
-        self.outputs = [self._value(item.name) for item in proto.output]
-        for value, item in zip(self.outputs, proto.output, strict=True):
-            value.describe(item.type)
-            value.is_output = True
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self.nodes)
+    def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files) -> None:
+        self.proto, self.opsets, self.files = proto, opsets, files
+        self.constants = {tensor.name: ConstantData(tensor, files) for tensor in proto.initializer}
+        self.inputs: list[str] = [item.name for item in proto.input if item.name not in self.constants]
+        self.values = {item.name: _facts_of(item.type) for item in (*proto.value_info, *proto.input, *proto.output)}
+        self.read = {item.name for item in proto.output}.union(*map(node_reads, proto.node))
 
     def infer(self, proto: Any) -> None:
         """Takes the types and shapes that a GraphProto says, where it says them."""
         for item in (*proto.input, *proto.value_info, *proto.output):
-            value = self._values.get(item.name)
-            if value is not None:
-                type_, shape = _type_of(item.type), _shape_of(item.type)
-                value.type = value.type if type_ is None else type_
-                value.shape = value.shape if shape is None else shape
-
-    def _value(self, name: str) -> Value:
-        return self._values.setdefault(name, Value(name))
-
-    def _constant(self, tensor: Any, files: Files, stated: Mapping[str, Any]) -> Value:
-        value = self._values.get(tensor.name)
-        if value is None:
-            value = self._value(tensor.name)
-            value.type, value.shape = ValueType("Tensor", tensor.data_type), tuple(tensor.dims)
-            if tensor.name in stated:
-                value.describe(stated[tensor.name])
-        value.const_value = ConstantData(tensor, files)
-        return value
-
-    def _node(self, node: Any, files: Files) -> Node:
-        inputs = [self._value(name) if name else None for name in node.input]
-        for value in inputs:
-            if value is not None:
-                value.readers += 1
-        for name in node_captures(node):
-            self._value(name).readers += 1
-        return Node(node, inputs, [self._values[name] if name else Value("") for name in node.output], files)
+            known, found = self.values.get(item.name, (None, None)), _facts_of(item.type)
+            self.values[item.name] = known[0] if found[0] is None else found[0], known[1] if found[1] is None else found[1]
 
 
 class Model:
@@ -349,22 +230,14 @@ class Model:
 
     Attributes:
         proto: the onnx.ModelProto, without its large constants.
-        graph: its main graph.
         files: those that hold its constants.
-        producer_name, producer_version, metadata_props: as the file says them.
+        graph: its main graph.
     """
 
     def __init__(self, proto: Any, files: Files) -> None:
-        self.proto = proto
-        self.files = files
-        self.graph = self._graph()
-        self.producer_name: str = proto.producer_name
-        self.producer_version: str = proto.producer_version
-        self.metadata_props = {entry.key: entry.value for entry in proto.metadata_props}
-
-    def _graph(self) -> Graph:
-        return Graph(self.proto.graph, {domain_of(item): item.version for item in self.proto.opset_import}, self.files)
+        self.proto, self.files = proto, files
+        self.renew()
 
     def renew(self) -> None:
         """Makes the graph again, after `proto` was changed."""
-        self.graph = self._graph()
+        self.graph = Graph(self.proto.graph, {domain_of(item): item.version for item in self.proto.opset_import}, self.files)

@@ -45,7 +45,7 @@ class _Lift:
     def require_constant(self, name: str) -> np.ndarray[Any, Any]:
         if name not in self.constants:
             raise UnsupportedError(f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
-        return np.asarray(self.constants[name].const_value.numpy())
+        return np.asarray(self.constants[name].numpy())
 
     def unsqueeze_input(self, node: Any, index: int, after: int) -> None:
         """Adds a node that gives input `index` axes of size 1 after its own, as the input of `node` from now on."""
@@ -79,15 +79,9 @@ def lift_opset(proto: Any, files: Files) -> None:
         for node in all_nodes(proto.graph.node)
     )
     model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
-    ranks = {
-        value.name: len(value.shape)
-        for node in model.graph
-        for value in (*node.inputs, *node.outputs)
-        if value is not None and value.shape is not None
-    }
-    known = (*model.graph.inputs, *model.graph.initializers.values())
-    ranks |= {value.name: len(value.shape) for value in known if value.shape is not None}
-    _lift_graph(proto.graph, version, ranks, model.graph.initializers)
+    ranks = {name: len(constant.shape) for name, constant in model.graph.constants.items()}
+    ranks |= {name: len(shape) for name, (_, shape) in model.graph.values.items() if shape is not None}
+    _lift_graph(proto.graph, version, ranks, model.graph.constants)
     for item in found:
         item.version = OLDEST_READ
 

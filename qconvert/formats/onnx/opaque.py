@@ -36,9 +36,9 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     from qconvert.formats.onnx.definitions import infer_outputs  # which reads models
 
     if reading.domain == TFLITE_DOMAIN:
-        read_tflite_custom(reading, node, draft)
+        read_tflite_custom(reading, draft)
         return
-    proto = node.copy_with_constants()
+    proto = reading.copy_node(node)
     captures = tuple(name for name in dict.fromkeys(node_captures(proto)) if name in draft.tensors)
     for field in ("name", "input", "output", "doc_string", "metadata_props"):
         proto.ClearField(field)
@@ -194,9 +194,9 @@ def write_tflite_custom(op: Op, b: Builder) -> None:
     b.nodes[-1].attribute.extend(make_attribute(key, value) for key, value in attributes.items())
 
 
-def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
+def read_tflite_custom(reading: Reading, draft: Draft) -> None:
     """The operator, with the scales and zero points of its tensors."""
-    given = {name: reading.attribute(name) for name in node.attributes}
+    given = {name: reading.attribute(name) for name in reading.attributes}
     quantizations = {(side, index): _quantization(reading, given, f"{side}_{index}") for side, index in _places(given)}
     code, options, version = given.pop(_CODE, reading.op_type), given.pop(_OPTIONS, b""), given.pop(_VERSION, 1)
     code = code.decode("utf-8", "replace") if isinstance(code, bytes) else code

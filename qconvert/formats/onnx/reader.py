@@ -21,7 +21,8 @@ from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.graph_reading import add_constants, declared_values, read_nodes
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
-from qconvert.formats.onnx.model import Model, node_reads
+from qconvert.formats.onnx.model import Graph as ModelGraph
+from qconvert.formats.onnx.model import Model, describe_type, node_reads
 from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_decomposed
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
@@ -57,7 +58,7 @@ def read_bytes(data: bytes, name: str) -> Graph:
     return read_inferred(parse_model(data, infer=False), name)
 
 
-def read_inferred(model: Any, name: str, *, again: bool = False) -> Graph:
+def read_inferred(model: Model, name: str, *, again: bool = False) -> Graph:
     """The graph of a model; onnx's shape inference, which takes longer than all else, only where our own rules leave something open.
 
     `again` as of read_model().
@@ -83,7 +84,7 @@ def _is_complete(graph: Graph) -> bool:
     )
 
 
-def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
+def read_model(model: Model, name: str, *, again: bool = False) -> Graph:
     """The canonical graph of a verified model (model.py), Quantize and Dequantize as they stand.
 
     Args:
@@ -97,37 +98,37 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     draft.relabelled = read_relabelled_notes(metadata)
     inputs = _read_values(graph, declared, draft)
     _label_states(inputs, metadata, draft)
-    read_nodes(graph, draft, graph.opset_imports, declared)
-    outputs = draft.distinct([_output_name(value, draft) for value in graph.outputs])
+    read_nodes(graph, draft, declared)
+    outputs = draft.distinct([_output_name(item.name, graph, draft) for item in graph.proto.output])
     metadata = drop_keys(metadata, RELABELLED)
-    found = draft.finish(graph.name or name, inputs, outputs, metadata, functions=draft.functions)
+    found = draft.finish(graph.proto.name or name, inputs, outputs, metadata, functions=draft.functions)
     found = with_signatures(_with_bias_scales(with_used_functions(found)))
     return found if again else with_decomposed(found, partial(_write_and_read, model))
 
 
-def _write_and_read(model: Any, graph: Graph) -> Graph:
+def _write_and_read(model: Model, graph: Graph) -> Graph:
     """The graph as it comes back, operator by operator, when it is written as `model` was: of its source, in its opset."""
     from qconvert.formats.onnx.writer import HIGHEST_OPSET, LOWEST_OPSET, build
 
-    stated = {str(key): str(value) for key, value in model.metadata_props.items()}
+    stated = {entry.key: entry.value for entry in model.proto.metadata_props}
     metadata = {key: value for key, value in {**graph.metadata, **stated}.items() if key.startswith("source.")}
-    opset = min(max(int(model.graph.opset_imports.get("", 1)), LOWEST_OPSET), HIGHEST_OPSET)
+    opset = min(max(int(model.graph.opsets.get("", 1)), LOWEST_OPSET), HIGHEST_OPSET)
     written = build(replace(graph, metadata=metadata), opset, {}).SerializeToString()
     return read_model(parse_model(written, infer=False), graph.name, again=True)
 
 
-def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:
+def _read_values(graph: ModelGraph, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:
     """Declares the constants and the inputs; returns the names of the inputs that are no constants (before IR version 4 both were)."""
     add_constants(graph, draft)
     inputs = []
-    for value in graph.inputs:
-        if value.name in draft.tensors:
+    for name in graph.inputs:
+        if name in draft.tensors:
             continue
-        dtype, shape = declared[value.name]
+        dtype, shape = declared[name]
         if dtype == "unknown":
-            raise _not_a_tensor_error(value, "input")
-        draft.add_exactly(value.name, dtype, shape)
-        inputs.append(value.name)
+            raise _not_a_tensor_error(name, graph, "input")
+        draft.add_exactly(name, dtype, shape)
+        inputs.append(name)
     return inputs
 
 
@@ -139,19 +140,22 @@ def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) 
             draft.states[item.state.name] = item.state
 
 
-def _output_name(value: Any, draft: Draft) -> str:
-    if value.name not in draft.tensors:
-        raise InvalidModelError("a graph output is computed by no node", where=repr(value.name), rule="not-computed")
-    if draft.tensors[value.name].dtype == "unknown":
-        raise _not_a_tensor_error(value, "output")
-    return str(value.name)
+def _output_name(name: str, graph: ModelGraph, draft: Draft) -> str:
+    if name not in draft.tensors:
+        raise InvalidModelError("a graph output is computed by no node", where=repr(name), rule="not-computed")
+    if draft.tensors[name].dtype == "unknown":
+        raise _not_a_tensor_error(name, graph, "output")
+    return name
 
 
-def _not_a_tensor_error(value: Any, side: str) -> UnsupportedError:
-    reason = "its type is neither stated nor inferred" if value.type is None else f"it is {value.type}, not a tensor of a covered type"
-    is_tensor = value.type is None or value.type.name == "Tensor"
+def _not_a_tensor_error(name: str, graph: ModelGraph, side: str) -> UnsupportedError:
+    stated = graph.values[name][0]
+    reason = (
+        "its type is neither stated nor inferred" if stated is None else f"it is {describe_type(stated)}, not a tensor of a covered type"
+    )
+    is_tensor = stated is None or stated.HasField("tensor_type")
     remedy = "" if is_tensor else f"Export the model with tensors as its {side}s (skl2onnx: options={{'zipmap': False}})."
-    return UnsupportedError(reason, where=f"{side} {value.name!r}", rule="type-not-covered", remedy=remedy)
+    return UnsupportedError(reason, where=f"{side} {name!r}", rule="type-not-covered", remedy=remedy)
 
 
 def _with_bias_scales(graph: Graph) -> Graph:
@@ -173,12 +177,12 @@ def _read_scales(listed: Any) -> dict[str, Array]:
     return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in listed.items()}
 
 
-def _metadata(model: Any) -> dict[str, str]:
+def _metadata(model: Model) -> dict[str, str]:
     """Where the model came from, and its own properties. What an earlier conversion wrote is kept under its own keys."""
-    found = {SOURCE_FORMAT: "onnx", SOURCE_OPSET: str(model.graph.opset_imports.get("", 0))}
-    if model.producer_name:
-        found[SOURCE_PRODUCER] = f"{model.producer_name} {model.producer_version or ''}".strip()
-    return {**{str(key): str(value) for key, value in model.metadata_props.items()}, **found}
+    found = {SOURCE_FORMAT: "onnx", SOURCE_OPSET: str(model.graph.opsets.get("", 0))}
+    if model.proto.producer_name:
+        found[SOURCE_PRODUCER] = f"{model.proto.producer_name} {model.proto.producer_version}".strip()
+    return {**{entry.key: entry.value for entry in model.proto.metadata_props}, **found}
 
 
 #: The function that holds the nodes of all operators that are decomposed.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.onnx.model import AttributeType, Graph, attribute_value, clear_default_domains, domain_of, embed_constants
 from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
@@ -47,8 +48,8 @@ class Reading(OperatorReading):
 
     Attributes:
         op_type, domain: of the node; domain "" is ai.onnx.
+        attributes: its AttributeProtos by name.
         version: the opset of its domain that the model imports.
-        opsets: those of all domains.
         source: type and name, such as "Conv /features/0/Conv".
         inputs: names of its input values; "" for an absent one.
         outputs: names of its output values; "" for an absent one.
@@ -58,28 +59,26 @@ class Reading(OperatorReading):
         self,
         draft: Draft,
         node: Any,
-        opsets: Mapping[str, int],
+        graph: Graph,
         declared: MutableMapping[str, tuple[str, Shape | None]],
     ) -> None:
-        inputs = tuple("" if value is None else str(value.name) for value in node.inputs)
-        outputs = tuple(str(value.name or "") for value in node.outputs)
-        super().__init__(draft, node.op_type, f"{node.op_type} {node.name}".strip(), inputs, outputs)
+        super().__init__(draft, node.op_type, f"{node.op_type} {node.name}".strip(), tuple(node.input), tuple(node.output))
         self._known = draft.known
-        self._node = node
+        self._graph = graph
         self._declared = declared
+        self.attributes = {item.name: item for item in node.attribute}
         self.op_type: str = node.op_type
-        self.domain: str = node.domain
-        self.version = int(opsets.get(node.domain, 1))  # 1 for a domain that the model does not import, which onnxruntime takes
-        self.opsets = opsets
+        self.domain = domain_of(node)
+        self.version = int(graph.opsets.get(self.domain, 1))  # 1 for a domain that is not imported, which onnxruntime takes
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute `name`: a number, text, a tuple of them, an array for a tensor; `default` if the node lacks it.
 
         Numbers are float32 in a file, and so is the default.
         """
-        if name not in self._node.attributes:
+        if name not in self.attributes:
             return float(np.float32(default)) if isinstance(default, float) else default
-        return self._node.attribute(name)
+        return attribute_value(self.attributes[name], self._graph.files)
 
     def own_attributes(self, kind: str = "") -> dict[str, Any]:
         """The attributes that both a kind, by default that of the node's name, and ONNX's operator of this name have, as the node states
@@ -106,10 +105,7 @@ class Reading(OperatorReading):
 
     def is_used(self, index: int) -> bool:
         """Whether some node or the graph itself reads output `index`."""
-        if index >= len(self.outputs) or not self.outputs[index]:
-            return False
-        value = self._node.outputs[index]
-        return bool(value.readers or value.is_output)
+        return index < len(self.outputs) and self.outputs[index] in self._graph.read
 
     def assume(self, index: int, dtype: str) -> None:
         """Says what type input `index` has, if neither the file nor its shape inference does."""
@@ -232,9 +228,17 @@ class Reading(OperatorReading):
             self.assume(index, dtype)
         return label_tensor(self.draft, self.tensor(index), quantization, self._where())
 
-    def inner(self, attribute: str) -> Any:
-        """The graph in an attribute of the node (model.py); None if it has none."""
-        return self._node.graph(attribute, self.opsets)
+    def inner(self, attribute: str) -> Graph | None:
+        """The graph in an attribute of the node; None if it has none."""
+        proto = self.attributes.get(attribute)
+        return None if proto is None or proto.type != AttributeType.GRAPH else Graph(proto.g, self._graph.opsets, self._graph.files)
+
+    def copy_node(self, node: Any) -> Any:
+        """A copy of a NodeProto of the same graph in which every constant is whole, and ai.onnx is left out."""
+        copy = type(node).FromString(node.SerializeToString())
+        embed_constants([copy], self._graph.files)
+        clear_default_domains([copy])
+        return copy
 
     def function_name(self, wanted: str) -> str:
         """A free name for a function."""

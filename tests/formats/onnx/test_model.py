@@ -17,6 +17,7 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.local_functions import sort_nodes
+from qconvert.formats.onnx.model import attribute_value, describe_type
 from qconvert.formats.onnx.reader import read_bytes
 
 pytestmark = pytest.mark.formats
@@ -30,9 +31,9 @@ def opened(text: str, **options: Any) -> Any:
 
 def test_order_is_the_nearest_to_that_of_the_file() -> None:
     found = opened("g (float[4] x) => (float[4] d) { a = Relu(x)  d = Add(c, b)  b = Neg(x)  c = Abs(a) }")
-    assert [node.op_type for node in found.graph] == ["Relu", "Neg", "Abs", "Add"]
+    assert [node.op_type for node in found.proto.graph.node] == ["Relu", "Neg", "Abs", "Add"]
     sorted_already = opened("g (float[4] x) => (float[4] d) { b = Neg(x)  a = Relu(x)  c = Abs(a)  d = Add(c, b) }")
-    assert [node.op_type for node in sorted_already.graph] == ["Neg", "Relu", "Abs", "Add"]
+    assert [node.op_type for node in sorted_already.proto.graph.node] == ["Neg", "Relu", "Abs", "Add"]
 
 
 def test_nodes_of_subgraphs_are_sorted_and_stand_behind_what_they_capture() -> None:
@@ -46,24 +47,20 @@ def test_nodes_of_subgraphs_are_sorted_and_stand_behind_what_they_capture() -> N
     assert [node.op_type for node in nodes] == ["Abs", "If"]
     assert [node.op_type for node in nodes[1].attribute[0].g.node] == ["Relu", "Neg"]
     found = opened(text)
-    abs_node = found.graph.nodes[0]
-    assert abs_node.outputs[0].readers == 2  # both branches
-    assert not abs_node.outputs[0].is_output
-    assert found.graph.nodes[1].outputs[0].is_output
+    assert found.graph.read == {"late", "c", "x", "y"}  # "late" in the branches alone, "y" as an output
 
 
 def test_types_and_shapes_of_the_file_and_of_inference() -> None:
     text = "g (float[N, 4] x) => (float[N, M] y) { a = Relu(x)  y = Identity(a) }"
-    plain, inferred = (opened(text, infer=infer).graph.nodes[0].outputs[0] for infer in (False, True))
-    assert (plain.type, plain.shape) == (None, None)
-    assert (str(inferred.type), inferred.shape) == ("FLOAT", ("N", 4))
-    outputs = opened(text).graph.outputs
-    assert outputs[0].shape == ("N", 4)
+    plain, inferred = (opened(text, infer=infer).graph.values for infer in (False, True))
+    assert "a" not in plain
+    assert (describe_type(inferred["a"][0]), inferred["a"][1]) == ("FLOAT", ("N", 4))
+    assert (plain["y"][1], inferred["y"][1]) == (("N", "M"), ("N", 4))
 
 
 def test_a_sequence_has_no_tensor_type() -> None:
     found = opened("g (float[4] x) => (float y) { s = SequenceConstruct(x)  i = Constant<value_int = 0>()  y = SequenceAt(s, i) }")
-    assert str(found.graph.nodes[0].outputs[0].type) == "Sequence(Tensor(FLOAT))"
+    assert describe_type(found.graph.values["s"][0]) == "Sequence(Tensor(FLOAT))"
     with refused(UnsupportedError, "type-not-covered", holds=("Sequence(Tensor(FLOAT))",)) as told:
         read_bytes(
             parser.parse_model(f"{HEADER} g (float[4] x) => (seq(float[4]) s) {{ s = SequenceConstruct(x) }}").SerializeToString(), "m"
@@ -104,11 +101,18 @@ def test_attributes() -> None:
     node.attribute.add(name="bytes", type=onnx.AttributeProto.STRING, s=b"\xff\xfe")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
     model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("own", 1)])
-    read = parse_model(model.SerializeToString()).graph.nodes[0]
-    found = {name: read.attribute(name) for name in values}
-    assert found == {"i": 3, "f": 0.5, "s": "text", "ints": (1, 2), "floats": (0.5,), "strings": ("a", "b")}
-    assert read.attribute("bytes") == b"\xff\xfe"
-    assert read.attribute("t").tolist() == [0, 1, 2]
+    graph = parse_model(model.SerializeToString()).graph
+    found = {item.name: attribute_value(item, graph.files) for item in graph.proto.node[0].attribute}
+    assert {name: found[name] for name in values} == {
+        "i": 3,
+        "f": 0.5,
+        "s": "text",
+        "ints": (1, 2),
+        "floats": (0.5,),
+        "strings": ("a", "b"),
+    }
+    assert found["bytes"] == b"\xff\xfe"
+    assert found["t"].tolist() == [0, 1, 2]
 
 
 def test_large_constant_nodes_become_constants_of_the_graph(tmp_path: Path) -> None:
@@ -122,11 +126,11 @@ def test_large_constant_nodes_become_constants_of_the_graph(tmp_path: Path) -> N
     model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 17)])
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     found = open_model(tmp_path / "model.onnx")
-    assert [node.op_type for node in found.graph] == ["Add"]
-    data = found.graph.initializers["c"].const_value.numpy()
+    assert [node.op_type for node in found.proto.graph.node] == ["Add"]
+    data = found.graph.constants["c"].numpy()
     assert np.array_equal(data, values)
     assert not data.flags.owndata
-    assert found.graph.outputs[0].shape == (300,)
+    assert found.graph.values["y"][1] == (300,)
 
 
 def test_a_carried_node_is_the_file_s_own_with_its_constants_in_it() -> None:
@@ -216,7 +220,7 @@ def test_a_name_that_is_not_utf_8_is_refused(word: str) -> None:
     graph = helper.make_graph(nodes, "Graph", ends[:1], ends[1:], weights)
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("domain", 1)]
     data = helper.make_model(graph, opset_imports=imports).SerializeToString()
-    assert [node.op_type for node in parse_model(data).graph] == ["Relu", "Own", "Add"]
+    assert [node.op_type for node in parse_model(data).proto.graph.node] == ["Relu", "Own", "Add"]
     with refused(InvalidModelError, "not-utf8"):
         parse_model(data.replace(word.encode(), b"\xff" + word.encode()[1:]))
 
