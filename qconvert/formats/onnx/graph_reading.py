@@ -27,14 +27,12 @@ Declared = MutableMapping[str, tuple[str, Shape | None]]
 
 def declared_values(graph: ModelGraph) -> Iterator[tuple[str, tuple[str, Shape | None]]]:
     """Name, type and shape of every value that a graph names, as the file or its shape inference says it."""
-    for name, constant in graph.constants.items():
-        if name not in graph.values:
-            yield name, (DTYPE_NAMES.get(constant.proto.data_type, "unknown"), constant.shape)
-    for name in (*graph.inputs, *graph.constants, *(name for node in graph.proto.node for name in node.output if name)):
+    inputs = set(graph.inputs)
+    for name in (*inputs, *graph.constants, *(name for node in graph.proto.node for name in node.output if name)):
         stated, shape = graph.values.get(name, (None, None))
         is_tensor = stated is None or stated.HasField("tensor_type")
         dtype = DTYPE_NAMES.get(stated.tensor_type.elem_type, "unknown") if stated is not None and is_tensor else "unknown"
-        yield name, (dtype, None if shape is None or not is_tensor else _name_sizes(shape, name if name in graph.inputs else ""))
+        yield name, (dtype, None if shape is None or not is_tensor else _name_sizes(shape, name if name in inputs else ""))
 
 
 def _name_sizes(shape: Sequence[int | str | None], name: str) -> Shape:

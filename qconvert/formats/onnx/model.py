@@ -212,10 +212,13 @@ class Graph:
     """
 
     def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files) -> None:
+        from onnx.helper import make_tensor_type_proto
+
         self.proto, self.opsets, self.files = proto, opsets, files
         self.constants = {tensor.name: ConstantData(tensor, files) for tensor in proto.initializer}
         self.inputs: list[str] = [item.name for item in proto.input if item.name not in self.constants]
-        self.values = {item.name: _facts_of(item.type) for item in (*proto.value_info, *proto.input, *proto.output)}
+        self.values = {item.name: _facts_of(make_tensor_type_proto(item.data_type, item.dims)) for item in proto.initializer}
+        self.values |= {item.name: _facts_of(item.type) for item in (*proto.value_info, *proto.input, *proto.output)}
         self.read = {item.name for item in proto.output}.union(*map(node_reads, proto.node))
 
     def infer(self, proto: Any) -> None:

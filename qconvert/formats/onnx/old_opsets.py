@@ -79,8 +79,7 @@ def lift_opset(proto: Any, files: Files) -> None:
         for node in all_nodes(proto.graph.node)
     )
     model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
-    ranks = {name: len(constant.shape) for name, constant in model.graph.constants.items()}
-    ranks |= {name: len(shape) for name, (_, shape) in model.graph.values.items() if shape is not None}
+    ranks = {name: len(shape) for name, (_, shape) in model.graph.values.items() if shape is not None}
     _lift_graph(proto.graph, version, ranks, model.graph.constants)
     for item in found:
         item.version = OLDEST_READ
