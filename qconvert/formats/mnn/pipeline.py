@@ -57,8 +57,8 @@ def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
 
 
 def _layers(pipeline: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    for place, algorithm in enumerate(pipeline["algo"]):
-        at = f"algo[{place}]"
+    for position, algorithm in enumerate(pipeline["algo"]):
+        at = f"algo[{position}]"
         if algorithm["type"] != "QUANTIZE":
             raise UnsupportedError(
                 f"{at} prunes the network, which scales do not express",

@@ -142,7 +142,7 @@ class Builder(OperatorWriting):
         outermost = self
         while outermost._outer is not None:
             outermost = outermost._outer
-        outermost._initializer(name, data)
+        outermost.initializers[name] = data
         self._hoisted[name] = data
 
     def declare_output(self, name: str, tensor: Tensor) -> None:
@@ -218,17 +218,14 @@ class Builder(OperatorWriting):
     def const(self, data: Any, hint: str) -> str:
         """Adds an initializer; returns its name."""
         name = self.name(hint)
-        self._initializer(name, np.asarray(data))
+        self.initializers[name] = np.asarray(data)
         return name
-
-    def _initializer(self, name: str, data: Array) -> None:
-        self.initializers[name] = data
 
     def stored_value(self, name: str) -> str:
         """The tensor's value as it is stored; a constant becomes an initializer. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is not None and tensor.data is not None and name not in self.initializers:
-            self._initializer(name, tensor.data)
+            self.initializers[name] = tensor.data
         return name
 
     def int64(self, name: str) -> str:
@@ -244,7 +241,7 @@ class Builder(OperatorWriting):
         """The constant `name` in the order of axes or the type that ONNX wants: under its own name if nobody else reads or sees it."""
         if self._reads[name] > 1 or name in self.initializers or name in self.graph.public:
             return self.const(data, f"{name}/{hint}")
-        self._initializer(name, data)
+        self.initializers[name] = data
         return name
 
     def float_value(self, name: str) -> str:

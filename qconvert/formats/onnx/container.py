@@ -158,18 +158,14 @@ def check(path: Path) -> Any:
         if node.name and node.name in names:
             raise InvalidModelError("has the same name as another node", where=node_label(node), rule="duplicate-name")
         names.add(node.name)
-        _require_ready(node, node.input, ready)
+        for name in node.input:
+            if name and name not in ready:
+                raise InvalidModelError(f"reads {name!r} before it is written", where=node_label(node), rule="not-computed")
         ready.update(node.output)
     outputs = [value.name for value in graph.output]
     if len(set(outputs)) != len(outputs):
         raise InvalidModelError("the model has the same output twice", rule="duplicate-output")
     return proto
-
-
-def _require_ready(node: Any, inputs: Any, ready: set[str]) -> None:
-    for name in inputs:
-        if name and name not in ready:
-            raise InvalidModelError(f"reads {name!r} before it is written", where=node_label(node), rule="not-computed")
 
 
 def contents(path: Path) -> dict[str, Any]:

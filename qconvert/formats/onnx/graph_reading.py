@@ -45,7 +45,7 @@ def _name_sizes(shape: Sequence[int | str | None], name: str) -> Shape:
 def add_constants(graph: ModelGraph, draft: Draft) -> None:
     """Declares the constants of a graph."""
     for name, constant in graph.constants.items():
-        data = decode_texts(constant.numpy())
+        data = decode_texts(graph.files.numpy(constant))
         draft.add_exactly(name, canonical_dtype(data.dtype), data.shape, data)
 
 

@@ -33,24 +33,12 @@ class Forms:
         owners: id of a node of the main graph -> its region.
     """
 
-    form: str = "qdq"
-    kept: Counter[tuple[str, str]] | None = None
-    decomposed: set[int] = field(default_factory=set)
-    guards: bool = True
-    regions: Mapping[str, str] = field(default_factory=dict)
-    lowered: Lowered | None = None
-
-    def whole(self, op: Op) -> Op:
-        """The operator that one is a part of, or itself."""
-        return op if self.lowered is None else self.lowered.whole.get(id(op), op)
-
-    def keep(self, op: Op, reason: str) -> None:
-        """Count an operator that has no QOperator form; one that was lowered once, with the reason for that."""
-        whole = self.whole(op)
-        if self.kept is not None and op.outputs == whole.outputs:
-            lowered = "" if self.lowered is None else self.lowered.reasons.get(id(whole), "")
-            self.kept[whole.kind, lowered or reason] += 1
-
+    form: str
+    kept: Counter[tuple[str, str]]
+    decomposed: set[int]
+    guards: bool
+    regions: Mapping[str, str]
+    lowered: Lowered
     owners: dict[int, str] = field(default_factory=dict)
 
 
@@ -65,11 +53,11 @@ def write_ops(b: Builder) -> None:
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
         if reason != "":
             writers[op.kind](op, b)
-        whole = b.forms.whole(op)
+        whole = b.forms.lowered.whole.get(id(op), op)  # that this one is a part of
         region = b.forms.regions.get(whole.outputs[0], "") if b.forms.regions and whole.outputs else ""
         b.forms.owners.update((id(node), region) for node in b.nodes[first:] if region)
-        if reason:
-            b.forms.keep(op, reason)
+        if reason and op.outputs == whole.outputs:  # one that was lowered counts once, with the reason for that
+            b.forms.kept[whole.kind, b.forms.lowered.reasons.get(id(whole)) or reason] += 1
         if reason != "" and is_decomposed(op, [node.op_type for node in b.nodes[first:]]):
             b.note_decomposed(op)
 
@@ -112,19 +100,14 @@ def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes
     types |= {tensor.name: tensor.dtype for tensor in b.graph.tensors.values()}
     types |= {name: canonical_dtype(data.dtype) for name, data in b.initializers.items()}
     require_types(nodes, types, b.opset)
+    inner = [b.graph[name] for name in dict.fromkeys(name for node in nodes for name in node.output if name in b.graph.tensors)]
     return helper.make_graph(
         nodes,
         b.graph.name,
         [value_info(b.graph.tensors[name]) for name in inputs],
         [value_info(b.output_tensor(name)) for name in outputs],
-        value_info=[value_info(b.graph.tensors[name]) for name in _inner_values(nodes, b.graph, outputs)],
+        value_info=[value_info(tensor) for tensor in inner if tensor.name not in outputs and tensor.dtype != "unknown"],
     )
-
-
-def _inner_values(nodes: list[Any], graph: Graph, outputs: Sequence[str]) -> list[str]:
-    """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
-    written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
-    return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
 
 
 #: A constant of more bytes stands in the main graph, where it can go to a file compared with the model.

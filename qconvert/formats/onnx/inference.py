@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.initializers import BITS, Files
+from qconvert.formats.onnx.initializers import BITS
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, embed_constants, replace_items, subgraphs
 
 #: Constants of more bytes are inputs of the copy, of which type and shape alone are known.
@@ -161,14 +161,10 @@ def _light_copy(model: Model) -> Any:
             for size in tensor.dims:
                 value.type.tensor_type.shape.dim.add(dim_value=size)
         if math.prod(tensor.dims) * BITS.get(tensor.data_type, 8) <= 8 * _LARGEST:
-            _add_whole(graph, tensor, model.files)
+            kept = graph.initializer.add()
+            kept.CopyFrom(tensor)
+            model.files.embed_data(kept)
     written = {name for node in graph.node for name in node.output}
     replace_items(graph.value_info, [value for value in graph.value_info if value.name in written])
     embed_constants(graph.node, model.files)
     return copy
-
-
-def _add_whole(graph: Any, tensor: Any, files: Files) -> None:
-    kept = graph.initializer.add()
-    kept.CopyFrom(tensor)
-    files.embed_data(kept)

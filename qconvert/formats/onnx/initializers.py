@@ -345,35 +345,18 @@ class Files:
             tensor.ClearField("external_data")
             tensor.raw_data = data
 
-
-class ConstantData:
-    """A constant of a model: an array is made of it when it is asked for.
-
-    Attributes:
-        proto: the onnx.TensorProto.
-        shape: its dims.
-    """
-
-    __slots__ = ("_files", "proto", "shape")
-
-    def __init__(self, proto: Any, files: Files) -> None:
-        self.proto = proto
-        self.shape: tuple[int, ...] = tuple(proto.dims)
-        self._files = files
-
-    def numpy(self) -> Array:
-        """The values: a view on the file where they lie in one whole, text as bytes."""
+    def numpy(self, tensor: Any) -> Array:
+        """The values of a verified TensorProto: a view on the file where they lie in one whole, text as bytes."""
         from onnx import helper, numpy_helper
 
-        tensor = self.proto
         if tensor.data_type == STRING:
-            return np.array(list(tensor.string_data), object).reshape(self.shape)
+            return np.array(list(tensor.string_data), object).reshape(tensor.dims)
         if tensor.data_location != tensor.EXTERNAL:
             return np.asarray(numpy_helper.to_array(tensor))
         if BITS[tensor.data_type] < 8:  # several to a byte
             copy = type(tensor)()
             copy.CopyFrom(tensor)
-            self._files.embed_data(copy)
+            self.embed_data(copy)
             return np.asarray(numpy_helper.to_array(copy))
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        return self._files.bytes_of(tensor).view(dtype.newbyteorder("<")).reshape(self.shape)
+        return self.bytes_of(tensor).view(dtype.newbyteorder("<")).reshape(tensor.dims)

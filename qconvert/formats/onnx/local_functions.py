@@ -212,7 +212,8 @@ def make_region_functions(model: Any, owners: Sequence[str], targets: Mapping[st
     del model.graph.node[:]
     model.graph.node.extend([*kept, *calls])
     sort_nodes(model.graph.node)
-    _drop_inner_values(model.graph)
+    written = {name for node in model.graph.node for name in node.output}
+    replace_items(model.graph.value_info, [item for item in model.graph.value_info if item.name in written])
     model.ir_version = max(model.ir_version, _IR_VERSION)
     model.opset_import.add(domain=REGIONS, version=1)
     return True
@@ -311,9 +312,3 @@ def _function(model: Any, name: str, nodes: Sequence[Any], outside: set[str], ta
     function.node.extend(nodes)
     function.opset_import.extend(model.opset_import)
     return NodeProto(op_type=name, domain=REGIONS, input=function.input, output=function.output)
-
-
-def _drop_inner_values(graph: Any) -> None:
-    """Takes the types of values out that are in functions now."""
-    written = {name for node in graph.node for name in node.output}
-    replace_items(graph.value_info, [item for item in graph.value_info if item.name in written])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files
 from qconvert.graph import Op, Tensor
 
 #: What the domain of ONNX's own operators is called.
@@ -180,7 +180,7 @@ def attribute_value(proto: Any, files: Files) -> Any:
     """The value of an AttributeProto: a number, text, an array, or a tuple of numbers or texts. Text that is not UTF-8 stays bytes."""
     match proto.type:
         case AttributeType.TENSOR:
-            return ConstantData(proto.t, files).numpy()
+            return files.numpy(proto.t)
         case AttributeType.STRING:
             return _text(proto.s)
         case AttributeType.STRINGS:
@@ -205,7 +205,7 @@ class Graph:
         proto: the onnx.GraphProto.
         opsets: domain -> version; domain "" is ai.onnx.
         files: those that hold constants.
-        constants: by name.
+        constants: TensorProtos by name.
         inputs: names, without those of constants, which models before IR version 4 list as inputs too.
         values: type and shape of values by name, as the file or its shape inference says them.
         read: the values that nodes read, those in subgraphs included, or that the graph gives out.
@@ -215,7 +215,7 @@ class Graph:
         from onnx.helper import make_tensor_type_proto
 
         self.proto, self.opsets, self.files = proto, opsets, files
-        self.constants = {tensor.name: ConstantData(tensor, files) for tensor in proto.initializer}
+        self.constants = {tensor.name: tensor for tensor in proto.initializer}
         self.inputs: list[str] = [item.name for item in proto.input if item.name not in self.constants]
         self.values = {item.name: _facts_of(make_tensor_type_proto(item.data_type, item.dims)) for item in proto.initializer}
         self.values |= {item.name: _facts_of(item.type) for item in (*proto.value_info, *proto.input, *proto.output)}

@@ -25,7 +25,8 @@ OLDEST_READ = 7
 
 @dataclass(frozen=True, slots=True)
 class _Lift:
-    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name, and the nodes so far.
+    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name, its files, and
+    the nodes so far.
 
     Errors get the node from _lift_graph().
     """
@@ -34,6 +35,7 @@ class _Lift:
     version: int
     ranks: Mapping[str, int]
     constants: Mapping[str, Any]
+    files: Files
     nodes: list[Any] = field(default_factory=list)
 
     def require_rank(self, name: str) -> int:
@@ -45,16 +47,16 @@ class _Lift:
     def require_constant(self, name: str) -> np.ndarray[Any, Any]:
         if name not in self.constants:
             raise UnsupportedError(f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
-        return np.asarray(self.constants[name].numpy())
+        return self.files.numpy(self.constants[name])
 
-    def unsqueeze_input(self, node: Any, index: int, after: int) -> None:
-        """Adds a node that gives input `index` axes of size 1 after its own, as the input of `node` from now on."""
+    def unsqueeze_operand(self, node: Any, after: int) -> None:
+        """Adds a node that gives input 1 axes of size 1 after its own, as the input of `node` from now on."""
         from onnx import helper
 
-        name, rank = node.input[index], self.require_rank(node.input[index])
+        name, rank = node.input[1], self.require_rank(node.input[1])
         if after:
-            node.input[index] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
-            self.nodes.append(helper.make_node("Unsqueeze", [name], [node.input[index]], axes=[*range(rank, rank + after)]))
+            node.input[1] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
+            self.nodes.append(helper.make_node("Unsqueeze", [name], [node.input[1]], axes=[*range(rank, rank + after)]))
 
     def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
         from onnx import numpy_helper
@@ -80,16 +82,16 @@ def lift_opset(proto: Any, files: Files) -> None:
     )
     model = _model_for_ranks(proto, files) if needs_ranks else Model(proto, files)
     ranks = {name: len(shape) for name, (_, shape) in model.graph.values.items() if shape is not None}
-    _lift_graph(proto.graph, version, ranks, model.graph.constants)
+    _lift_graph(proto.graph, version, ranks, model.graph.constants, files)
     for item in found:
         item.version = OLDEST_READ
 
 
-def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: Mapping[str, Any]) -> None:
-    lift = _Lift(graph, version, ranks, constants)
+def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: Mapping[str, Any], files: Files) -> None:
+    lift = _Lift(graph, version, ranks, constants, files)
     for node in graph.node:
         for inner in subgraphs(node):
-            _lift_graph(inner, version, ranks, {name: constants[name] for name in constants.keys() - defined_names(inner)})
+            _lift_graph(inner, version, ranks, {name: constants[name] for name in constants.keys() - defined_names(inner)}, files)
         if node.domain in DEFAULT_DOMAINS:
             known = (OLDEST_READ, _lift_broadcast) if _is_broadcast(node) else _LIFTS.get(node.op_type)
             try:
@@ -119,13 +121,13 @@ def _lift_broadcast(node: Any, lift: _Lift) -> None:
     axis += rank if axis < 0 else 0
     if not 0 <= axis <= rank - own:
         raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", rule="axis-out-of-range")
-    lift.unsqueeze_input(node, 1, rank - axis - own)
+    lift.unsqueeze_operand(node, rank - axis - own)
 
 
 def _lift_prelu(node: Any, lift: _Lift) -> None:
     """One slope for each channel."""
     if lift.ranks.get(node.input[1], 1) == 1:
-        lift.unsqueeze_input(node, 1, max(lift.require_rank(node.input[0]) - 2, 0))
+        lift.unsqueeze_operand(node, max(lift.require_rank(node.input[0]) - 2, 0))
 
 
 def _lift_batch_normalization(node: Any, lift: _Lift) -> None:

@@ -27,7 +27,7 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS, carried_node, defined_n
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
-from qconvert.graph import Op, Quantization, Tensor
+from qconvert.graph import Op, Quantization, Shape, Tensor
 from qconvert.operators.opaque import TFLITE_DOMAIN, payload_of
 
 
@@ -53,11 +53,13 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
         "payload": payload,
         "captures": captures,
     }
-    used = [index for index, name in enumerate(reading.outputs) if name]
-    if reading.domain and not captures and not all(map(reading.is_declared, used)):
+    nothing: tuple[str, Shape | None] = ("unknown", None)
+    stated = {name: reading.declared.get(name, nothing) for name in reading.outputs if name}
+    if reading.domain and not captures and any(dtype == "unknown" or shape is None for dtype, shape in stated.values()):
         inputs = {name: draft.tensors[name] for name in reading.inputs if name}
         for tensor in infer_outputs(inputs, Op("Opaque", reading.inputs, reading.outputs, attributes)):
-            reading.declare(tensor.name, tensor.dtype, tensor.shape)
+            dtype, shape = stated[tensor.name]
+            reading.declared[tensor.name] = (tensor.dtype if dtype == "unknown" else dtype, tensor.shape if shape is None else shape)
     dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
     reading.emit("Opaque", [*reading.inputs, *captures], dtype=dtypes, **attributes)
 

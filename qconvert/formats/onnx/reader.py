@@ -160,7 +160,11 @@ def _not_a_tensor_error(name: str, graph: ModelGraph, side: str) -> UnsupportedE
 
 def _with_bias_scales(graph: Graph) -> Graph:
     """Biases with the scales that their source stated, kept in the metadata where QOperator implies others by a last bit."""
-    stated = read_entry(graph.metadata, STATED_BIAS_SCALES, _read_scales, "a map of names to numbers")
+
+    def read(listed: Any) -> dict[str, Array]:
+        return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in listed.items()}
+
+    stated = read_entry(graph.metadata, STATED_BIAS_SCALES, read, "a map of names to numbers")
     if stated is None:
         return graph
     changed = []
@@ -171,10 +175,6 @@ def _with_bias_scales(graph: Graph) -> Graph:
             changed.append(replace(tensor, quantization=replace(q, scale=scales)))
     metadata = drop_keys(graph.metadata, STATED_BIAS_SCALES)
     return graph.evolve(tensors=changed, metadata=metadata)
-
-
-def _read_scales(listed: Any) -> dict[str, Array]:
-    return {str(name): np.array(scales, np.float32).reshape(-1) for name, scales in listed.items()}
 
 
 def _metadata(model: Model) -> dict[str, str]:

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.model import AttributeType, Graph, attribute_value, c
 from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
-from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
+from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators import KINDS, REQUIRED, kind_of
 from qconvert.operators.properties import AxisMove
 from qconvert.operators.shapes_and_functions import merge_shapes
@@ -49,6 +49,7 @@ class Reading(OperatorReading):
     Attributes:
         op_type, domain: of the node; domain "" is ai.onnx.
         attributes: its AttributeProtos by name.
+        declared: type and shape of each value, as the file or its shape inference says them.
         version: the opset of its domain that the model imports.
         source: type and name, such as "Conv /features/0/Conv".
         inputs: names of its input values; "" for an absent one.
@@ -65,7 +66,7 @@ class Reading(OperatorReading):
         super().__init__(draft, node.op_type, f"{node.op_type} {node.name}".strip(), tuple(node.input), tuple(node.output))
         self._known = draft.known
         self._graph = graph
-        self._declared = declared
+        self.declared = declared
         self.attributes = {item.name: item for item in node.attribute}
         self.op_type: str = node.op_type
         self.domain = domain_of(node)
@@ -133,25 +134,9 @@ class Reading(OperatorReading):
             raise self.invalid(f"input {name!r} is {data.dtype}, not integers", rule="not-integers")
         return tuple(int(value) for value in data.reshape(-1))
 
-    def keeps_sizes(self, index: int, count: int) -> bool:
-        """Whether the first `count` elements of the list in input `index` are sure to be the first sizes of the data."""
-        sizes, shape = self._known.sizes, self.tensor(0).shape
-        forms = sizes.get(self.input(index))
-        wanted = None if shape is None else [sizes.size(size) for size in shape[:count]]
-        return wanted is not None and forms is not None and shape is not None and len(forms) == len(shape) and list(forms[:count]) == wanted
-
     def declared_dtype(self, index: int = 0) -> str:
         """The type of output `index` as the file or its shape inference says it; "unknown" if neither does."""
-        return self._declared.get(self.outputs[index], ("unknown", None))[0]
-
-    def declare(self, name: str, dtype: str, shape: Shape | None) -> None:
-        """Says what an output is, where the file and its shape inference do not say its type or its shape."""
-        stated, known = self._declared.get(name, ("unknown", None))
-        self._declared[name] = (dtype if stated == "unknown" else stated, shape if known is None else known)
-
-    def is_declared(self, index: int) -> bool:
-        """Whether the type and the rank of output `index` are known."""
-        return self.declared_dtype(index) != "unknown" and self._declared[self.outputs[index]][1] is not None
+        return self.declared.get(self.outputs[index], ("unknown", None))[0]
 
     def after_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose float values input `index` is, with its data if they are known; None if there is none."""
@@ -240,10 +225,6 @@ class Reading(OperatorReading):
         clear_default_domains([copy])
         return copy
 
-    def function_name(self, wanted: str) -> str:
-        """A free name for a function."""
-        return Names(self.draft.functions).fresh(wanted)
-
     def declare_constant(self, data: Any) -> None:
         """Makes output 0 a constant."""
         array = decode_texts(np.asarray(data))
@@ -256,10 +237,6 @@ class Reading(OperatorReading):
     def intermediate(self, hint: str, dtype: str, quantization: Quantization | None = None) -> str:
         """Adds a tensor between two canonical operators that one node becomes; emit() gives it its shape."""
         return self.draft.add(f"{self.outputs[0]}/{hint}", dtype, None, None, quantization)
-
-    def transpose_constant(self, tensor: Tensor, key: str, data: Array, quantization: Quantization | None) -> str:
-        """The constant `tensor` in another order of axes; see variant()."""
-        return self.draft.variant(tensor.name, key, data, quantization)
 
     def emit(
         self,
@@ -349,7 +326,7 @@ class Reading(OperatorReading):
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
         old = self.draft.tensors.get(name)
-        known = self._declared.get(name, ("", None))[1] if old is None else old.shape
+        known = self.declared.get(name, ("", None))[1] if old is None else old.shape
         merged = merge_shapes(name, known if known is not None and is_compatible(known, shape) else shape, shape)
         if quantization is not None and quantization.axis is not None and shape is not None:
             quantization = self._along(quantization, shape)
@@ -365,11 +342,12 @@ class Reading(OperatorReading):
             return False
         if before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
             return False
-        return kind.keeps_axis(AxisMove(op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis))
 
-    def _integers(self, name: str) -> Array:
-        data = self._known.get(name)
-        return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
+        def integers(index: int) -> Array:
+            data = self._known.get(op.inputs[index])
+            return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
+
+        return kind.keeps_axis(AxisMove(op, integers, before, after, axis, axis))
 
     @staticmethod
     def _along(quantization: Quantization, shape: Shape) -> Quantization | None:

@@ -283,13 +283,10 @@ def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) ->
         reason = type_reason(node.op_type, "", opset, inputs, [types.get(name, "") for name in node.output])
         if reason:
             raise UnsupportedError(f"{node.op_type} of ONNX {reason}", where=node_label(node), rule="operand-types")
+        cast = next((DTYPE_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
         for index, name in enumerate(node.output):
             if name and name not in types:
-                types[name] = _cast_type(node) if node.op_type == "Cast" else result_type(node.op_type, "", opset, index, inputs)
-
-
-def _cast_type(node: Any) -> str:
-    return next((DTYPE_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
+                types[name] = cast if node.op_type == "Cast" else result_type(node.op_type, "", opset, index, inputs)
 
 
 def result_type(op_type: str, domain: str, version: int, index: int, inputs: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files
 from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
 from qconvert.graph import Array, equal_data
 from qconvert.operators import KINDS
@@ -42,18 +42,18 @@ def choose_weights(model: Any, constants: Mapping[str, Array]) -> bool:
     if any(name.startswith(_PREFIX) for name in defined_names(model.graph)):
         return True
     dequantized = {name for name, node in producers.items() if node.op_type == "DequantizeLinear"}
-    weights = {node.input[1] for node in model.graph.node if _is_product(node) and dequantized.issuperset(node.input[:2])}
+    # Weights are the second input of what onnxruntime multiplies by integer kernels: it has none for ConvTranspose.
+    weights = {
+        node.input[1]
+        for node in model.graph.node
+        if node.op_type in KINDS and KINDS[node.op_type].sums_all_weights and dequantized.issuperset(node.input[:2])
+    }
     chosen = [node for node in model.graph.node if weights.intersection(node.output) and _is_unsigned(node, constants)]
     if chosen:
         first = [*_tell_cpu(model.graph), _choice(model.graph, chosen, constants)]
         outputs = {name for node in chosen for name in node.output}
         replace_items(model.graph.node, [*first, *(node for node in model.graph.node if outputs.isdisjoint(node.output))])
     return bool(chosen)
-
-
-def _is_product(node: Any) -> bool:
-    """Whether onnxruntime multiplies by integer kernels here, the second input being the weights: it has none for ConvTranspose."""
-    return node.op_type in KINDS and KINDS[node.op_type].sums_all_weights
 
 
 def _is_unsigned(node: Any, constants: Mapping[str, Array]) -> bool:
@@ -136,7 +136,7 @@ def take_unsigned_weights(model: Any, files: Files) -> None:
     choice = next((node for node in graph.node if node.op_type == "If" and list(node.input) == [_CONDITION]), None)
     chosen = [] if choice is None else _unsigned_branch(choice)
     protos = {item.name: item for item in graph.initializer}
-    constants = {name: ConstantData(protos[name], files).numpy() for node in chosen for name in node.input if name in protos}
+    constants = {name: files.numpy(protos[name]) for node in chosen for name in node.input if name in protos}
     if not chosen or not all(_is_unsigned(node, constants) for node in chosen):
         return
     made = type(graph)()
@@ -149,7 +149,7 @@ def take_unsigned_weights(model: Any, files: Files) -> None:
     if is_read or list(map(_strip_types, found)) != list(map(_strip_types, written)):
         return
     own = {item.name: numpy_helper.to_array(item) for item in made.initializer}
-    if own.keys() <= protos.keys() and all(equal_data(ConstantData(protos[name], files).numpy(), own[name]) for name in own):
+    if own.keys() <= protos.keys() and all(equal_data(files.numpy(protos[name]), own[name]) for name in own):
         replace_items(graph.node, [*chosen, *kept])
         replace_items(graph.initializer, [item for item in graph.initializer if item.name in read or item.name not in own])
 

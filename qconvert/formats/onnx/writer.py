@@ -105,6 +105,7 @@ def build(
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
+    kept = Counter() if kept is None else kept
     targets = {str(op["function"]): str(op["target"]) for op in graph.of_kind("Call")}
     graph, regions = without_regions(graph)
     graph = whiles_to_loops(without_calls(graph))
@@ -131,10 +132,10 @@ def build(
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")  # which copies the graph
     model.graph.initializer.extend(storage({name: data for name, data in builder.initializers.items() if name in named}))
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
-    if weights_by_cpu and (form != "qdq" or regions or not choose_weights(model, builder.initializers)) and kept is not None:
+    helper.set_model_props(model, _properties(source, builder, named, provenance))
+    if weights_by_cpu and (form != "qdq" or regions or not choose_weights(model, builder.initializers)):
         kept[_NO_CHOICE] += 1
-    if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
+    if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets):
         kept[_FLAT] += 1
     return model
 
@@ -151,15 +152,16 @@ def _with_torch_forms(graph: Graph) -> Graph:
     return forms.finish()
 
 
-def _properties(
-    graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
-) -> dict[str, str]:
+def _properties(graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
     own = drop_keys(graph.metadata, SOURCE_KERNELS)
     notes = {
         STATED_BIAS_SCALES: {name: scales for name, scales in builder.stated_scales.items() if name in named},
         DECOMPOSED: decomposition_notes(
-            graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _DECOMPOSED or bool(builder.kernel_fault(op))
+            graph,
+            lambda op: (
+                id(op) in builder.forms.decomposed or op.attributes.get("arithmetic") in _DECOMPOSED or bool(builder.kernel_fault(op))
+            ),
         ),
         RELABELLED: relabelled_notes(builder.graph, *builder.functions.values()),
         STATED_ATTRIBUTES: find_unstated_attributes(graph, lambda op: may_tie(op, builder)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -59,13 +58,13 @@ def _lacks_swish(op: Op, scope: Scope) -> str:
     return since(24)(op, scope) or ("" if opset is not None and opset >= 24 else "onnxruntime has no kernel of it")
 
 
-def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
-    """Whether the source may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
-    opset = source_opset(metadata)
-    return opset is not None and opset < 20
+def _lacks_gelu(op: Op, scope: Scope) -> str:
+    """Older sources may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
+    opset = source_opset(scope.metadata)
+    return "" if opset is not None and opset < 20 else since(20)(op, scope)
 
 
-@conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))
+@conditions(_lacks_gelu)
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
     if b.opset >= 20:

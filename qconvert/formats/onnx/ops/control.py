@@ -10,7 +10,7 @@ from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.graph_reading import Inner, outer_shape, read_function, unify_quantizations
 from qconvert.formats.onnx.graph_writing import subgraph
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
-from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph import Graph, Names, Op, Shape, Tensor
 from qconvert.operators.shapes_and_functions import agreed_shape
 from qconvert.operators.sizes import UNKNOWN
 
@@ -39,7 +39,7 @@ def _add_functions(r: Reading, graphs: dict[str, Graph]) -> dict[str, str]:
     """Files the functions of a node under names of their own: those of their graphs, or made of the node's first output."""
     found = {}
     for attribute, graph in graphs.items():
-        name = r.function_name(graph.name or f"{next(filter(None, r.outputs), r.op_type)}/{attribute}")
+        name = Names(r.draft.functions).fresh(graph.name or f"{next(filter(None, r.outputs), r.op_type)}/{attribute}")
         r.draft.functions[name] = graph
         found[attribute] = name
     return found

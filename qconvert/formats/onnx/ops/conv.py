@@ -171,7 +171,7 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
     quantization = swapped_scales(source.quantization, group, source.data.shape[1])
     if quantization is None:
         raise NotCoveredError(f"weights of {group} groups with scales along axis {source.quantization.axis}")
-    turned = r.transpose_constant(source, "OIHW", swapped_weights(source.data, group), quantization)
+    turned = r.draft.variant(source.name, "OIHW", swapped_weights(source.data, group), quantization)
     return r.emit_inner("Dequantize", [turned], "weights", "float32")
 
 

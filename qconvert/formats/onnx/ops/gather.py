@@ -188,11 +188,6 @@ def read_unique(r: Reading) -> None:
     r.emit("Unique", outputs=outputs, dtype=[r.tensor(0).dtype, "int64"])
 
 
-def _scatter_opset(graph: Graph, op: Op) -> int:
-    """The opset of the reduction with which values are scattered: extremes are newer than sums (ONNX operator changelog)."""
-    return {"none": 0, "max": 18, "min": 18}.get(str(op["reduction"]), 16)
-
-
 WRITERS: Writers = {
     "Unique": write_unique,
     "Gather": write_gather,
@@ -216,8 +211,11 @@ READERS: Readers = {
     "OneHot": read_one_hot,
 }
 
-#: Segments are lowered to ScatterND.
+#: Segments are lowered to ScatterND. Extremes are newer reductions than sums (ONNX operator changelog).
 OPSETS: dict[str, Callable[[Graph, Op], int]] = {
-    **dict.fromkeys(("ScatterND", "ScatterElements", "UnsortedSegment"), _scatter_opset),
+    **dict.fromkeys(
+        ("ScatterND", "ScatterElements", "UnsortedSegment"),
+        lambda graph, op: {"none": 0, "max": 18, "min": 18}.get(str(op["reduction"]), 16),
+    ),
     "SegmentSum": lambda graph, op: 16,
 }

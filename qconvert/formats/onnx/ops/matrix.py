@@ -75,19 +75,13 @@ def read_gemm(r: Reading) -> None:
     if not within and r.constant(0) is not None and r.constant(1) is None and r.after_dequantize(1) is None:
         r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=r.attribute("transA", 0), trans_b=r.attribute("transB", 0))
     else:
-        r.emit("Gemm", [_data(r), _rows_of_outputs(r, alpha if takes_alpha else 1.0), *within], [product], dtype=dtype)
+        rows = r.emit_inner("Transpose", [r.input(0)], "rows", perm=(1, 0)) if r.attribute("transA", 0) else r.input(0)
+        r.emit("Gemm", [rows, _rows_of_outputs(r, alpha if takes_alpha else 1.0), *within], [product], dtype=dtype)
     if not takes_alpha:
         scaled = r.intermediate("scaled", dtype) if bias else r.outputs[0]
         (product,) = r.emit("Mul", [product, r.const(np.asarray(alpha, numpy_dtype(dtype)), "alpha")], [scaled], dtype=dtype)
     if bias and not within:
         r.emit("Add", [product, *bias], dtype=dtype)
-
-
-def _data(r: Reading) -> str:
-    """Input 0 as rows of data."""
-    if not r.attribute("transA", 0):
-        return r.input(0)
-    return r.emit_inner("Transpose", [r.input(0)], "rows", perm=(1, 0))
 
 
 def _is_vector(r: Reading) -> bool:
@@ -136,7 +130,7 @@ def _scale_input(r: Reading, index: int, factor: float) -> str:
     if source is None or source.data is None or source.quantization is None:
         assert data is not None
         return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
-    scaled = r.transpose_constant(source, key, source.data, _times(source.quantization, factor))
+    scaled = r.draft.variant(source.name, key, source.data, _times(source.quantization, factor))
     return r.emit_inner("Dequantize", [scaled], f"input {index} {key}", r.tensor(index).dtype)
 
 
@@ -161,7 +155,7 @@ def _rows_of_outputs(r: Reading, alpha: float) -> str:
     source, data = r.after_dequantize(1), r.constant(1)
     key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
-        turned = r.transpose_constant(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transpose((1, 0)))
+        turned = r.draft.variant(source.name, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transpose((1, 0)))
         return r.emit_inner("Dequantize", [turned], "weights", r.tensor(1).dtype)
     if source is None and data is not None and data.ndim == 2:
         return r.variant(1, key, data.swapaxes(0, 1) if alpha == 1.0 else data.swapaxes(0, 1) * data.dtype.type(alpha), None)

@@ -63,15 +63,14 @@ def store_steps(op: Op, steps: Value) -> None:
 _NARROW = ("int8", "uint8", "int16", "uint16")
 
 
-def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) -> str:
+def _reduce(op: Op, b: Builder, kind: str, value: str) -> str:
     """A reduction node: axes are an input in newer opsets, an attribute in older ones."""
     inputs, axes = [value], None
     if b.opset >= axes_opset(kind):
         inputs.append(b.stored_value(op.inputs[1]))
     else:
         axes = b.integers(op, 1) or None
-    outputs: list[str] | int = [output] if isinstance(output, str) else output
-    return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=op["keepdims"])[0]
+    return b.node(kind, inputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=op["keepdims"])[0]
 
 
 def write_reduce(op: Op, b: Builder) -> None:

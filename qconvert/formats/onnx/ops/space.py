@@ -83,7 +83,8 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
         own = _after_channels(r, whole, count)
         by = r.list64(map(int, factors[2:]), "factors")
         return r.emit_inner("Mul", [own, by], "sizes")
-    if not r.has(3) or not r.keeps_sizes(3, 2):
+    sizes, forms = r.draft.known.sizes, r.draft.known.sizes.get(r.inputs[3]) if r.has(3) else None
+    if forms is None or len(forms) != len(shape) or list(forms[:2]) != [sizes.size(size) for size in shape[:2]]:
         raise NotCoveredError("sizes or factors that are computed at run time")
     return _after_channels(r, r.input(3), count)
 
