@@ -136,6 +136,8 @@ def _match_network(operators: Sequence[_Operator], network: Network) -> list[Nod
 
 
 _SKIPPED = ("Raster",)
+#: What is written of a tensor without a quantization.
+_NOTHING = Activation("", 0.0, 0)
 
 
 class DumpOperator(NamedTuple):
@@ -153,14 +155,12 @@ def dump_json(operators: Iterable[DumpOperator], quantizations: Mapping[str, Act
         entry: dict[str, Any] = {"name": operator.name}
         for side, tensors in (("inputs", operator.inputs), ("outputs", operator.outputs)):
             if tensors:
-                entry[side] = [_tensor(index, quantizations.get(name)) for index, name in tensors]
+                stated = ((index, quantizations.get(name, _NOTHING)) for index, name in tensors)
+                entry[side] = [
+                    {"tensorIndex": index, "scales": [found.scale], "zeropoint": [float(found.zero_point)]} for index, found in stated
+                ]
         found.append(entry)
     return json.dumps(found, indent=4, ensure_ascii=False) + "\n"
-
-
-def _tensor(index: int, quantization: Activation | None) -> dict[str, Any]:
-    scale, zero_point = (quantization.scale, float(quantization.zero_point)) if quantization is not None else (0.0, 0.0)
-    return {"tensorIndex": index, "scales": [scale], "zeropoint": [zero_point]}
 
 
 def operators_of_network(network: Network) -> Iterator[DumpOperator]:

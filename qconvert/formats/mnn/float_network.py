@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, compensate_mnn_bias
 from qconvert.encodings import Encodings, Place, QParams, extract_encodings
 from qconvert.formats.mnn.layers import MNN_KERNELS, Layer
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 from qconvert.rewriting import Rewriter
@@ -49,59 +49,41 @@ def insert_roundings(
         called: tensors that are called otherwise once they are rounded.
     """
     wanted = _find_roundings(network, encodings, layers, exact)
-    readers = network.consumers()
-    decomposition, instead, ops = _Decomposition(network), dict[str, str](), list[Op]()
+    rewriter, instead = Rewriter(network), dict[str, str]()
     for name in network.inputs:
         if name in wanted:
-            instead[name] = decomposition.fresh(called.get(name, f"{name}/rounded"), network[name])
-            ops += decomposition.operators(name, instead[name], wanted[name])
-    for op in network.ops:
+            instead[name] = rewriter.add(called.get(name, f"{name}/rounded"), network[name])
+            rewriter.emit(*_round(rewriter, name, instead[name], wanted[name]))
+    for op in rewriter:
         inputs = tuple(instead.get(name, name) for name in op.inputs)
-        if is_rounding(network, op, encodings, readers):
+        if is_rounding(network, op, encodings, rewriter.readers):
             if op.outputs[0] in wanted:
-                ops += decomposition.operators(inputs[0], op.outputs[0], wanted[op.outputs[0]])
+                rewriter.replace(op, *_round(rewriter, inputs[0], op.outputs[0], wanted[op.outputs[0]]))
             else:
                 instead[op.outputs[0]] = inputs[0]
+                rewriter.remove(op)
             continue
-        real = {name: decomposition.fresh(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
-        ops.append(replace(op, inputs=inputs, outputs=tuple(real.get(name, name) for name in op.outputs)))
+        real = {name: rewriter.add(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
+        ops = [replace(op, inputs=inputs, outputs=tuple(real.get(name, name) for name in op.outputs))]
         for name in wanted.keys() & set(op.outputs):
             if name in called:
-                instead[name] = decomposition.fresh(called[name], network[name])
-            ops += decomposition.operators(real.get(name, name), instead.get(name, name), wanted[name])
-    return network.evolve(tensors=decomposition.tensors.values(), ops=ops), list(wanted)
+                instead[name] = rewriter.add(called[name], network[name])
+            ops += _round(rewriter, real.get(name, name), instead.get(name, name), wanted[name])
+        rewriter.replace(op, *ops)
+    return rewriter.finish(), list(wanted)
 
 
-class _Decomposition:
-    """Makes the operators of roundings. `tensors` are new."""
-
-    def __init__(self, network: Graph) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self._network, self._names = network, network.names(self.tensors)
-
-    def fresh(self, wanted: str, like: Tensor) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = replace(like, name=name)
-        return name
-
-    def operators(self, source: str, result: str, quantization: QParams) -> Iterator[Op]:
-        """Yield the operators that round `source` to a quantization, as `result`."""
-        like = self._network.tensors.get(result) or self.tensors[result]
-        step = quantization.quantization.scale.reshape(-1)[0]
-        ends = (
-            self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _float_limits(quantization), strict=True)
-        )
-        before = self.fresh(f"{result}/cut", like)
-        yield Op("Clip", (source, *ends), (before,))
-        for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
-            after = result if kind == "Mul" else self.fresh(f"{result}/{kind}", like)
-            yield Op(kind, (before, self._constant(f"{result}/{kind}/by", by)), (after,))
-            before = after
-
-    def _constant(self, wanted: str, value: np.float32) -> str:
-        name = self._names.fresh(wanted)
-        self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
-        return name
+def _round(rewriter: Rewriter, source: str, result: str, quantization: QParams) -> Iterator[Op]:
+    """Yield the operators that round `source` to a quantization, as `result`."""
+    step, like = quantization.quantization.scale.reshape(-1)[0], rewriter[result]
+    pairs = zip(("lowest", "highest"), _float_limits(quantization), strict=True)
+    ends = [rewriter.constant(f"{result}/{hint}", np.asarray(end)) for hint, end in pairs]
+    before = rewriter.add(f"{result}/cut", like)
+    yield Op("Clip", (source, *ends), (before,))
+    for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
+        after = result if kind == "Mul" else rewriter.add(f"{result}/{kind}", like)
+        yield Op(kind, (before, rewriter.constant(f"{result}/{kind}/by", np.asarray(by))), (after,))
+        before = after
 
 
 def _quantization(encodings: Encodings, name: str) -> QParams | None:
@@ -137,7 +119,7 @@ def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer
             not again
             and held.issuperset(_data(op))
             and _has_one_quantization(op, quantizations)
-            and _is_already_rounded(network, op, quantizations)
+            and (kind_of(op).rule == "move" or _is_clip_on_steps(network, op, quantizations))
         )
         for name in op.outputs:
             wanted = name in seen or _is_scale_passed_back(op) or (again and op.inputs[0] in quantizations)
@@ -163,11 +145,6 @@ def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Return whether data and results have one quantization."""
     names = (*_data(op), *op.outputs)
     return all(name in quantizations for name in names) and len({_steps(quantizations[name]) for name in names}) == 1
-
-
-def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Return whether the results of an operator are values of the quantization that all its tensors share."""
-    return kind_of(op).rule == "move" or _is_clip_on_steps(network, op, quantizations)
 
 
 def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
@@ -226,7 +203,8 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
     readers = network.consumers()
     dropped = [op for op in network.of_kind("Identity") if not (exact and is_rounding(network, op, encodings, readers))]
     names = _merge_names(network, dropped)
-    ops = [op.with_names(names) for op in network.ops if not kind_of(op).copies or _is_kept_identity(op, names)]
+    renamed = [op.with_names(names) for op in network.ops]
+    ops = [op for op in renamed if not kind_of(op).copies or op.inputs != op.outputs]
     computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
     entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
     entries.update({Place(names[name]): encodings[place] for name, place in computed.items()})
@@ -256,11 +234,6 @@ def _merge_names(network: Graph, dropped: Sequence[Op]) -> dict[str, str]:
     return found
 
 
-def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
-    source, result = op.inputs[0], op.outputs[0]
-    return names.get(source, source) != names.get(result, result)
-
-
 def isolate_inexact_operators(network: Graph) -> Graph:
     """Return the network with a Max before and after each operator whose kernel of integers is inexact (kernels/mnn.py).
 
@@ -288,22 +261,16 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
         layers: those of it that are to run on integers.
     """
     by_weights = {layer.weights: layer for layer in layers}
-    tensors: dict[str, Tensor] = {}
-    names = network.names(tensors)
-    ops: list[Op] = []
-    count = 0
-    for op in network.ops:
+    rewriter, count = Rewriter(network), 0
+    for op in rewriter:
         layer = by_weights.get(op.inputs[1]) if _is_depthwise(network, op) else None
         bias = None if layer is None else network[op.inputs[2]].data if op.has(2) else np.zeros(len(layer.scales), np.float32)
-        if layer is None or bias is None or bias.shape != (len(layer.scales),):
-            ops.append(op)
-            continue
-        values, units = compensate_mnn_bias(bias, layer.data.scale, layer.scales, layer.result.scale, layer.result.zero_point)
-        name = names.fresh(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated")
-        tensors[name] = Tensor(name, "float32", bias.shape, values)
-        ops.append(op.with_input(2, name))
-        count += int(np.count_nonzero(units))
-    return (network.evolve(tensors=tensors.values(), ops=ops), count) if tensors else (network, 0)
+        if layer is not None and bias is not None and bias.shape == (len(layer.scales),):
+            values, units = compensate_mnn_bias(bias, layer.data.scale, layer.scales, layer.result.scale, layer.result.zero_point)
+            name = rewriter.constant(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated", values)
+            rewriter.replace(op, op.with_input(2, name))
+            count += int(np.count_nonzero(units))
+    return rewriter.finish(), count
 
 
 def _is_depthwise(network: Graph, op: Op) -> bool:

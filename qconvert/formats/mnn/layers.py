@@ -132,10 +132,11 @@ class _Kept:
 
 def _fused_result(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
     """The name of what a layer computes with the activation that MNN fuses into it."""
-    name = op.outputs[0]
-    if kind_of(op).has_windows and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
-        return readers[0].outputs[0]
-    return name
+    if kind_of(op).has_windows and len(readers) == 1 and op.outputs[0] not in graph.public:
+        (reader,) = readers
+        if reader.kind == "Relu" or kind_of(reader).limits(reader, graph.constant) == _RELU6:
+            return reader.outputs[0]
+    return op.outputs[0]
 
 
 def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
@@ -151,10 +152,6 @@ def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequenc
         name = op.outputs[0]
         following = readers.get(name, ())
     return ""
-
-
-def _is_fused(graph: Graph, op: Op) -> bool:
-    return op.kind == "Relu" or kind_of(op).limits(op, graph.constant) == _RELU6
 
 
 def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> Layer | str:
@@ -237,8 +234,4 @@ def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array |
     with np.errstate(over="ignore", divide="ignore"):
         if not np.isfinite(np.float32(1) / scales).all():
             return "its weights have scales so small that MNN cannot divide by them"
-    return scales, _shift_to_int8(found, middle)
-
-
-def _shift_to_int8(found: Encoding, middle: int) -> Array | None:
-    return None if found.integers is None else (np.asarray(found.integers).astype(np.int16) - middle).astype(np.int8)
+    return scales, None if found.integers is None else (np.asarray(found.integers).astype(np.int16) - middle).astype(np.int8)

@@ -63,20 +63,11 @@ _TYPES = (
 )
 
 
-def _number_types() -> Iterator[tuple[int, str]]:
-    number = -1
-    for word in _TYPES.split():
-        name, _, stated = word.partition("=")
-        number = int(stated or number + 1)
-        yield number, name
-
-
-TYPES = dict(_number_types())
-
-
-def type_name(number: int) -> str:
-    """The name of an OpType, such as "Convolution"."""
-    return TYPES.get(number, f"type {number}")
+#: Their names by number.
+TYPES: dict[int, str] = {}
+for _word in _TYPES.split():
+    _name, _, _number = _word.partition("=")
+    TYPES[int(_number or max(TYPES, default=-1) + 1)] = _name
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +247,7 @@ def _node(view: Any, count: int) -> Node:
     name = _text(view.name)
     if any(not 0 <= index < count for index in (*places[0], *places[1])):
         raise damaged_error(f"operator {name!r} names a tensor that is not among the {count} of the file")
-    return Node(name, type_name(view.type), *places)
+    return Node(name, TYPES.get(view.type, f"type {view.type}"), *places)
 
 
 def _quantizations(net: Any, count: int) -> Iterator[tuple[int, TensorQuantization]]:

@@ -7,6 +7,7 @@ all its fields in lower camel case, absent ones with their defaults; enumeration
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -266,7 +267,7 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
     """
     if not isinstance(document, dict):
         fail(at, f"is {sort_of(document)}, not an object", rule="wrong-type")
-    fields = {name: field for field in MESSAGES[message].values() for name in (field.name, _snake(field.name))}
+    fields = {name: field for field in MESSAGES[message].values() for name in (field.name, re.sub(r"(?=[A-Z])", "_", field.name).lower())}
     found: dict[str, Any] = {}
     for key, value in document.items():
         field = fields.get(key)
@@ -277,10 +278,6 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
         place, read = f"{at}.{key}", _value_reader(field.type)
         found[field.name] = list_of(value, place, read) if field.repeated else read(value, place)
     return _fill_defaults(message, found, at)
-
-
-def _snake(name: str) -> str:
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def _int32_from_json(value: Any, at: str) -> int:

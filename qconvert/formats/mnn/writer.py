@@ -30,7 +30,7 @@ from qconvert.formats.mnn.float_network import (
 )
 from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
 from qconvert.formats.mnn.network import Layer as MadeLayer
-from qconvert.formats.mnn.network import Network, read_network
+from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.scales import MATMUL
 from qconvert.graph import Graph
@@ -53,7 +53,8 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     except UnsupportedError as error:
         yield f"{path.name} is made, and not compared with what was asked for: it {error.reason}"
         return
-    made = _layers_by_result(network)
+    # A matrix product that became a convolution has a name of its own.
+    made = {network.names[index].removesuffix(MATMUL): layer for layer in network.layers for index in layer.node.outputs[:1]}
     missing = list(dict.fromkeys(layer.result.name for layer in layers if not _is_integer(made.get(layer.name))))
     same = values = 0
     wrong: list[str] = []
@@ -74,15 +75,6 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     yield f"{path.name}, read back: {same} of {format_count(len(layers), 'layer')} {format_verb(same, 'are')} int8, with {equal}"
     if missing:
         yield f"MNN left float, in spite of scales, {format_count(len(missing), 'layer')}: {_join_names(missing)}"
-
-
-def _layers_by_result(network: Network) -> Mapping[str, MadeLayer]:
-    """The layers by the names of their results; a matrix product that became a convolution has its own."""
-    found = {}
-    for layer in network.layers:
-        for index in layer.node.outputs[:1]:
-            found[network.names[index].removesuffix(MATMUL)] = layer
-    return found
 
 
 def _is_integer(layer: MadeLayer | None) -> bool:
@@ -210,7 +202,9 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
         onnx.check(folder / _ONNX)
     pipeline = _BINARY if options.get("pipeline") == "binary" else _JSON
     _write_pipeline(layers, folder / pipeline)
-    arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", _maker(options)]
+    provenance = options.get("provenance") or {}
+    maker = "-".join(("qconvert", *filter(None, (provenance.get(VERSION, ""), provenance.get(SOURCE_SHA256, "")[:_OF_HASH]))))
+    arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", maker]
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{format_count(len(layers), 'layer', 'have')} scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _note_float_layers(floats)
@@ -224,12 +218,6 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
         made = folder / _MNN
         operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
         (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
-
-
-def _maker(options: Mapping[str, Any]) -> str:
-    """What a .mnn says of what made it: qconvert, its version, and the beginning of the hash of the source."""
-    provenance = options.get("provenance") or {}
-    return "-".join(("qconvert", *filter(None, (provenance.get(VERSION, ""), provenance.get(SOURCE_SHA256, "")[:_OF_HASH]))))
 
 
 def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
