@@ -133,10 +133,19 @@ class Repacked:
         dropped: layer -> how its data were rounded, which stay float now.
     """
 
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     costs: dict[str, float | None] = field(default_factory=dict)
     dropped: dict[str, Activations] = field(default_factory=dict)
+
+    def add(self, layer: LayerFacts) -> None:
+        """Count a layer, and what it lost."""
+        if layer.kind is not None:
+            self.counts.update({"layers in blocks": 1, "integers in them": layer.integers, "scales": layer.scale_count})
+        if layer.dropped is not None:
+            self.dropped[layer.name] = layer.dropped
+        if layer.is_new:
+            self.costs[layer.name] = layer.sqnr_db
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,25 @@ class ConvertedLayer:
     is_new: bool = False
     sqnr_db: float | None = None
     dropped: Activations | None = None
+
+    @property
+    def facts(self) -> LayerFacts:
+        """What the configuration and the report say of it."""
+        weight = self.weight
+        if weight is None:
+            return LayerFacts(self.name)
+        scheme = weight.activations and replace(weight.activations, scale=None, zero=0)
+        return LayerFacts(
+            self.name,
+            LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, scheme),
+            weight.scale.dtype.name,
+            weight.outputs * weight.inputs,
+            weight.scale.size,
+            weight.groups is not None,
+            self.is_new,
+            self.sqnr_db,
+            self.dropped,
+        )
 
 
 def convert_layer(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize: bool) -> ConvertedLayer:
@@ -234,25 +262,6 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requan
     )
 
 
-def _describe_layer(layer: ConvertedLayer) -> LayerFacts:
-    weight = layer.weight
-    if weight is None:
-        return LayerFacts(layer.name)
-    how = weight.activations
-    scheme = None if how is None else replace(how, scale=None, zero=0)
-    return LayerFacts(
-        layer.name,
-        LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, scheme),
-        weight.scale.dtype.name,
-        weight.outputs * weight.inputs,
-        weight.scale.size,
-        weight.groups is not None,
-        layer.is_new,
-        layer.sqnr_db,
-        layer.dropped,
-    )
-
-
 Progress = Callable[[str, int, int], None]
 
 _INDEX = "model.safetensors.index.json"
@@ -298,14 +307,10 @@ class _Repacking:
         self._source, self._container, self._requantize, self._progress = source, container, requantize, progress
         self._needs: Needs = container.needs
         self._form = container.needs, container.write
-        self._written: dict[str, LayerKind] = {}
+        self._layers: list[LayerFacts] = []
         self._misfits: list[ConvertedLayer] = []
-        self._made_real: list[str] = []
         self._places: dict[str, str] = {}
-        self._has_groups = False
-        self._scales: set[str] = set()
         self._size = 0
-        self._counts: Counter[str] = Counter()
         self._result = Repacked()
 
     def run(self, folder: Path) -> Repacked:
@@ -319,7 +324,7 @@ class _Repacking:
                     self._count(facts)
                 self._tell_progress()
             if carried := sum(item not in self._source.layers for item in items):
-                self._counts["tensors carried over"] += carried
+                self._result.counts["tensors carried over"] += carried
             self._places.update(dict.fromkeys(finished.tensors, name))
             self._size += finished.size
         if self._misfits:
@@ -331,7 +336,6 @@ class _Repacking:
         if self._source.folder is not None:
             _carry_files(self._source.folder, folder)
         remove_records(folder)
-        self._result.counts = dict(self._counts)
         self._result.notes = list(self._notes())
         if left:
             self._result.notes.append(f"note: {len(left)} of {format_count(len(files), 'file')} were there from an interrupted run")
@@ -351,7 +355,7 @@ class _Repacking:
                     if layer.misfit is not None:
                         self._misfits.append(layer)
                     elif layer.name in self._source.layers:
-                        layers.append(_describe_layer(layer))
+                        layers.append(layer.facts)
                         self._count(layers[-1])
                     if layer.name in self._source.layers:
                         self._tell_progress()
@@ -386,22 +390,11 @@ class _Repacking:
         return convert_layer(item, weight, [(needs, name_parts)], requantize=self._requantize)
 
     def _count(self, layer: LayerFacts) -> None:
-        if layer.kind is None:
-            self._made_real.append(layer.name)
-        else:
-            self._written[layer.name] = layer.kind
-            self._scales.add(layer.scales)
-            self._has_groups |= layer.has_groups
-            self._counts["layers in blocks"] += 1
-            self._counts["integers in them"] += layer.integers
-            self._counts["scales"] += layer.scale_count
-        if layer.dropped is not None:
-            self._result.dropped[layer.name] = layer.dropped
-        if layer.is_new:
-            self._result.costs[layer.name] = layer.sqnr_db
+        self._layers.append(layer)
+        self._result.add(layer)
 
     def _tell_progress(self) -> None:
-        self._progress("layers", len(self._written) + len(self._made_real) + len(self._misfits), len(self._source.layers))
+        self._progress("layers", len(self._layers) + len(self._misfits), len(self._source.layers))
 
     def _write_config(self, folder: Path) -> None:
         """config.json with the new quantization."""
@@ -410,10 +403,10 @@ class _Repacking:
             for name, tensor in self._source.plain.items()
             if name.endswith(".weight") and tensor.ndim == 2 and not is_embedding(name.removesuffix(".weight"))
         ]
-        layers = self._written
+        layers = {layer.name: layer.kind for layer in self._layers if layer.kind is not None}
         if not self._needs.blocks and all(kind.strategy in ("tensor", "channel") for kind in layers.values()):
             layers = {name: replace(kind, block=-1) for name, kind in layers.items()}
-        written = Written(layers, real, self._has_groups)
+        written = Written(layers, real, any(layer.has_groups for layer in self._layers))
         if self._needs.one_block and written.unusual():
             bits, block = written.usual
             name, (other_bits, other) = next(iter(written.unusual().items()))
@@ -431,11 +424,10 @@ class _Repacking:
 
     def _notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self._source.notes]
-        if self._made_real:
-            named = ", ".join(self._made_real[:2])
-            count = format_count(len(self._made_real), "layer")
+        if made_real := [layer.name for layer in self._layers if layer.kind is None]:
+            named, count = ", ".join(made_real[:2]), format_count(len(made_real), "layer")
             notes.append(f"note: {count} ({named}) became floats, which {self._container.title} has for embeddings and the last layer")
-        if self._source.config.dtype == "bfloat16" and "float16" in self._scales:
+        if self._source.config.dtype == "bfloat16" and any(layer.scales == "float16" for layer in self._layers):
             notes.append(
                 "warning: config.json says bfloat16, and scales are float16: load the model with dtype=float16, since a program that takes "
                 "them to bfloat16 changes them"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +115,8 @@ def repack(checkpoint: CheckpointSource, path: Path, options: Mapping[str, Any],
         InvalidModelError: template and checkpoint are of different models.
         UnsupportedError: weights have no place in blocks of GGUF; reasons and shares are in the error.
     """
+    from gguf import GGMLQuantizationType
+
     template = _Template.of(str(options.get("template") or ""))
     names = _names(checkpoint, template)
     work = _Work(checkpoint, template, names, requantize=bool(options.get("requantize")))
@@ -129,14 +130,9 @@ def repack(checkpoint: CheckpointSource, path: Path, options: Mapping[str, Any],
             if misfits:
                 continue
             ((type, data),) = layer.tensors.items()
-            _add_tensor(writer, layer.name, type, data)
+            writer.add_tensor(layer.name, np.ascontiguousarray(data), raw_dtype=GGMLQuantizationType[type])
             types[type] += 1
-            if layer.weight is not None:
-                _count_layer(result, layer)
-            if layer.is_new:
-                result.costs[layer.name] = layer.sqnr_db
-            if layer.dropped is not None:
-                result.dropped[layer.name] = layer.dropped
+            result.add(layer.facts)
         if misfits:
             raise refusal(misfits, _TITLE, len(checkpoint.layers))
         _finish_file(writer, types)
@@ -271,18 +267,7 @@ def _candidate_types(weight: BlockWeight) -> list[Any]:
         integers = [name for name in WRITTEN if name != "MXFP4"]
         bits = min((KINDS[name].bits for name in integers if KINDS[name].bits >= weight.bits), default=8)
         names = [name for name in integers if KINDS[name].bits == bits]
-    return [(KINDS[name].needs, partial(_pack_as_type, type=name)) for name in names]
-
-
-def _pack_as_type(weight: BlockWeight, type: str) -> dict[str, Array]:
-    return {type: pack_weight(weight, type)}
-
-
-def _count_layer(result: Repacked, layer: ConvertedLayer) -> None:
-    assert layer.weight is not None
-    added = {"layers in blocks": 1, "integers in them": layer.weight.outputs * layer.weight.inputs, "scales": layer.weight.scale.size}
-    for what, count in added.items():
-        result.counts[what] = result.counts.get(what, 0) + count
+    return [(KINDS[name].needs, lambda made, type=name: {type: pack_weight(made, type)}) for name in names]
 
 
 def _make_writer(path: Path, template: _Template) -> Any:
@@ -296,12 +281,6 @@ def _make_writer(path: Path, template: _Template) -> Any:
         inner = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(name, field.contents(), field.types[0], inner)
     return writer
-
-
-def _add_tensor(writer: Any, name: str, type: str, data: Array) -> None:
-    from gguf import GGMLQuantizationType
-
-    writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=GGMLQuantizationType[type])
 
 
 def _finish_file(writer: Any, types: Counter[str]) -> None:
