@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping
+from functools import partial
 from struct import Struct
 from typing import Any, ClassVar, NamedTuple
 
@@ -106,7 +107,7 @@ class Schema:
         """The class of views on a table."""
         found = self._views.get(table)
         if found is None:
-            getters = {field.name: property(_GETTERS[field.base_type](self, field)) for field in self.fields(table)}
+            getters = {field.name: property(_make_getter(self, field)) for field in self.fields(table)}
             found = self._views[table] = type(table, (Table,), {"__slots__": (), "table": table, "schema": self, **getters})
         return found
 
@@ -154,44 +155,12 @@ class Table:
         return offset and place + int(_U32(self._data, place)[0])
 
 
-def _scalar(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    slot, default, unpack = field.slot, field.default, Struct(f"<{SCALARS[field.detail]}").unpack_from
-
-    def get(table: Table) -> Any:
-        place = table.place(slot)
-        return unpack(table._data, place)[0] if place else default
-
-    return get
-
-
-def _text(data: mmap.mmap | bytes, target: int) -> bytes:
+def _read_text(data: mmap.mmap | bytes, target: int) -> bytes:
     return bytes(data[target + 4 : target + 4 + _U32(data, target)[0]])
 
 
-def _string(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    def get(table: Table) -> bytes | None:
-        target = table.target(field.slot)
-        return _text(table._data, target) if target else None
-
-    return get
-
-
-def _vector(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    slot, dtype = field.slot, np.dtype(f"<{SCALARS[field.detail]}")
-
-    def get(table: Table) -> Any:
-        target = table.target(slot)
-        return np.frombuffer(table._data, dtype, _U32(table._data, target)[0], target + 4) if target else None
-
-    return get
-
-
-def _table(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    def get(table: Table) -> Table | None:
-        target = table.target(field.slot)
-        return schema.view(field.detail)(table._data, target) if target else None
-
-    return get
+def _read_numbers(dtype: np.dtype[Any], data: mmap.mmap | bytes, target: int) -> Any:
+    return np.frombuffer(data, dtype, _U32(data, target)[0], target + 4)
 
 
 def _targets(table: Table, slot: int) -> list[int]:
@@ -204,33 +173,30 @@ def _targets(table: Table, slot: int) -> list[int]:
     return [place + offset for place, offset in zip(range(target + 4, target + 4 + 4 * count, 4), offsets, strict=True)]
 
 
-def _strings(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    def get(table: Table) -> list[bytes]:
-        return [_text(table._data, target) for target in _targets(table, field.slot)]
+def _make_getter(schema: Schema, field: Field) -> Callable[[Table], Any]:
+    """The function that reads a field of a table."""
+    slot, detail = field.slot, field.detail
+    if field.base_type == "scalar":
+        default, unpack = field.default, Struct(f"<{SCALARS[detail]}").unpack_from
+        return lambda table: unpack(table._data, place)[0] if (place := table.place(slot)) else default
+    if field.base_type == "union":
 
-    return get
+        def get(table: Table) -> Table | None:
+            target, type_ = table.target(slot), table.place(slot - 2)
+            member = schema.members(detail).get(table._data[type_]) if target and type_ else None
+            return schema.view(member)(table._data, target) if member else None
 
-
-def _tables(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    def get(table: Table) -> list[Table]:
-        view, data = schema.view(field.detail), table._data
-        return [view(data, target) for target in _targets(table, field.slot)]
-
-    return get
-
-
-def _union(schema: Schema, field: Field) -> Callable[[Table], Any]:
-    def get(table: Table) -> Table | None:
-        target, type_ = table.target(field.slot), table.place(field.slot - 2)
-        member = schema.members(field.detail).get(table._data[type_]) if target and type_ else None
-        return schema.view(member)(table._data, target) if member else None
-
-    return get
-
-
-_GETTERS: dict[str, Callable[[Schema, Field], Callable[[Table], Any]]] = {
-    "scalar": _scalar, "string": _string, "strings": _strings, "vector": _vector, "table": _table, "tables": _tables, "union": _union,
-}  # fmt: skip
+        return get
+    read: Callable[[Any, int], Any] = (
+        partial(_read_numbers, np.dtype(f"<{SCALARS[detail]}"))
+        if field.base_type == "vector"
+        else _read_text
+        if detail == "string"
+        else lambda data, target: schema.view(detail)(data, target)
+    )
+    if field.base_type in ("tables", "strings"):
+        return lambda table: [read(table._data, target) for target in _targets(table, slot)]
+    return lambda table: read(table._data, target) if (target := table.target(slot)) else None
 
 
 # objects
