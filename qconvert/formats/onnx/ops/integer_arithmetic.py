@@ -40,12 +40,16 @@ class Rescale:
     in_floats: bool
 
     @classmethod
-    def of(cls, factors: Any, bound: Any) -> Rescale | None:
-        """The steps for real multipliers of integers up to `bound`; None where a shifted integer may leave the kernel's int32."""
+    def of(cls, factors: Any, bound: Any, op: Op, b: Builder, what: str = "sums") -> Rescale:
+        """The steps for real multipliers of integers up to `bound`.
+
+        Raises:
+            UnsupportedError: a shifted integer may leave the int32 of the operator's kernel; `what` says of what it is.
+        """
         found, shifts = quantize_multiplier(np.asarray(factors, np.float64))
         left, multipliers = np.maximum(shifts, 0), found.astype(np.int64)
         if (np.asarray(bound, np.float64) * 2.0**left > 2.0**31).any():
-            return None
+            raise b.unsupported_error(op, f"{what} that may overflow in its kernel", rule="may-overflow")
         fits = (np.asarray(bound, np.float64) * _odd_part(multipliers) < _EXACT).all()
         return cls(multipliers << left, np.maximum(-shifts, 0), bool(fits))
 
@@ -182,10 +186,7 @@ def _own_rescale(at: Place, op: Op, gates: Iterable[IntegerGate], cells: int) ->
         bias = np.zeros(1) if gate.bias is None else np.abs(gate.bias.astype(np.float64))
         factors.append(float(np.float32(scale)) * 2.0**_SHIFT if scale >= 2.0**-32 else 0.0)
         bounds.append((_largest(cells) * float(np.abs(weights.astype(np.int64)).max()) + float(bias.max()) + 512) / 1024)
-    found = Rescale.of(np.array(factors)[:, None], np.array(bounds)[:, None])
-    if found is None:
-        raise at.b.unsupported_error(op, "a layer normalization that may overflow in its kernel", rule="may-overflow")
-    return found
+    return Rescale.of(np.array(factors)[:, None], np.array(bounds)[:, None], op, at.b, "a layer normalization")
 
 
 def _norm(gate: IntegerGate) -> tuple[Array, float]:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm
+from qconvert.arithmetic import BASIC_GATES, GATES, IntegerGate, IntegerLstm
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.formats.onnx.builder import Builder, Writers
@@ -129,12 +129,7 @@ class _Lstm:
             return float(np.float32(np.float32(own) * np.float32(quantization)) / np.float32(gate.scale))
 
         columns = np.repeat([factor(layer.gates[name]) for name in self._gates], self._cells)
-        return self._require_rescale(Rescale.of(columns, self._bounds[what]), "sums of gates")
-
-    def _require_rescale(self, found: Rescale | None, what: str) -> Rescale:
-        if found is None:
-            raise self._b.unsupported_error(self._op, f"{what} that may overflow in its kernel", rule="may-overflow")
-        return found
+        return Rescale.of(columns, self._bounds[what], self._op, self._b, "sums of gates")
 
     def _step(self, at: Place, part: Value, hidden: Value, cell: Value) -> tuple[Value, Value, Value]:
         """One step: the stored outputs, the next hidden values less their zero point, and the next cell."""
@@ -199,7 +194,7 @@ class _Lstm:
         if bias is not None:
             sums = sums + at.stored(self._names["projection_bias"], "float64")
         total = float(np.float32(np.float32(own) * np.float32(scale)) / np.float32(layer.state[0]))
-        scaled = self._require_rescale(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(sums)
+        scaled = Rescale.of(np.full(len(wide), total), bound, self._op, self._b, "a projection").emit(sums)
         found, limit = (scaled + layer.state[1]).clip(-128, 127), layer.stored_projection_clip
         return found.clip(-limit, limit) if limit > 0 else found
 
@@ -220,10 +215,8 @@ def write_basic_lstm(op: Op, b: Builder) -> None:
     if weights is None or bias is None:
         raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
     layer = basic_lstm(tensors, weights, bias)
-    rescale = _gates_rescale(layer)
-    if rescale is None:
-        raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")
-    at = place_of(op, b)
+    bound = np.abs(layer.weights.astype(np.int64) - layer.zero_point).sum(axis=1) * 128 + np.abs(layer.bias.astype(np.int64))
+    rescale, at = Rescale.of(np.full(len(bound), layer.factor), bound, op, b), place_of(op, b)
     given = {role: at.stored(name, "float64") for role, name in zip(BASIC_INPUTS, op.inputs, strict=True)}
     # Data and hidden values side by side, less 128, times the weights less their zero point, and the bias.
     joined = given["data"].then("Concat", given["hidden"], axis=1) - 128
@@ -236,12 +229,6 @@ def write_basic_lstm(op: Op, b: Builder) -> None:
     stored = _shift_right(_product(_logistic(opens), seen), 8).clip(-128, 127) + 128
     for name, value in zip(op.outputs, (stored, stored, cell), strict=True):
         value.finish(name)
-
-
-def _gates_rescale(layer: BasicLstm) -> Rescale | None:
-    weights = layer.weights.astype(np.int64) - layer.zero_point
-    bound: Array = np.abs(weights).sum(axis=1) * 128 + np.abs(layer.bias.astype(np.int64))
-    return Rescale.of(np.full(len(bound), layer.factor), bound)
 
 
 def _logistic(value: Value) -> Value:

@@ -40,12 +40,6 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.finish(op, b.keep_apart(value[0], op.outputs[0]) if fault else value[0])
 
 
-def _share(dtype: str) -> float:
-    """By what the divisor of an average is smaller than n: averages of integers of so many bits move by less than half of 1/n, and ties by
-    more than the two roundings of float32 do, up to n = _largest_window()."""
-    return 2.0 ** -(bit_width(dtype) + 1)
-
-
 def _largest_window(dtype: str) -> int:
     return 1 << (22 - bit_width(dtype))
 
@@ -83,7 +77,9 @@ def _tied_average(op: Op, b: Builder) -> None:
     ones = b.const(np.ones((channels, 1, *kernel), np.int8), f"{name}/weights")
     operands = [dequantize_with_scale(b, data, 1.0, point), b.dequantize(ones, "int8", Quantization.per_tensor(1.0))]
     total = b.node("Conv", operands, hint=f"{name}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
-    divisor = Quantization.per_tensor(math.prod(kernel) - _share(data.dtype), point)
+    # By so little are averages of integers of so many bits moved by less than half of 1/n, and ties by more than the two roundings of
+    # float32 do, up to n = _largest_window().
+    divisor = Quantization.per_tensor(math.prod(kernel) - 2.0 ** -(bit_width(data.dtype) + 1), point)
     b.quantize(total[0], replace(data, quantization=divisor), f"{name}/whole")
     b.cast(f"{name}/whole", data.dtype, name)
 

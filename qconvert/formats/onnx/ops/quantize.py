@@ -50,10 +50,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     else:
         low, high = integer_range(source.dtype)
         own = quantizations[0].point
-        rescale = Rescale.of(quantizations[0].step / scale, max(abs(low - own), abs(high - own)))
-        if rescale is None:
-            raise b.unsupported_error(op, "steps that may overflow in its kernel", rule="may-overflow")
-        steps = rescale.emit(value - own)
+        steps = Rescale.of(quantizations[0].step / scale, max(abs(low - own), abs(high - own)), op, b, "steps").emit(value - own)
     (steps + point).clip(*integer_range("int32")).finish(result.name)
 
 

@@ -98,11 +98,9 @@ def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Res
     """Of the newest value of each filter, and of the results."""
     feature = layer.feature[0].astype(np.int64)
     largest_sums = np.abs(feature).sum(axis=1) * max(127 - layer.data[1], 128 + layer.data[1])
-    newest = Rescale.of(np.full(len(feature), layer.newest_factor), largest_sums)
-    result = Rescale.of(np.full(len(feature) // layer.rank, layer.result_factor), np.minimum(_largest_total(layer), 2**31 - 1))
-    if newest is None or result is None:
-        raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")
-    return newest, result
+    newest = Rescale.of(np.full(len(feature), layer.newest_factor), largest_sums, op, b)
+    factors = np.full(len(feature) // layer.rank, layer.result_factor)
+    return newest, Rescale.of(factors, np.minimum(_largest_total(layer), 2**31 - 1), op, b)
 
 
 def _largest_total(layer: IntegerSvdf) -> Array:
