@@ -387,7 +387,8 @@ def _make_piece(make: _Make, piece: BlockWeight, needs: Needs, largest: float) -
     """Some outputs requantized by `make`, in the form of a container."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         candidate = make(piece, needs, largest)
-    if candidate is None or not _is_finite(candidate):
+    numbers = [] if candidate is None else [item for item in (candidate.scale, candidate.offset) if item is not None]
+    if candidate is None or not all(np.isfinite(to_float32(item)).all() for item in numbers):
         return Misfit(f"values are out of range for scales of {needs.scales[0]}")
     return fit_weight(candidate, needs)
 
@@ -401,12 +402,6 @@ def _join_pieces(pieces: list[BlockWeight]) -> BlockWeight:
         scale=np.concatenate([piece.scale for piece in pieces]),
         zero=np.concatenate(zeros) if zeros else None,
         offset=np.concatenate(offsets) if offsets else None,
-    )
-
-
-def _is_finite(weight: BlockWeight) -> bool:
-    return bool(np.isfinite(to_float32(weight.scale)).all()) and (
-        weight.offset is None or bool(np.isfinite(to_float32(weight.offset)).all())
     )
 
 

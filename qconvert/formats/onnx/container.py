@@ -17,7 +17,7 @@ from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.local_functions import inline_functions, inline_regions, sort_nodes
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes
 from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import node_label, verify
@@ -176,25 +176,15 @@ def contents(path: Path) -> dict[str, Any]:
         InvalidModelError: it is no ONNX file.
     """
     model = unverified_proto(path)
+    nodes = all_nodes(node for part in (model.graph, *model.functions) for node in part.node)
+    names = (node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}.{node.op_type}" for node in nodes)
     return {
         "ir version": model.ir_version,
         "opset": ", ".join(f"{item.domain} {item.version}".strip() for item in model.opset_import),
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
         **({"functions": len(model.functions)} if model.functions else {}),
-        "operators": dict(_operators(model).most_common()),
+        "operators": dict(Counter(names).most_common()),
     }
-
-
-def _operators(model: Any) -> Counter[str]:
-    """The operator types of the graph, of graphs in attributes and of functions; those of other domains with the domain."""
-    found: Counter[str] = Counter()
-    waiting = [model.graph, *model.functions]
-    while waiting:
-        for node in waiting.pop().node:
-            found[node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}.{node.op_type}"] += 1
-            for attribute in node.attribute:
-                waiting += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
-    return found
 
 
 #: The list of scopes that torch.onnx.export(dynamo=True) writes at each node; the last is the node itself.

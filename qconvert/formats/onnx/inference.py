@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.initializers import BITS
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, embed_constants, replace_items, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, embed_constants, replace_items, subgraphs
 
 #: Constants of more bytes are inputs of the copy, of which type and shape alone are known.
 _LARGEST = 1000
@@ -63,9 +63,7 @@ def _take_inner(graph: Any, inferred: Any) -> None:
 
 
 def _refuse_wrong_equations(holder: Any) -> None:
-    for node in holder.node:
-        for inner in subgraphs(node):
-            _refuse_wrong_equations(inner)
+    for node in all_nodes(holder.node):
         for attribute in node.attribute if node.op_type == "Einsum" else ():
             if attribute.name == "equation" and not _EQUATION.fullmatch(attribute.s):
                 text = attribute.s.decode("utf-8", "backslashreplace")

@@ -61,23 +61,10 @@ def node_reads(node: Any) -> list[str]:
 
 def embed_constants(nodes: Iterable[Any], files: Files) -> None:
     """Puts the bytes of external constants into the attributes of nodes, those in subgraphs included."""
-    for node in nodes:
-        for attribute in node.attribute:
-            for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-                files.embed_data(tensor)
-        for graph in subgraphs(node):
-            for tensor in graph.initializer:
-                files.embed_data(tensor)
-            embed_constants(graph.node, files)
-
-
-def clear_default_domains(nodes: Iterable[Any]) -> None:
-    """Leaves ai.onnx, the domain by default, out of nodes, those in subgraphs included."""
-    for node in nodes:
-        if node.domain in DEFAULT_DOMAINS:
-            node.ClearField("domain")
-        for graph in subgraphs(node):
-            clear_default_domains(graph.node)
+    for node in all_nodes(nodes):
+        in_attributes = [item for attribute in node.attribute for item in (*([attribute.t] * attribute.HasField("t")), *attribute.tensors)]
+        for tensor in (*in_attributes, *(item for graph in subgraphs(node) for item in graph.initializer)):
+            files.embed_data(tensor)
 
 
 def carried_node(op: Op) -> Any:

@@ -199,7 +199,8 @@ def write_tflite_custom(op: Op, b: Builder) -> None:
 def read_tflite_custom(reading: Reading, draft: Draft) -> None:
     """The operator, with the scales and zero points of its tensors."""
     given = {name: reading.attribute(name) for name in reading.attributes}
-    quantizations = {(side, index): _quantization(reading, given, f"{side}_{index}") for side, index in _places(given)}
+    places = {(found[1], int(found[2])) for found in map(_GRID.fullmatch, given) if found and found[3] == "scale"}
+    quantizations = {(side, index): _quantization(reading, given, f"{side}_{index}") for side, index in places}
     code, options, version = given.pop(_CODE, reading.op_type), given.pop(_OPTIONS, b""), given.pop(_VERSION, 1)
     code = code.decode("utf-8", "replace") if isinstance(code, bytes) else code
     options = options.encode("utf-8", "surrogateescape") if isinstance(options, str) else options
@@ -239,10 +240,6 @@ def _quantization_attributes(place: str, tensor: Tensor) -> dict[str, Any]:
     return numbers if quantization.axis is None else {**numbers, f"{place}_axis": quantization.axis}
 
 
-def _places(given: Mapping[str, Any]) -> set[tuple[str, int]]:
-    return {(found[1], int(found[2])) for found in map(_GRID.fullmatch, given) if found and found[3] == "scale"}
-
-
 def _quantization(reading: Reading, given: Mapping[str, Any], place: str) -> Quantization:
     scales, points, axis = given[f"{place}_scale"], given.get(f"{place}_zero_point"), given.get(f"{place}_axis")
     scales = scales if isinstance(scales, tuple) else ()
@@ -260,8 +257,9 @@ def _quantization(reading: Reading, given: Mapping[str, Any], place: str) -> Qua
 
 def _view(options: bytes) -> dict[str, Any]:
     """The options that have a form as attributes; nothing of what is no FlexBuffer with a map. The bytes are there in any case."""
-    found = {key: _attribute(value) for key, value in _map(options).items() if _is_free(key)}
-    return {key: value for key, value in found.items() if value is not None}
+    taken = (_CODE, _OPTIONS, _VERSION)
+    free = {key: item for key, item in _map(options).items() if _NAME.fullmatch(key) and key not in taken and not _GRID.fullmatch(key)}
+    return {key: value for key, item in free.items() if (value := _attribute(item)) is not None}
 
 
 def _map(options: bytes) -> dict[str, Any]:
@@ -270,10 +268,6 @@ def _map(options: bytes) -> dict[str, Any]:
     except InvalidModelError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _is_free(key: str) -> bool:
-    return bool(_NAME.fullmatch(key)) and key not in (_CODE, _OPTIONS, _VERSION) and not _GRID.fullmatch(key)
 
 
 def _attribute(value: Any) -> Any:

@@ -27,7 +27,7 @@ from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_de
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
 from qconvert.formats.reading.quantizations import fuse_quantized_ops
-from qconvert.graph import Array, Graph, Shape, Tensor, drop_keys
+from qconvert.graph import Array, Graph, Shape, drop_keys
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import (
     DECOMPOSED,
@@ -217,14 +217,13 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
 def _read(proto: Any, graph: Graph, files: Files) -> Graph:
     """The quantized graph of nodes; of borders of a part the scales are those of the graph, as no node may say them."""
     found = read_inferred(Model(proto, files), graph.name, again=True)
-    labelled = (_copy_quantization(found[name], graph.tensors.get(name)) for name in (*found.inputs, *found.outputs))
+    pairs = ((found[name], graph.tensors.get(name)) for name in (*found.inputs, *found.outputs))
+    labelled = [
+        replace(tensor, quantization=written.quantization)
+        for tensor, written in pairs
+        if written is not None and not tensor.is_quantized and tensor.dtype == written.dtype
+    ]
     return fuse_quantized_ops(found.evolve(tensors=labelled, ops=found.ops))
-
-
-def _copy_quantization(tensor: Tensor, written: Tensor | None) -> Tensor:
-    if written is None or tensor.is_quantized or tensor.dtype != written.dtype:
-        return tensor
-    return replace(tensor, quantization=written.quantization)
 
 
 def _cut_decomposed(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:

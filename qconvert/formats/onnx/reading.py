@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.model import AttributeType, Graph, attribute_value, clear_default_domains, domain_of, embed_constants
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, Graph, all_nodes, attribute_value, domain_of, embed_constants
 from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
@@ -222,7 +222,9 @@ class Reading(OperatorReading):
         """A copy of a NodeProto of the same graph in which every constant is whole, and ai.onnx is left out."""
         copy = type(node).FromString(node.SerializeToString())
         embed_constants([copy], self._graph.files)
-        clear_default_domains([copy])
+        for item in all_nodes([copy]):
+            if item.domain in DEFAULT_DOMAINS:
+                item.ClearField("domain")
         return copy
 
     def declare_constant(self, data: Any) -> None:

@@ -186,6 +186,8 @@ class _Writer:
         return clip_range(tensor, limits) if limits is not None and is_exact(limits, tensor) else None
 
     def _quant(self, value: str, result: str, tensor: Tensor, quantization: Quantization, found: Range, source: str = "") -> None:
+        from onnx import helper
+
         shape = [1] * (tensor.rank or 0)
         if quantization.axis is not None:
             shape[quantization.axis] = -1
@@ -198,7 +200,9 @@ class _Writer:
             self._parameter("bits", np.array(found.bits, np.float32)),
         ]
         attributes: dict[str, Attribute] = {"format": "onnx", "domain": QONNX, "op_type": "Quant", "version": self._version}
-        self._ops.append(Op("Opaque", tuple(inputs), (result,), {**attributes, "payload": _payload(found), "captures": ()}, source))
+        node = helper.make_node("Quant", [], [], domain=QONNX, signed=int(found.signed), narrow=int(found.narrow), rounding_mode="ROUND")
+        payload = base64.b64encode(node.SerializeToString()).decode("ascii")
+        self._ops.append(Op("Opaque", tuple(inputs), (result,), {**attributes, "payload": payload, "captures": ()}, source))
 
     def _parameter(self, wanted: str, data: Array) -> str:
         key = wanted, data.tobytes()
@@ -212,10 +216,3 @@ class _Writer:
         name = name if name == like.name else self._names.fresh(name)
         self._tensors[name] = Tensor(name, "float32", like.shape, data)
         return name
-
-
-def _payload(found: Range) -> str:
-    from onnx import helper
-
-    node = helper.make_node("Quant", [], [], domain=QONNX, signed=int(found.signed), narrow=int(found.narrow), rounding_mode="ROUND")
-    return base64.b64encode(node.SerializeToString()).decode("ascii")
