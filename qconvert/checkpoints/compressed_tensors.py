@@ -22,7 +22,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
 from qconvert.checkpoints.container import Container, Documents, LayerKind, Needs, Written, config_of
 from qconvert.checkpoints.parts import Parts, expand_blocks
-from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, unpack, word_count, words_of_integers
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, symmetric_zeros, unpack, word_count, words_of_integers
 
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"
@@ -38,7 +38,7 @@ def _read(parts: Parts) -> BlockWeight:
         raise parts.shapes_error("weight_packed", "weight_shape")
     if "weight_g_idx" in parts:
         raise parts.unsupported("weight_g_idx, the order of the inputs, is not covered", rule="act-order-not-covered")
-    zeros = np.full(scales.shape, symmetric_zero_point(bits), np.int16)
+    zeros = symmetric_zeros(scales, bits)
     if parts.dtype("weight_zero_point") == "int8":  # of the tensor, and of blocks with several outputs
         if parts.tensors["weight_zero_point"].size != scales.size:
             raise parts.shapes_error("weight_zero_point", "weight_scale")
@@ -95,7 +95,7 @@ def _read_int8(parts: Parts) -> BlockWeight:
             rule="config-contradicts",
         )
     scales = expand_blocks(parts, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)), integers.shape)
-    zeros = np.full(scales.shape, half, np.int16)
+    zeros = symmetric_zeros(scales, bits)
     found = parts.tensors.get("weight_zero_point")
     if found is not None:
         if found.dtype.kind not in "iu" or found.dtype.itemsize > 1 or not found.size:

@@ -19,6 +19,7 @@ from qconvert.checkpoints.weight import (
     dtype_of,
     pack,
     symmetric_zero_point,
+    symmetric_zeros,
     to_float32,
     to_row_major,
 )
@@ -458,7 +459,7 @@ def _requantize_blocks(weight: BlockWeight, needs: Needs, largest: float) -> Blo
     half, steps = symmetric_zero_point(bits), 2**bits - 1
     if least == most or weight.is_symmetric:
         scale = np.maximum(np.maximum(-low / half, high / (half - 1)), _TINY).astype(dtype)
-        zero = np.full(scale.shape, half, np.int16)
+        zero = symmetric_zeros(scale, bits)
     else:
         scale = np.maximum((high - low) / steps, _TINY).astype(dtype)
         zero = np.clip(np.rint(-low / to_float32(scale)), least, most).astype(np.int16)

@@ -33,7 +33,7 @@ from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT
 from qconvert.checkpoints.container import Container, Documents, Needs, Written, config_of, is_head
 from qconvert.checkpoints.parts import Parts, divide_blocks
-from qconvert.checkpoints.weight import WORD, BlockWeight, columns_of_words, pack, symmetric_zero_point, unpack
+from qconvert.checkpoints.weight import WORD, BlockWeight, columns_of_words, pack, symmetric_zero_point, symmetric_zeros, unpack
 
 _AWQ_BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
@@ -168,7 +168,7 @@ def _read_modelopt(parts: Parts) -> BlockWeight:
         raise parts.shapes_error("weight", "weight_scale")
     halves = packed ^ _SIGNS_OF_BYTES
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
-    zeros = np.full(scales.shape, symmetric_zero_point(_AWQ_BITS), np.int16)
+    zeros = symmetric_zeros(scales, _AWQ_BITS)
     factors, how = parts.factors(packed.shape[1]), read_activations(parts)
     return BlockWeight(pack(codes, _AWQ_BITS), _AWQ_BITS, packed.shape[1], scales, zeros, factors=factors, is_signed=True, activations=how)
 

@@ -31,7 +31,7 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import Container
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.small_floats import float8_codes
-from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point, words_of_bytes, words_of_integers
+from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point, symmetric_zeros, words_of_bytes, words_of_integers
 from qconvert.files.documents import json_of
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
@@ -101,7 +101,7 @@ def _read_int8(parts: Parts) -> BlockWeight:
     if "weight_format" in parts and parts.tensors["weight_format"].any():
         raise parts.unsupported("weight_format is not 0: the integers are not in rows, which is not covered", rule="blocks-not-covered")
     scale = scales.reshape(-1, 1)
-    zeros = np.full(scale.shape, symmetric_zero_point(8), np.int16)
+    zeros = symmetric_zeros(scale, 8)
     words = words_of_bytes(integers.view(np.uint8) ^ np.uint8(0x80))
     return BlockWeight(words, 8, integers.shape[1], scale, zeros, outer=_INVERSE, outer_is_last=True, is_signed=True)
 
@@ -189,7 +189,7 @@ def _read_integers(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
     integers, bits = parts.matrix("qdata", "int8"), _bits(parts, stated)
     scale = _in_blocks(parts, "scale", integers.shape, stated)
     half = symmetric_zero_point(bits)
-    zeros = np.full(scale.shape, half, np.int16)
+    zeros = symmetric_zeros(scale, bits)
     if "zero_point" in parts and parts.tensors["zero_point"].size:
         found = _in_blocks(parts, "zero_point", integers.shape, stated)
         whole = np.rint(found.astype(np.float64))
@@ -218,7 +218,7 @@ def _read_int4(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
     if scale.dtype != offset.dtype:
         raise parts.tensor_error("zero_point", f"{scale.dtype}, as scale is,")
     words = np.ascontiguousarray(packed).view("<u4") ^ _SIGNS
-    zeros = np.full(scale.shape, symmetric_zero_point(4), np.int16)
+    zeros = symmetric_zeros(scale, 4)
     return BlockWeight(words, 4, inputs, scale, zeros, offset=offset, is_signed=True)
 
 

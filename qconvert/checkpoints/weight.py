@@ -208,6 +208,11 @@ def symmetric_zero_point(bits: int) -> int:
     return int(2 ** (bits - 1))
 
 
+def symmetric_zeros(scale: Array, bits: int) -> Array:
+    """The zero points of blocks of symmetric integers, int16 of the shape of their scales."""
+    return np.full(scale.shape, symmetric_zero_point(bits), np.int16)
+
+
 def dtype_of(name: str) -> np.dtype[Any]:
     """The numpy dtype of scales or codes by its name, those of ml_dtypes among them."""
     if name in ("float16", "float32"):
@@ -348,7 +353,7 @@ class BlockWeight:
             return self
         codes = (values + symmetric_zero_point(8)).astype(np.uint8)[self.codes]
         scale = self.scales / np.float32(times)
-        zero = np.full(scale.shape, symmetric_zero_point(8), np.int16)
+        zero = symmetric_zeros(scale, 8)
         return replace(self, words=pack(codes, 8), bits=8, scale=scale, zero=zero, table=None, outer=None, is_signed=True)
 
     def rows(self, rows: slice | Array) -> BlockWeight:

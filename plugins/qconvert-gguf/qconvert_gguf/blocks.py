@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,19 +96,16 @@ def _extract_bits(data: Array, shifts: Array, size: int, mask: int) -> Array:
     return (pieces & np.uint8(mask)).reshape(len(data), -1)
 
 
-def _q4_reader(first: int, zero: int, minimum: bool) -> Callable[[Array], _Parts]:
+def _make_reader(bits: int, *, minimum: bool) -> Callable[[Array], _Parts]:
+    """The reader of Q4_0 and Q5_0, or of Q4_1 and Q5_1, which have minima; of 5 bits the highest ones of a block stand together."""
+    first = 4 if minimum else 2
+
     def read(data: Array) -> _Parts:
-        more: dict[str, Any] = {"offset": _read_float16(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(zero)}
-        return _extract_bits(data[:, first:], _NIBBLES, BLOCK // 2, 15), _read_float16(data, 0), more
-
-    return read
-
-
-def _q5_reader(first: int, minimum: bool) -> Callable[[Array], _Parts]:
-    def read(data: Array) -> _Parts:
-        highest = np.unpackbits(np.ascontiguousarray(data[:, first : first + 4]), axis=1, bitorder="little")
-        codes = _extract_bits(data[:, first + 4 :], _NIBBLES, BLOCK // 2, 15) | highest << np.uint8(4)
-        return codes, _read_float16(data, 0), {"offset": _read_float16(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(16)}
+        codes = _extract_bits(data[:, first + (4 if bits == 5 else 0) :], _NIBBLES, BLOCK // 2, 15)
+        if bits == 5:
+            codes |= np.unpackbits(np.ascontiguousarray(data[:, first : first + 4]), axis=1, bitorder="little") << np.uint8(4)
+        more: dict[str, Any] = {"offset": _read_float16(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(2 ** (bits - 1))}
+        return codes, _read_float16(data, 0), more
 
     return read
 
@@ -183,12 +181,9 @@ def _pack_scales(scale: Array, offset: Array | None) -> Array:
     return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
 
 
-def _write_q4(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([_pack_scales(scale, offset), _pack_nibbles(codes)], axis=1)
-
-
-def _write_q5(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([_pack_scales(scale, offset), np.packbits(codes >> 4, axis=1, bitorder="little"), _pack_nibbles(codes)], axis=1)
+def _write_integers(codes: Array, scale: Array, offset: Array | None, *, bits: int) -> Array:
+    highest = [np.packbits(codes >> 4, axis=1, bitorder="little")] if bits == 5 else []
+    return np.concatenate([_pack_scales(scale, offset), *highest, _pack_nibbles(codes)], axis=1)
 
 
 def _write_q8(codes: Array, scale: Array, offset: Array | None) -> Array:
@@ -204,12 +199,17 @@ def _needs(bits: int, zero: int | None) -> Needs:
     return Needs((bits,), zeros=None if zero is None else lambda _: (zero, zero), has_offsets=zero is None, blocks=(BLOCK,))
 
 
+def _kind_of_integers(bits: int, *, minimum: bool) -> BlockKind:
+    needs = _needs(bits, None if minimum else 2 ** (bits - 1))
+    return BlockKind(bits, BLOCK, _make_reader(bits, minimum=minimum), needs, partial(_write_integers, bits=bits))
+
+
 KINDS = {
-    "Q4_0": BlockKind(4, BLOCK, _q4_reader(2, 8, minimum=False), _needs(4, 8), _write_q4),
+    "Q4_0": _kind_of_integers(4, minimum=False),
     "Q8_0": BlockKind(8, BLOCK, _q8_0, _needs(8, 128), _write_q8),
-    "Q5_0": BlockKind(5, BLOCK, _q5_reader(2, minimum=False), _needs(5, 16), _write_q5),
-    "Q4_1": BlockKind(4, BLOCK, _q4_reader(4, 0, minimum=True), _needs(4, None), _write_q4),
-    "Q5_1": BlockKind(5, BLOCK, _q5_reader(4, minimum=True), _needs(5, None), _write_q5),
+    "Q5_0": _kind_of_integers(5, minimum=False),
+    "Q4_1": _kind_of_integers(4, minimum=True),
+    "Q5_1": _kind_of_integers(5, minimum=True),
     "MXFP4": BlockKind(4, BLOCK, _mxfp4, Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(BLOCK,)), _write_mxfp4),
     "Q2_K": BlockKind(2, _SUPER, _q2_k),
     "Q3_K": BlockKind(3, _SUPER, _q3_k),

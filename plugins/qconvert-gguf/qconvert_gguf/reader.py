@@ -201,14 +201,12 @@ class _Made:
             return
         assert weight.zero is not None
         zeros = weight.zero.reshape(*lead, -1).astype(np.int64) - shift
-        stored = Tensor(q, dtype, shape, integers, Quantization(scale, zeros, len(shape) - 1, weight.block))
+        quantization = Quantization(scale, zeros, len(shape) - 1, weight.block)
         if is_turned_round:
-            assert stored.quantization is not None
             perm = swap_last_axes(tuple(range(len(shape))))
-            data = np.ascontiguousarray(integers.transpose(perm))
-            stored = Tensor(q, dtype, data.shape, data, stored.quantization.transpose(perm))
-        self.tensors.append(stored)
-        self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
+            integers, quantization = np.ascontiguousarray(integers.transpose(perm)), quantization.transpose(perm)
+        self.tensors.append(Tensor(q, dtype, integers.shape, integers, quantization))
+        self.ops.append(Op("Dequantize", (q,), (own.name,), {}, f"GGUF {own.name}"))
 
     def _add_minima_blocks(self, own: Tensor, stored: Tensor, scale: Array, minima: Array, is_turned_round: bool) -> None:
         """Add d * q + m as operators, since no integer zero point exists."""
