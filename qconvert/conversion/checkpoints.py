@@ -137,7 +137,7 @@ def _report(
         quantized=True,
         on_floats={},
         changes=tuple(changes),
-        kept=found.counts,
+        kept=dict(found.counts),
         seconds=time.perf_counter() - started,
     )
 
