@@ -17,7 +17,6 @@ from qconvert.conversion.loading import source_format
 from qconvert.data import random_inputs
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
-from qconvert.graph import canonical_dtype
 from qconvert.plugins import format_named, list_kernels, runtime_of, runtimes, runtimes_of_target, target_named
 from qconvert.plugins.host import list_plugins
 from qconvert.plugins.options import ReadOptions, check_options, pick_declared
@@ -273,7 +272,7 @@ def _start_runners(
 ) -> list[_Runner | Measured]:
     """The file loaded in each of its runtimes, or why it is not; nothing where a runtime is not installed."""
     inputs = random_inputs(load(file.path, file.format.name, **options), 1, seed)[0] if file.format.read is not None else {}
-    described = {name: [canonical_dtype(value.dtype), list(value.shape)] for name, value in inputs.items()}
+    described = {name: [value.dtype.name, list(value.shape)] for name, value in inputs.items()}
     question = {
         "path": os.path.abspath(file.path), "format": file.format.name, "threads": threads, "random": file.format.read is None,
         "plugins": [item.origin for item in list_plugins() if item.origin.endswith(".py") and os.path.isfile(item.origin)],

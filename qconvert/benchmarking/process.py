@@ -1,53 +1,41 @@
-"""The other end of benchmark.py: a program that loads one model file in its runtime, and runs it for whoever writes to its input.
-
-Its first argument is the folder that qconvert is in. A message is a line of JSON and, after it, the bytes of the arrays that it describes;
-an answer is a line of JSON.
-"""
+"""The other end of benchmark.py: the program that loads one model file in its runtime and runs it (runtimes/child_loop.py runs it)."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 
-def main() -> None:
-    """Answers "load" with what runs the file and how long its first run takes, "times" with how long so many runs take."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    sys.path.insert(0, sys.argv[1])
+def start(folder: str) -> Callable[..., tuple[dict[str, Any], list[Any]]]:
+    """Return what answers "load" with what runs the file and how long its first run takes, "times" with how long so many runs take.
+
+    Args:
+        folder: that qconvert is in.
+    """
+    sys.path.insert(0, folder)
+    import ml_dtypes  # noqa: F401 - which tells numpy of bfloat16 and 4 bits
+
     from qconvert.errors import QConvertError
 
-    given, timed = sys.stdin.buffer, _Timed()
-    while line := given.readline():
-        question = json.loads(line)
-        inputs = {name: _read(given, *described) for name, described in question.get("inputs", {}).items()}
+    timed = _Timed()
+
+    def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], list[Any]]:
+        inputs = {name: read(*described) for name, described in question.get("inputs", {}).items()}
         try:
-            found = timed.load(question["load"], inputs) if "load" in question else timed.times(question["times"])
+            return (timed.load(question["load"], inputs) if "load" in question else timed.times(question["times"])), []
         except QConvertError as error:
-            found = {"refused": str(error.reason), "missing": error.rule == "package-missing"}
+            return {"refused": str(error.reason), "missing": error.rule == "package-missing"}, []
         except Exception as error:  # of a plugin, or of a runtime: this process is there to hold it
-            found = {"refused": f"{type(error).__name__}: {error}", "missing": False}
-        answers.write(json.dumps(found).encode() + b"\n")
-        answers.flush()
+            return {"refused": f"{type(error).__name__}: {error}", "missing": False}, []
 
-
-def _read(given: BinaryIO, dtype: str, shape: list[int]) -> Any:
-    """An array that a message describes."""
-    import numpy as np
-
-    from qconvert.arithmetic.storage import numpy_dtype
-
-    kind = numpy_dtype(dtype)
-    return np.frombuffer(given.read(math.prod(shape) * kind.itemsize), kind).reshape(shape)
+    return answer
 
 
 def _random(inputs: Mapping[str, tuple[str, tuple[Any, ...]]]) -> dict[str, Any]:
@@ -107,7 +95,3 @@ class _Timed:
         found = Timing.of(partial(self.model.run, self.inputs), times) if timed is None else timed(self.inputs, times)
         own = max(0, process_memory(at_most=True) - self.held) if timed is None else 0
         return {**asdict(found), "memory": found.memory or own}
-
-
-if __name__ == "__main__":
-    main()

@@ -1,114 +1,48 @@
-"""The other end of runtimes/litert.py: a program of its own, which runs .tflite files in LiteRT for whoever writes to its input.
-
-It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes of what it describes. With the number of a socket as
-its argument, the program is a fork server (runtimes/packages.py): it imports LiteRT once, and forks a process for each file. It runs no
-file itself and so has no threads, which a fork would not copy.
+"""The other end of runtimes/litert.py: the program that runs .tflite files in LiteRT (runtimes/child_loop.py runs it). It imports nothing
+of qconvert.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import signal
-import socket
-import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, BinaryIO
-
-#: Seconds between two looks at a process that is to end by itself.
-_PAUSE = 0.01
-#: Bytes of a message to the fork server.
-_MESSAGE = 64
+from typing import Any
 
 
-def main() -> None:
-    """Answers the messages of standard input, or those of each process that is asked for."""
+def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
+    """Return what answers questions: load a file, run it, time it, set or read its variables, list its nodes."""
     import ai_edge_litert.interpreter as litert
     import ml_dtypes  # noqa: F401 - which tells numpy of bfloat16 and 4 bits
 
-    if len(sys.argv) > 1:
-        serve(socket.socket(fileno=int(sys.argv[1])), litert)
-    else:
-        answers = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)
-        answer(sys.stdin.buffer, answers, litert)
-
-
-def serve(asked: socket.socket, litert: Any) -> None:
-    """Answer the messages of a fork server until its socket is closed.
-
-    "fork", with the descriptors of a socket and of a file for printed text, gives the number of a new process. "end NUMBER SECONDS" gives
-    the exit code of a process; it is killed after that time. "drop NUMBER" kills a process without an answer.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for answers
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(asked, _MESSAGE, 2)
-        word, *numbers = message.split() or [b""]
-        if not word:
-            return
-        if word == b"fork":
-            number = os.fork()
-            if number == 0:
-                asked.close()
-                os.dup2(descriptors[1], 1)
-                os.dup2(descriptors[1], 2)
-                with socket.socket(fileno=descriptors[0]) as pipe:
-                    answer(pipe.makefile("rb"), pipe.makefile("wb"), litert)
-                os._exit(0)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            asked.sendall(b"%d" % number)
-        elif word == b"end":
-            asked.sendall(b"%d" % wait_or_kill(int(numbers[0]), float(numbers[1])))
-        else:
-            wait_or_kill(int(numbers[0]), 0.0)
-
-
-def wait_or_kill(number: int, seconds: float) -> int:
-    """Return the exit code of a child process, below 0 if a signal ended it; it is killed after so many seconds."""
-    until = time.monotonic() + seconds
-    while True:
-        found, status = os.waitpid(number, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() >= until:
-            os.kill(number, signal.SIGKILL)
-            return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
-        time.sleep(_PAUSE)
-
-
-def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
-    """Answer each message: load a file, run it, time it, set or read its variables, list its nodes."""
     model = Model(litert)
-    while line := given.readline():
-        question = json.loads(line)
-        values: list[Any] = []  # functions that return the values: one value is in memory at a time
+
+    def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], Iterable[Any]]:
         try:
             if "load" in question:
-                found = model.load(given.read(question["load"]), **question["with"])
-            elif "run" in question:
-                values = model.run([(index, read(given, dtype, shape)) for index, dtype, shape in question["run"]])
-                found = {"values": [describe_array(value()) for value in values]}
-            elif "time" in question:
-                found = model.time_runs([(index, read(given, dtype, shape)) for index, dtype, shape in question["time"]], question["times"])
-            elif "begin" in question:
+                model.begin_memory()
+                return model.load(read("uint8", [question["load"]]).tobytes(), **question["with"]), ()
+            if "run" in question:
+                return describe_values(model.run([(index, read(dtype, shape)) for index, dtype, shape in question["run"]]))
+            if "time" in question:
+                return model.time_runs([(index, read(dtype, shape)) for index, dtype, shape in question["time"]], question["times"]), ()
+            if "begin" in question:
                 for index, dtype, shape in question["begin"]:
-                    model.interpreter.set_tensor(index, read(given, dtype, shape))
-                found = {}
-            elif "kept" in question:
-                values = [partial(model.interpreter.get_tensor, index) for index in question["kept"]]
-                found = {"values": [describe_array(value()) for value in values]}
-            else:
-                found = {"nodes": [describe_node(item) for item in model.interpreter._get_ops_details()]}
+                    model.interpreter.set_tensor(index, read(dtype, shape))
+                return {}, ()
+            if "kept" in question:
+                return describe_values([partial(model.interpreter.get_tensor, index) for index in question["kept"]])
+            return {"nodes": [describe_node(item) for item in model.interpreter._get_ops_details()]}, ()
         except (ValueError, RuntimeError) as error:
-            found, values = {"refused": str(error)}, []
-        answers.write(json.dumps(found).encode() + b"\n")
-        for value in values:
-            answers.write(value().tobytes())
-        answers.flush()
+            return {"refused": str(error)}, ()
+
+    return answer
+
+
+def describe_values(values: list[Callable[[], Any]]) -> tuple[dict[str, Any], Iterator[Any]]:
+    """Return types and shapes of values, which functions give, and the values: one at a time is in memory."""
+    return {"values": [describe_array(value()) for value in values]}, (value() for value in values)
 
 
 class Model:
@@ -117,6 +51,9 @@ class Model:
     def __init__(self, litert: Any) -> None:
         self.litert = litert
         self.content = b""
+
+    def begin_memory(self) -> None:
+        """Let the memory of time_runs() count from now on."""
         forget_peak()
         self.held = process_memory()
 
@@ -212,14 +149,3 @@ def describe_node(item: Any) -> dict[str, Any]:
 def describe_array(value: Any) -> list[Any]:
     """Return type and shape of an array; texts have the length of the longest."""
     return [value.dtype.str if value.dtype.kind == "S" else value.dtype.name, list(value.shape)]
-
-
-def read(given: BinaryIO, dtype: str, shape: list[int]) -> Any:
-    """An array that a message describes."""
-    import numpy as np
-
-    return np.frombuffer(given.read(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)
-
-
-if __name__ == "__main__":
-    main()

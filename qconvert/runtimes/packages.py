@@ -37,6 +37,8 @@ _LONGEST, _MOST = 2**26, 2**33
 #: Seconds between two looks at what a process that does not answer prints.
 _GLANCE = 1.0
 _CHUNK = 2**20
+#: What runs a program in a process.
+_LOOP = str(Path(__file__).with_name("child_loop.py"))
 #: Bytes of a message to a fork server, and of its answer at most.
 _MESSAGE = 64
 #: Types of arrays that an answer may have: numpy's names, and texts of a length in bytes.
@@ -44,14 +46,15 @@ _DTYPES = re.compile(r"(|b)float16|(float|u?int)(32|64)|u?int(2|4|8|16)|bool|com
 
 
 class Child:
-    """A process that runs a program next to this module, and its pipes.
+    """A process that runs a program, and its pipes.
 
     Args:
-        program: its file, run with -P: it imports installed packages only, unless its arguments name other folders.
+        program: its file, with a function start() as runtimes/child_loop.py runs it. It is run with -P: it imports installed packages only,
+            unless its arguments name other folders.
         title: of what runs in it, as in errors.
         patience: seconds for which an answer is waited for.
-        arguments: of the program.
-        forks: whether the program is a fork server, where the system has forks: with one argument, the number of a socket.
+        arguments: of start().
+        forks: whether a fork server starts the program once for all its processes, where the system has forks.
     """
 
     def __init__(self, program: Path, title: str, patience: float, arguments: Sequence[str] = (), *, forks: bool = False) -> None:
@@ -62,8 +65,9 @@ class Child:
             self._process = _Forked(program, title, self._printed.fileno())
         else:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(program), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
-            )
+                [sys.executable, "-P", _LOOP, "", str(program), *arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed,
+            )  # fmt: skip
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
         self._waiting = b""
@@ -167,7 +171,7 @@ def _numpy(dtype: str) -> np.dtype[Any]:
 
 
 class _Server:
-    """A fork server: `serve` of a program such as litert_child.py, in a process of its own."""
+    """A fork server: `serve` of child_loop.py, in a process of its own."""
 
     def __init__(self, program: Path) -> None:
         self._lock = threading.Lock()
@@ -177,8 +181,8 @@ class _Server:
             environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "OPENBLAS_NUM_THREADS": "1"}  # no threads: they would not be forked
             self._printed = temporary_file()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(program), number], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
-                pass_fds=(int(number),), env=environment,
+                [sys.executable, "-P", _LOOP, number, str(program)],
+                stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed, pass_fds=(int(number),), env=environment,
             )  # fmt: skip
         weakref.finalize(self, _end_process, self._process, self._socket, self._printed)
 

@@ -1,7 +1,7 @@
-"""The other end of runtimes/tensorrt.py: a program of its own, which has TensorRT parse .onnx files and build engines of them.
+"""The other end of runtimes/tensorrt.py: the program that has TensorRT parse .onnx files and build engines of them
+(runtimes/child_loop.py runs it).
 
-It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes that it describes; the first argument is the most
-memory that the process may take. What TensorRT prints goes to standard error, where a line for each node says how far it came.
+It imports nothing of qconvert. On standard error a line for each node says how far TensorRT came.
 
 TensorRT-RTX was tried (1.7). What differs in TensorRT itself (10, 11) follows its documentation and was never run: it builds for the
 device at hand alone, and tells layers by an inspector of the engine.
@@ -9,11 +9,10 @@ device at hand alone, and tells layers by an inspector of the engine.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -25,35 +24,33 @@ LISTED = "Layers:"
 WARNING = 2
 
 
-def main() -> None:
-    """Answer each message: "build" builds an engine of a model, "run" runs the engine that was built last."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    given = sys.stdin.buffer
-    limit_memory(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+def start(memory: str) -> Callable[..., tuple[dict[str, Any], list[memoryview]]]:
+    """Return what answers "build" with an engine of a model, "run" with the results of the engine that was built last.
+
+    Args:
+        memory: the most bytes that the process may take; 0 for no limit.
+    """
+    limit_memory(int(memory))
     keep_freed()
     name, trt = import_any()
     log: Any = logger_of(trt) if trt is not None else None
     engine: Any = None
-    while line := given.readline():
-        question, computed = json.loads(line), []
+
+    def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], list[memoryview]]:
+        nonlocal engine
         if trt is None:
-            answers.write(json.dumps({"missing": name}).encode() + b"\n")
-            break
+            return {"missing": name}, []
         try:
             if "build" in question:
-                model = given.read(question["build"]["size"])
+                model = read("uint8", [question["build"]["size"]]).tobytes()
                 found, engine = build_engine(trt, log, model, question["build"])
-                found.update(package=name, version=str(trt.__version__))
-            else:
-                values = [given.read(int(size)) for size in question["sizes"]]
-                found, computed = engine.run(question["run"], values)
+                return {**found, "package": name, "version": str(trt.__version__)}, []
+            found, results = engine.run(question["run"], [read("uint8", [size]).tobytes() for size in question["sizes"]])
+            return found, [memoryview(item) for item in results]
         except Exception as error:  # of whatever class
-            found = {"error": f"{type(error).__name__}: {error}{''.join(f' | {text}' for _, text in log.kept[-3:])}"}
-        answers.write(json.dumps(found).encode() + b"\n")
-        for value in computed:
-            answers.write(value)
-        answers.flush()
+            return {"error": f"{type(error).__name__}: {error}{''.join(f' | {text}' for _, text in log.kept[-3:])}"}, []
+
+    return answer
 
 
 def limit_memory(most: int) -> None:
@@ -258,7 +255,3 @@ def library(name: str) -> Any:
         return CDLL(name)
     except OSError:
         return None
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,13 @@
 """The program that runs a model with onnxruntime-qnn in a process of its own: a graph may end it. It imports nothing of qconvert.
 
-Lines of JSON come in and go out, with the bytes of arrays after them: {"load": [file, options of the provider, threads]}, and
-{"run": [[dtype, shape]…]} with the inputs, in the model's order, after it.
+Questions are {"load": [file, options of the provider, threads]}, and {"run": [[dtype, shape]…]} with the inputs, in the model's order,
+after it.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from typing import Any, BinaryIO
-
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
 _DTYPES = {"float": "float32", "double": "float64", "float16": "float16"}
 
@@ -46,34 +42,18 @@ def _dtype(name: str) -> str:
     return _DTYPES.get(plain, plain)
 
 
-def _answer_requests(source: BinaryIO, sink: BinaryIO) -> None:
-    session: Any = None
-    for line in source:
-        question = json.loads(line)
-        arrays: list[Any] = []
-        try:
-            if "load" in question:
-                session, answer = _load_session(*question["load"])
-            else:
-                given = []
-                for dtype, shape in question["run"]:
-                    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-                    given.append(np.frombuffer(source.read(count), dtype).reshape(shape))
-                names = [item.name for item in session.get_inputs()]
-                arrays = session.run(None, dict(zip(names, given, strict=True)))
-                answer = {"arrays": [[item.dtype.name, list(item.shape)] for item in arrays]}
-        except Exception as error:  # any error of onnxruntime is the answer
-            answer, arrays = {"error": " ".join(str(error).split())}, []
-        sink.write(json.dumps(answer).encode() + b"\n")
-        for item in arrays:
-            sink.write(np.ascontiguousarray(item).tobytes())
-        sink.flush()
+def start() -> Callable[..., tuple[dict[str, Any], list[Any]]]:
+    """Return what answers questions."""
+    loaded: list[Any] = []
 
+    def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], list[Any]]:
+        if "load" in question:
+            session, described = _load_session(*question["load"])
+            loaded.append(session)
+            return described, []
+        given = [read(dtype, shape) for dtype, shape in question["run"]]
+        names = [item.name for item in loaded[-1].get_inputs()]
+        arrays = loaded[-1].run(None, dict(zip(names, given, strict=True)))
+        return {"arrays": [[item.dtype.name, list(item.shape)] for item in arrays]}, arrays
 
-if __name__ == "__main__":
-    # The libraries print to stdout; the pipe is for answers only.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    _answer_requests(sys.stdin.buffer, answers)
-    sys.stdout.flush()
-    os._exit(0)  # the provider's library does not always exit
+    return answer
