@@ -177,6 +177,13 @@ class UnsupportedError(QConvertError):
     code = "unsupported-op"
 
 
+def join_errors(errors: Sequence[QConvertError], *, remedy: str, rule: str) -> QConvertError:
+    """Return the error of several operators, with the reason of each; that of one is itself."""
+    if len(errors) == 1:
+        return errors[0]
+    return UnsupportedError("\n".join(f"{error.where}: {error.reason}" for error in errors), remedy=remedy, rule=rule)
+
+
 class OptionError(QConvertError, ValueError):
     """An option, a format or a target that does not exist or does not fit the others."""
 

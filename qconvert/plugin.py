@@ -12,6 +12,7 @@ from qconvert.lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
+    from qconvert.arithmetic.storage import fits_dtype, pack_bits, unpack_bits
     from qconvert.checkpoints.config import Config
     from qconvert.checkpoints.container import Container, Needs
     from qconvert.checkpoints.fitting import Misfit, fit_weight
@@ -36,12 +37,15 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongFormatError,
         format_count,
+        format_counts,
+        join_errors,
         name_file_in_errors,
     )
     from qconvert.evaluate import evaluate, evaluate_op
     from qconvert.files import documents, map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
+    from qconvert.formats.reading.notes import NotedTensor
     from qconvert.formats.tflite.file_contents import ListedOperator as TfliteListed
     from qconvert.formats.tflite.file_contents import listed_operators as tflite_operators
     from qconvert.formats.tflite.operator import Operator as TfliteOperator
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
         within_data_or_zero,
     )
     from qconvert.operators.shapes_and_functions import infer, needed_ops, output_shapes
+    from qconvert.operators.sizes import stated_pads
     from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
         API_VERSION,
@@ -128,7 +133,7 @@ if TYPE_CHECKING:
         target_named,
         temporary_plugin,
     )
-    from qconvert.plugins.options import NUMERICS
+    from qconvert.plugins.options import NUMERICS, parse_input_shapes
     from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
     from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
@@ -142,7 +147,7 @@ _HOMES = {
         "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation defer_imports hookimpl list_plugins register "
         "replaces target_named temporary_plugin"
     ),
-    "qconvert.plugins.options": "NUMERICS",
+    "qconvert.plugins.options": "NUMERICS parse_input_shapes",
     "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
     "qconvert.checkpoints.config": "Config",
     "qconvert.checkpoints.container": "Container Needs",
@@ -169,20 +174,23 @@ _HOMES = {
         "UNLESS_ALONG WHEREVER Samples before_last in_rows"
     ),
     "qconvert.operators.formulas": "Formula lowers",
+    "qconvert.operators.sizes": "stated_pads",
     "qconvert.operators.values": "Value apply constant_of dtype_of shape_of",
     "qconvert.rewriting.lowering": "Scope conditions legality lower require_legal since",
     "qconvert.rules.validation": "validate",
     "qconvert.operators": (
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers number numbers text texts"
     ),
+    "qconvert.arithmetic.storage": "fits_dtype pack_bits unpack_bits",
     "qconvert.arithmetic": "choose_quantization dequantize quantize",
     "qconvert.evaluate": "evaluate evaluate_op",
     "qconvert.encodings": "Encoding Encodings QParams Place Range quantization_of",
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
-        "RuntimeRefusedError UnsupportedError WrongFormatError format_count name_file_in_errors"
+        "RuntimeRefusedError UnsupportedError WrongFormatError format_count format_counts join_errors name_file_in_errors"
     ),
+    "qconvert.formats.reading.notes": "NotedTensor",
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
     "qconvert.formats.tflite.file_contents": "TfliteListed=ListedOperator tflite_operators=listed_operators",
@@ -255,6 +263,7 @@ __all__ = [
     "ModelFile",
     "Names",
     "Needs",
+    "NotedTensor",
     "OnnxBuilder",
     "OnnxInside",
     "OnnxReading",
@@ -312,10 +321,12 @@ __all__ = [
     "evaluate_op",
     "find_matches",
     "fit_weight",
+    "fits_dtype",
     "fixed_bounds",
     "flag",
     "float32_tolerance",
     "format_count",
+    "format_counts",
     "function",
     "has",
     "hookimpl",
@@ -324,6 +335,7 @@ __all__ = [
     "integer",
     "integer_range",
     "integers",
+    "join_errors",
     "legality",
     "list_plugins",
     "load",
@@ -338,7 +350,9 @@ __all__ = [
     "numbers",
     "numpy_dtype",
     "output_shapes",
+    "pack_bits",
     "pack_words",
+    "parse_input_shapes",
     "parse_states",
     "partial_sums",
     "quantization_of",
@@ -354,11 +368,13 @@ __all__ = [
     "save",
     "shape_of",
     "since",
+    "stated_pads",
     "target_named",
     "temporary_plugin",
     "text",
     "texts",
     "tflite_operators",
+    "unpack_bits",
     "unpack_words",
     "validate",
     "with_quantization",

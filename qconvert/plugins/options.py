@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, format_count
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -130,6 +130,75 @@ READING = (
     Option("batch", int, 0, "How many samples each run takes, along the first axis of every input.", least=1),
     Option("rename", str, (), "Another name for an input, an output or an inner tensor: old=new; repeatable.", many=True),
 )
+
+
+#: Of an input, as --input-shape states them; a size that stays open has a name.
+Sizes = tuple[int | str, ...]
+#: A size that no tensor has.
+_LARGEST_SIZE = 2**40
+
+
+def parse_input_shapes(text: str, inputs: Sequence[str] | None = None) -> dict[str | int, tuple[Sizes, str]]:
+    """Return the sizes that --input-shape states, and the type after a colon, "" for none.
+
+    Args:
+        text: "1,3,224,224" in the order of the inputs, or each after a name and "=", with ";" between: "x=1,3,224,224; y=batch,10:int64".
+        inputs: names of the inputs, for a file that says their types itself; None where they are not known yet.
+
+    Returns:
+        By the name of the input; without `inputs`, by its place where no name stands before it.
+
+    Raises:
+        OptionError: it is no such text, or names no input.
+    """
+    found: dict[str | int, tuple[Sizes, str]] = {}
+    listed, entry = 0, ""
+    for part in text.split(";"):
+        entry = f"{entry};{part}" if entry else part.strip()
+        before, equals, rest = entry.rpartition("=")
+        sizes, colon, kind = rest.partition(":")
+        name = before.strip()
+        shape = _parse_sizes(sizes) if entry and (inputs is None or not colon) else None
+        if shape is None or (equals and inputs is not None and name not in inputs):
+            continue  # names may have semicolons
+        if not equals and inputs is not None and listed >= len(inputs):
+            raise OptionError(
+                f"--input-shape has {format_count(listed + 1, 'shape')}; the model has {format_count(len(inputs), 'input')}",
+                rule="too-many-shapes",
+            )
+        key = name if equals else listed if inputs is None else inputs[listed]
+        listed += not equals
+        if found.setdefault(key, (shape, kind.strip())) != (shape, kind.strip()):
+            raise OptionError(f"--input-shape has two shapes for {key!r}", rule="shape-twice")
+        entry = ""
+    if entry:
+        raise _shape_error(entry, inputs)
+    return found
+
+
+def _parse_sizes(text: str) -> Sizes | None:
+    items = [item.strip() for item in text.split(",")] if text.strip() else []
+    numbers = [int(item) if item.isascii() and item.isdecimal() else -1 for item in items]
+    if not all(0 <= number < _LARGEST_SIZE or item.isidentifier() for item, number in zip(items, numbers, strict=True)):
+        return None
+    return tuple(item if number < 0 else number for item, number in zip(items, numbers, strict=True))
+
+
+def _shape_error(entry: str, inputs: Sequence[str] | None) -> OptionError:
+    name, equals, sizes = entry.rpartition("=")
+    if equals and inputs is not None and _parse_sizes(sizes) is not None:
+        from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
+
+        return OptionError(
+            f"--input-shape names no input: {quote_nearest([name.strip()], inputs)}",
+            remedy=f"Inputs: {', '.join(map(repr, inputs[:8]))}.",
+            rule="unknown-input",
+        )
+    return OptionError(
+        f"--input-shape {entry.strip()!r} has a size that is neither a number below 2^40 nor a name",
+        remedy="Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs.",
+        rule="not-a-size",
+    )
 
 
 def is_for_every_format(option: Option) -> bool:

@@ -12,20 +12,19 @@ from dataclasses import replace
 
 from qconvert.conversion.adapting.batch_propagation import Walk
 from qconvert.conversion.adapting.samples import Choices, Place
-from qconvert.errors import InvalidGraphError, OptionError, QConvertError, format_count
+from qconvert.errors import InvalidGraphError, OptionError, QConvertError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import merge_shapes, output_shapes, with_used_functions
 from qconvert.operators.sizes import Size, failure, is_compatible
+from qconvert.plugins.options import parse_input_shapes
 
-_REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1
 
 
 def with_shapes(graph: Graph, text: str) -> Graph:
-    """The graph whose inputs have the sizes that a text states; see parse_input_shapes().
+    """The graph whose inputs have the sizes that a text states; see parse_input_shapes(). An open size may stay open, by a name.
 
     Sizes that were open become numbers, or get other names, everywhere. Where a number becomes another, operators have the shapes that
     their rules give, as a runtime's resizing of inputs does it; where they do not fit and the first axis changed, that is the batch.
@@ -33,7 +32,9 @@ def with_shapes(graph: Graph, text: str) -> Graph:
     Raises:
         OptionError: no input is called so, the rank is another, or an operator does not take the sizes; it is named.
     """
-    wanted = parse_input_shapes(graph, text)
+    wanted = {str(name): shape for name, (shape, _) in parse_input_shapes(text, graph.inputs).items()}
+    for name, shape in wanted.items():
+        _require_fitting(graph[name], shape)
     symbols: dict[str, Size] = {}
     for name, shape in wanted.items():
         for old, new in zip(graph[name].shape or (), shape, strict=False):
@@ -69,64 +70,11 @@ def _as_batch(graph: Graph, wanted: Mapping[str, Shape]) -> Graph | None:
         return None
 
 
-def parse_input_shapes(graph: Graph, text: str) -> dict[str, Shape]:
-    """The shapes that a text states: "1,3,224,224" in the order of the inputs, or each after a name and "=", with ";" between. An open
-    size may stay open, by a name.
-
-    Raises:
-        OptionError: it is no such text, or does not fit the inputs.
-    """
-    found: dict[str, Shape] = {}
-    listed = 0
-    entry = ""
-    for part in text.split(";"):
-        entry = f"{entry};{part}" if entry else part.strip()
-        name, equals, sizes = entry.rpartition("=")
-        shape = _shape(sizes)
-        if shape is None or (equals and name.strip() not in graph.inputs):
-            continue  # names may have semicolons
-        if not equals and listed >= len(graph.inputs):
-            raise OptionError(
-                f"--input-shape has {format_count(listed + 1, 'shape')}; the model has {format_count(len(graph.inputs), 'input')}",
-                rule="too-many-shapes",
-            )
-        name = name.strip() if equals else graph.inputs[listed]
-        listed += not equals
-        if found.setdefault(name, shape) != shape:
-            raise OptionError(f"--input-shape has two shapes for {name!r}", rule="shape-twice")
-        entry = ""
-    if entry:
-        raise _shape_error(graph, entry)
-    for name, shape in found.items():
-        _require_fitting(graph[name], shape)
-    return found
-
-
-def _shape(text: str) -> Shape | None:
-    items = [item.strip() for item in text.split(",")] if text.strip() else []
-    if not all(item.isascii() and (item.isdecimal() or item.isidentifier()) for item in items):
-        return None
-    return tuple(int(item) if item.isdecimal() else item for item in items)
-
-
-def _shape_error(graph: Graph, entry: str) -> OptionError:
-    name, equals, sizes = entry.rpartition("=")
-    if equals and _shape(sizes) is not None:
-        return OptionError(
-            f"--input-shape names no input: {quote_nearest([name.strip()], graph.inputs)}",
-            remedy=f"Inputs: {', '.join(map(repr, graph.inputs[:8]))}.",
-            rule="unknown-input",
-        )
-    return OptionError(f"--input-shape {entry.strip()!r} has a size that is neither a number nor a name", remedy=_REMEDY, rule="not-a-size")
-
-
 def _require_fitting(tensor: Tensor, shape: Shape) -> None:
     old = tensor.shape
     what = f"the input {tensor.name!r}"
     if old is not None and len(old) != len(shape):
-        raise OptionError(
-            f"{what} has {len(old)} axes, {_format_shape(old)}; --input-shape has {len(shape)}", remedy=_REMEDY, rule="wrong-rank"
-        )
+        raise OptionError(f"{what} has {len(old)} axes, {_format_shape(old)}; --input-shape has {len(shape)}", rule="wrong-rank")
     for axis, size in enumerate(shape):
         if isinstance(size, int) and not 1 <= size <= _LARGEST:
             raise OptionError(

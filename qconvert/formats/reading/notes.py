@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import IN_BYTES
+from qconvert.arithmetic.storage import IN_BYTES, integer_range
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor, drop_keys, equal_data
 from qconvert.graph.metadata import DECOMPOSED, SOURCE_SIGNATURES, read_entry
@@ -128,6 +128,32 @@ def quantization_of(given: Sequence[Any]) -> Quantization:
     if np.ndim(scales) != 1 or np.ndim(points) != 1:
         raise ValueError("scales along an axis are not a vector")
     return replace(Quantization.per_axis(scales, int(axis), points), quant_min=low, quant_max=high)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedTensor:
+    """A quantized tensor in a note: its name, its storage type and its quantization."""
+
+    name: str
+    dtype: str
+    quantization: Quantization
+
+    def note(self) -> list[Any]:
+        """The tensor as a note has it."""
+        return [self.name, self.dtype, *stated_quantization(self.quantization)]
+
+    @classmethod
+    def of(cls, item: Any) -> NotedTensor | None:
+        """The tensor in a note; None if it is none, or its quantization is not sound."""
+        try:
+            name, dtype, *stated = item
+            q = quantization_of(stated)
+            (low, high), (lowest, highest) = q.limits(dtype), integer_range(dtype)
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            return None
+        is_sound = isinstance(name, str) and q.scale.size > 0 and q.scale.shape == q.zero_point.shape and lowest <= low <= high <= highest
+        is_sound = is_sound and np.isfinite(q.scale).all() and (q.scale > 0).all() and (np.abs(q.zero_point) <= 2**31).all()
+        return cls(name, dtype, q) if is_sound else None
 
 
 def _operator(item: Mapping[str, Any]) -> Op:

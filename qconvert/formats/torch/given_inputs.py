@@ -10,6 +10,7 @@ from qconvert.arithmetic.storage import DTYPES
 from qconvert.errors import OptionError
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.graph import Quantization, Shape, integer_range
+from qconvert.plugins.options import parse_input_shapes
 
 _SCALED = re.compile(r"(\w+)\(([^,()]+),([^,()]+)\)")
 
@@ -35,9 +36,8 @@ class GivenInputs:
     """The option --input-shape.
 
     Args:
-        text: shapes separated by semicolons, in the order of the inputs, or each after a name and "=". A size is a number, or a name for
-            one that is known only at run time. A type may follow a colon, "x=1,3,224,224:uint8"; the type of a quantized tensor has its
-            scale and zero point in brackets, "x=1,3,224,224:quint8(0.02,128)".
+        text: as parse_input_shapes() takes it. The type of a quantized tensor has its scale and zero point in brackets,
+            "x=1,3,224,224:quint8(0.02,128)".
 
     Raises:
         OptionError: it is no such text.
@@ -47,14 +47,8 @@ class GivenInputs:
         #: By name or place.
         self._stated: dict[str | int, Input] = {}
         self._used: set[str | int] = set()
-        for part in filter(None, (piece.strip() for piece in text.split(";"))):
-            name, equals, rest = part.rpartition("=")
-            sizes, _, kind = rest.partition(":")
-            key = name.strip() if equals else self._count_listed()
-            self._stated[key] = Input("", _shape(sizes, part), *_type(kind.strip(), part))
-
-    def _count_listed(self) -> int:
-        return sum(isinstance(key, int) for key in self._stated)
+        for key, (shape, kind) in parse_input_shapes(text).items():
+            self._stated[key] = Input("", shape, *_type(kind))
 
     def of(self, name: str, index: int) -> Input:
         """The input of a name with what the user says of it, by its name or its place."""
@@ -70,7 +64,7 @@ class GivenInputs:
             index: the place of its first tensor. Shapes without a name from there on are those of a list.
         """
         named = [key.removeprefix(f"{name}_") for key in self._stated if isinstance(key, str) and key.startswith(f"{name}_")]
-        return named or [str(place) for place in range(self._count_listed() - index)]
+        return named or [str(place) for place in range(sum(isinstance(key, int) for key in self._stated) - index)]
 
     def require_used(self) -> None:
         """Raises OptionError if a shape was stated for an input that is not there."""
@@ -79,19 +73,7 @@ class GivenInputs:
             raise OptionError(f"--input-shape names inputs that the model does not have: {', '.join(map(str, left))}", rule="unknown-input")
 
 
-def _shape(text: str, whole: str) -> Shape:
-    sizes: list[int | str] = []
-    for item in filter(None, (piece.strip() for piece in text.split(","))):
-        if item.isdecimal() and int(item) < 2**40:
-            sizes.append(int(item))
-        elif item.isidentifier():
-            sizes.append(item)
-        else:
-            raise OptionError(f"--input-shape {whole!r} has the size {item!r}; a size is a number or a name", rule="malformed-shape")
-    return tuple(sizes)
-
-
-def _type(text: str, whole: str) -> tuple[str, Quantization | None]:
+def _type(text: str) -> tuple[str, Quantization | None]:
     """The storage type that follows a colon, and the scale and zero point in its brackets."""
     if match := _SCALED.fullmatch(text):
         dtype = QUANTIZED.get(match[1], "")
@@ -106,7 +88,7 @@ def _type(text: str, whole: str) -> tuple[str, Quantization | None]:
     elif not text or text in DTYPES:
         return text, None
     raise OptionError(
-        f"--input-shape {whole!r} has the type {text!r}",
+        f"--input-shape has the type {text!r}",
         remedy=(
             "Write a type such as uint8 or float32, or quint8(0.02,128) or qint8(0.02,0), with a scale above 0 and a zero point of the "
             "type."
