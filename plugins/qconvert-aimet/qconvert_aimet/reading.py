@@ -2,7 +2,7 @@
 
 Until 1.0 a quantization is unsigned, [0, 2^bw - 1], with real = (q + offset) * scale; parameters are stored here as signed integers,
 activations as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries have the parameters of ONNX's
-QuantizeLinear (entries_two.py). Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py,
+QuantizeLinear (entries.py). Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py,
 qc_quantize_op.py), which the tests run.
 """
 
@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, format_count, map_file
-from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, read_entries
-from qconvert_aimet.entries_two import read_version_2
+from qconvert_aimet.entries import PARAMETERS, SIDES, Stated, read_entries, read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
 
 #: For entries whose range implies another zero point than their offset, as in AIMET's own examples.

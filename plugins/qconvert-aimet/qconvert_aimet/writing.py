@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Array, Encoding, Encodings, Graph, Place, QParams, Quantization, UnsupportedError, format_count, quantization_of
-from qconvert_aimet.entries_one import PARAMETERS, SIDES
+from qconvert_aimet.entries import PARAMETERS, SIDES
 from qconvert_aimet.quantizations import REMEDY, bits_of
 
 

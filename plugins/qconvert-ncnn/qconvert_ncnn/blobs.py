@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from qconvert.plugin import Graph, Names, Op, OptionError, Tensor, UnsupportedError
+from qconvert.plugin import Graph, Names, Op, OptionError, Tensor, UnsupportedError, parse_input_shapes
 
 #: Dimensions that blobs may have.
 _MOST = 4
@@ -54,34 +54,21 @@ def perm_of(order: int, rank: int) -> tuple[int, ...]:
     return [*itertools.permutations(range(rank))][order]
 
 
-def parse_input_shapes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse --input-shape, by the names of inputs: 1,3,224,224 in their order, or each after a name and "=".
+def parse_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Parse --input-shape, by the names of inputs.
 
     Raises:
-        OptionError: it is no such text, names no input, or is not for one sample.
+        OptionError: it is no such text, names no input, or is not for one sample and static sizes.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for place, entry in enumerate(part.strip() for part in text.split(";") if part.strip()):
-        name, equals, sizes = entry.rpartition("=")
-        name = name.strip() if equals else inputs[place] if place < len(inputs) else ""
-        items = [item.strip() for item in sizes.split(",")]
-        if name not in inputs:
-            raise OptionError(
-                f"--input-shape {entry!r} does not name an input",
-                remedy=f"Inputs: {', '.join(map(repr, inputs[:8]))}.",
-                rule="unknown-input",
-            )
-        if not all(item.isascii() and item.isdecimal() and 0 < int(item) < 2**31 for item in items) or not 1 < len(items) <= _MOST + 1:
-            raise OptionError(
-                f"--input-shape {entry!r} is not a list of positive sizes", remedy="Write 1,3,224,224.", rule="malformed-shape"
-            )
-        found[name] = tuple(int(item) for item in items)
-        if found[name][0] != 1:
-            raise OptionError(
-                f"--input-shape {entry!r} has {found[name][0]} samples; ncnn requires 1",
-                remedy="Write 1 as the first size.",
-                rule="several-samples",
-            )
+    for name, (shape, _) in parse_input_shapes(text, inputs).items():
+        sizes = tuple(size for size in shape if isinstance(size, int) and 0 < size < 2**31)
+        if len(sizes) != len(shape) or not 1 < len(sizes) <= _MOST + 1:
+            raise OptionError(f"--input-shape {shape} is not a list of positive sizes", remedy="Write 1,3,224,224.", rule="malformed-shape")
+        if sizes[0] != 1:
+            reason = f"--input-shape has {sizes[0]} samples; ncnn requires 1"
+            raise OptionError(reason, remedy="Write 1 as the first size.", rule="several-samples")
+        found[str(name)] = sizes
     return found
 
 

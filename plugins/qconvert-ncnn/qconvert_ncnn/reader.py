@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, InvalidModelError, Op, UnsupportedError, name_file_in_errors
-from qconvert_ncnn.blobs import parse_input_shapes
-from qconvert_ncnn.container import Layer, Weights, read_param
-from qconvert_ncnn.loading import LOADERS, bottom_scale
+from qconvert.plugin import Array, Graph, InvalidModelError, Op, UnsupportedError, format_counts, name_file_in_errors
+from qconvert_ncnn.blobs import parse_sizes
+from qconvert_ncnn.container import LOADERS, Layer, Weights, bottom_scale, read_param
 from qconvert_ncnn.notes import Notes, data_name
 from qconvert_ncnn.ops import READERS
 from qconvert_ncnn.quantizations import inverse, is_data_quantization
@@ -64,7 +63,7 @@ def _network(path: Path, input_shape: str) -> Network:
         raise InvalidModelError(f"the .bin file has {rest} bytes after the weights of the last layer", rule="trailing-bytes")
     layers, weights = _merge_roundings(layers, weights)
     draft = Draft(layers, weights, _find_reader_scales(layers, weights, notes), notes)
-    stated = parse_input_shapes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
+    stated = parse_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
     for index, layer in enumerate(layers):
         reading = Reading(draft, index)
         if layer.kind == "Input":
@@ -111,9 +110,8 @@ def _require_known(layers: Sequence[Layer]) -> None:
     known = {*READERS, "Input"} - {ROUNDING}
     unknown = Counter(layer.kind for layer in layers if layer.kind not in known)
     if unknown:
-        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
-            f"these layers are not covered: {listed}",
+            f"these layers are not covered: {format_counts(unknown)}",
             remedy="Cut the network before them, or export it to ONNX.",
             rule="operators-not-covered",
         )
@@ -136,7 +134,7 @@ def _read_input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
         draft.values[blob] = draft.emit_dequantize(name, str(r.layer))
         if is_data_quantization(noted.dtype, noted.quantization):
-            draft.quantizations[blob] = float(inverse(noted.scale))
+            draft.quantizations[blob] = float(inverse(noted.quantization.scale)[0])
         return name
     quantization = draft.wanted.get(blob, 0.0)
     draft.add(blob, "float32", shape, own=True)

@@ -89,7 +89,7 @@ class Draft:
     def round(self, blob: str, inverse_scale: float, source: str) -> None:
         """Round a blob's values to the quantization of int8 layers' data, with the noted limits."""
         q, noted = data_quantization(inverse_scale), self.notes.quantizations.get(blob)
-        if noted is not None and is_data_quantization(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
+        if noted is not None and is_data_quantization(noted.dtype, noted.quantization) and noted.quantization.scale == q.scale:
             q = noted.quantization
         self.values[blob] = self.emit_rounding(self.values[blob], data_name(blob), INT8, q, source)
         self.quantizations[blob] = inverse_scale

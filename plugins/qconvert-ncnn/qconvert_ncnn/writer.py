@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, format_count, legality, lower
+from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, format_count, join_errors, legality, lower
 from qconvert_ncnn.container import Layer, format_param
 from qconvert_ncnn.ops import WRITERS
 from qconvert_ncnn.quantizations import is_int8_layer
@@ -56,13 +56,9 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
             failed.append(error)
             for name in op.outputs:
                 writing.values.setdefault(name, writing.blobs.name(name))
-    if len(failed) == 1:
-        raise failed[0]
     if failed:
-        listed = "\n".join(f"{error.where}: {error.reason}" for error in failed)
-        raise UnsupportedError(
-            listed, remedy=failed[0].remedy or "Cut the model before them, with --subgraph.", rule="operators-not-writable"
-        )
+        remedy = failed[0].remedy or "Cut the model before them, with --subgraph."
+        raise join_errors(failed, remedy=remedy, rule="operators-not-writable")
     _write_outputs(writing)
     writing.layers = _insert_splits(writing)
     for name in (*graph.outputs, *writing.values):

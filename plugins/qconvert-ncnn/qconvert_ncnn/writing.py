@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError
+from qconvert.plugin import KINDS, Array, Graph, NotedTensor, Op, Quantization, Tensor, UnsupportedError
 from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported_error
 from qconvert_ncnn.container import Layer, pack_weights
-from qconvert_ncnn.notes import Noted, Notes, data_name
+from qconvert_ncnn.notes import Notes, data_name
 from qconvert_ncnn.quantizations import LIMIT, find_integer_tensors, find_reader_rounded, inverse, is_data_movement
 
 #: Canonical activation -> its bounds.
@@ -187,7 +187,7 @@ class Writing:
             read = self.values[name]
             self.notes.names[data_name(self.inside.get(read, read))] = name
         if tensor.per_tensor is not None and not tensor.is_constant:
-            self.notes.quantizations[blob] = Noted(name, tensor.dtype, tensor.per_tensor)
+            self.notes.quantizations[blob] = NotedTensor(name, tensor.dtype, tensor.per_tensor)
 
     def alias(self, op: Op) -> None:
         """Give the result the blob of the first input."""

@@ -41,7 +41,7 @@ def test_sizes_are_asked_for_where_the_file_has_none() -> None:
         "x=1,3,32,32": "unknown-input",
         "2,3,32,32": "several-samples",
         "1,3,zebra,32": "malformed-shape",
-        "1,3,32,32;1,2": "unknown-input",
+        "1,3,32,32;1,2": "too-many-shapes",
     }
     for shape, rule in wrong.items():
         with pytest.raises(OptionError) as refused:

@@ -55,8 +55,8 @@ def qconvert_passes() -> Iterable[Pass]:
     plain = "kernels of the source that round in their own way round once, as OpenVINO does"
     names = "stored integers get the name that the file gives to their dequantized values"
     return [
-        Pass("openvino_rounding", plain, _lazy("passes", "drop_source_rounding"), exact=False, within=0.01),
-        Pass("openvino_names", names, _lazy("passes", "restore_names")),
+        Pass("openvino_rounding", plain, _lazy("writer", "drop_source_rounding"), exact=False, within=0.01),
+        Pass("openvino_names", names, _lazy("reader", "restore_names")),
     ]
 
 

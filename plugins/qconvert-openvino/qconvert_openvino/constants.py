@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range, numpy_dtype
+from qconvert.plugin import Array, Quantization, UnsupportedError, fits_dtype, numpy_dtype
 from qconvert_openvino.container import Node
 from qconvert_openvino.elements import DTYPES
 from qconvert_openvino.ranges import fake_quantize_of, quantization_of
@@ -175,16 +175,11 @@ def _flip_negative_scales(item: Constant, spread: Array, sizes: Array) -> Consta
         return None
     signs = np.where(spread < 0, -1, 1)
     data, point = item.data.astype(np.int64) * signs, _points(item) * signs
-    dtype = next((name for name in (item.dtype, "int8", "int16") if _can_hold(name, data)), "")
+    dtype = next((name for name in (item.dtype, "int8", "int16") if fits_dtype(data, name)), "")
     scale = _broadcast_values(item, sizes)
     return (
         None if not dtype or scale is None else replace(item, dtype=dtype, data=data.astype(numpy_dtype(dtype)), scale=scale, point=point)
     )
-
-
-def _can_hold(dtype: str, data: Array) -> bool:
-    low, high = integer_range(dtype)
-    return bool((data >= low).all() and (data <= high).all())
 
 
 def _apply_fake_quantize(node: Node, item: Constant) -> Constant | None:

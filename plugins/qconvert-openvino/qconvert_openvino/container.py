@@ -6,15 +6,16 @@ installed. The layout: https://docs.openvino.ai, "Intermediate Representation".
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qconvert.plugin import Array, FileAccessError, InvalidModelError, UnsupportedError, map_file
+from qconvert.plugin import Array, FileAccessError, InvalidModelError, NotedTensor, UnsupportedError, map_file
 from qconvert_openvino.elements import DTYPES, array_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Model:
 
     name: str
     nodes: tuple[Node, ...]
-    notes: Mapping[str, str]
+    notes: Notes
 
 
 def read_model(path: Path) -> Model:
@@ -94,9 +95,15 @@ def read_model(path: Path) -> Model:
         node = _read_layer(layer)
         if nodes.setdefault(node.id, node) is not node:
             raise InvalidModelError(f"two layers have the id {node.id}", rule="duplicate-name")
-    _connect_layers(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
+    places = {
+        int(layer.get("id", "")): [_parse_integer(port.get("id"), "the id of a port") for port in layer.findall("input/port")]
+        for layer in layers
+    }
+    _connect_layers(nodes, places, root.findall("edges/edge"))
     _load_constants(path.with_suffix(".bin"), nodes.values())
-    return Model(root.get("name", ""), tuple(_sort_nodes(nodes)), _notes(root))
+    noted = root.find("rt_info/qconvert")
+    texts = {} if noted is None else {item.tag: item.get("value", "") for item in noted}
+    return Model(root.get("name", ""), tuple(_sort_nodes(nodes)), Notes.of(texts))
 
 
 def _parse_xml(path: Path) -> Element:
@@ -141,10 +148,6 @@ def _read_layer(layer: Element) -> Node:
         raise InvalidModelError("the layer has no result", where=f"{kind} {layer.get('name', '')!r}", rule="no-inputs-or-outputs")
     number = _parse_integer(layer.get("id"), "the id of a layer")
     return Node(number, layer.get("name", ""), kind, layer.get("version", "opset1"), {} if data is None else dict(data.items()), ports)
-
-
-def _port_ids(layer: Element, side: str) -> list[int]:
-    return [_parse_integer(port.get("id"), "the id of a port") for port in layer.findall(f"{side}/port")]
 
 
 def _connect_layers(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: list[Element]) -> None:
@@ -219,7 +222,40 @@ def _sort_nodes(nodes: Mapping[int, Node]) -> Iterator[Node]:
                 yield node
 
 
-def _notes(root: Element) -> dict[str, str]:
-    """Return qconvert's entries in the model's runtime information."""
-    own = root.find("rt_info/qconvert")
-    return {} if own is None else {item.tag: item.get("value", "") for item in own}
+@dataclass(slots=True)
+class Notes:
+    """qconvert's notes in a file.
+
+    Attributes:
+        quantizations: those that the ranges of FakeQuantize do not determine: name of its result -> its tensor of integers.
+        metadata: of the graph.
+    """
+
+    quantizations: dict[str, NotedTensor] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    def texts(self) -> dict[str, str]:
+        """Return the notes as texts of the file."""
+        return {
+            "quantizations": json.dumps({name: item.note() for name, item in self.quantizations.items()}),
+            "metadata": json.dumps(self.metadata),
+        }
+
+    @classmethod
+    def of(cls, texts: Mapping[str, str]) -> Notes:
+        """Read the notes of a file, without malformed ones."""
+        found = cls()
+        for name, item in _mapping(texts.get("quantizations", "")).items():
+            noted = NotedTensor.of(item)
+            if noted is not None:
+                found.quantizations[name] = noted
+        found.metadata = {name: value for name, value in _mapping(texts.get("metadata", "")).items() if isinstance(value, str)}
+        return found
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

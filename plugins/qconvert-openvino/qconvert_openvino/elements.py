@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from qconvert.plugin import Array, InvalidModelError, numpy_dtype
+from qconvert.plugin import Array, InvalidModelError, numpy_dtype, pack_bits, unpack_bits
 
 #: OpenVINO's names of types -> those of the canonical graph.
 DTYPES = {
@@ -29,16 +31,14 @@ def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
     Raises:
         InvalidModelError: there are more or fewer bytes than the shape needs.
     """
-    count = 1
-    for size in shape:
-        count *= size
+    count = math.prod(shape)
     if count == 0 and data.size == 1:  # OpenVINO writes a byte for a constant without elements
         data = data[:0]
     if (count * BITS[own] + 7) // 8 != data.size:
         raise InvalidModelError(f"{data.size} bytes are not {count} elements of {own}", rule="counts-differ")
     dtype = numpy_dtype(DTYPES[own])
     if BITS[own] == 4:  # two elements a byte, the first in the lower half
-        halves = np.stack((data & 15, data >> 4), -1).reshape(-1)[:count]
+        halves = unpack_bits(data, 4)[:count]
         signed = halves.astype(np.int8) - 16 * (halves > 7) if own == "i4" else halves
         return np.asarray(signed.astype(dtype)).reshape(shape)
     if own == "boolean":
@@ -49,7 +49,5 @@ def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
 def bytes_of(data: Array, own: str) -> Array:
     """Encode elements as the bytes of a constant, uint8."""
     if BITS[own] == 4:
-        halves = data.astype(np.int8).reshape(-1).astype(np.uint8) & 15
-        halves = np.append(halves, np.uint8(0)) if halves.size % 2 else halves
-        return np.asarray(halves[::2] | halves[1::2] << 4, np.uint8)
+        return pack_bits(data.astype(np.int8).reshape(-1).view(np.uint8) & 15, 4)
     return np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.plugin import Array, Quantization, UnsupportedError, integer_range
+from qconvert.plugin import Array, Quantization, UnsupportedError
 from qconvert_openvino.container import Node
 
 #: How far a zero point may be from an integer, in steps. Ranges in float32 are off by 256 * 2^-24 at most.
@@ -104,9 +104,7 @@ def _choose_storage(scale: Array, points: Array, axis: int | None, levels: int) 
             dtype, smallest = (signed, -(levels // 2)) if (points == levels // 2).all() else (unsigned, 0)
             if dtype == signed and levels % 2:  # symmetric, without the smallest integer: -127 … 127
                 smallest = -((levels - 1) // 2)
-            low, high = integer_range(dtype)
-            limits = None if smallest == low else smallest, None if smallest + levels - 1 == high else smallest + levels - 1
-            return dtype, Quantization(scale, points + smallest, axis, 0, *limits)
+            return dtype, Quantization(scale, points + smallest, axis).with_limits(dtype, smallest, smallest + levels - 1)
     raise UnsupportedError(f"has {levels} levels, more than 16 bits hold", rule="too-many-levels")
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Graph, InvalidModelError, UnsupportedError, name_file_in_errors, needed_ops
+from qconvert.plugin import Change, Graph, InvalidModelError, Target, UnsupportedError, format_counts, name_file_in_errors, needed_ops
 from qconvert_openvino.constants import constant_of
-from qconvert_openvino.container import Model, Node, read_model
-from qconvert_openvino.notes import Notes
+from qconvert_openvino.container import Model, read_model
 from qconvert_openvino.ops import READERS
 from qconvert_openvino.reading import Draft, Reading
 
@@ -30,24 +29,21 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 def _read_graph(model: Model) -> Graph:
     _require_known(model)
-    notes = Notes.of(model.notes)
-    draft = Draft(model, notes)
+    draft = Draft(model)
     inputs = []
     for node in model.nodes:
         if node.type == "Parameter":
             inputs.append(draft.add_port(node, next(iter(node.ports))))
     for node in model.nodes:
-        if node.id not in draft.done and node.type not in ("Parameter", "Const", "Result") and _is_operator(draft, node):
+        if node.id in draft.done or node.type in ("Parameter", "Const", "Result"):
+            continue
+        # a part of a constant is no operator, unless its result is an output
+        if constant_of(node) is None or any(draft.is_output(node, port) for port in node.ports):
             READERS[node.type](Reading(draft, node))
     outputs = _read_outputs(draft)
-    metadata = {**notes.metadata, "source.format": "openvino"}
+    metadata = {**model.notes.metadata, "source.format": "openvino"}
     graph = Graph(model.name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata)
     return graph.evolve(ops=needed_ops(draft.ops, outputs))
-
-
-def _is_operator(draft: Draft, node: Node) -> bool:
-    """Return whether a layer is not only a part of a constant, or its result is an output."""
-    return constant_of(node) is None or any(draft.is_output(node, port) for port in node.ports)
 
 
 def _require_known(model: Model) -> None:
@@ -56,9 +52,8 @@ def _require_known(model: Model) -> None:
         if not node.opset.startswith("opset") and node.type not in unknown:
             unknown[f"{node.type} of {node.opset}"] += 1
     if unknown:
-        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
         raise UnsupportedError(
-            f"these layers are not covered: {listed}",
+            f"these layers are not covered: {format_counts(unknown)}",
             remedy="Cut the model before them, or export it to ONNX.",
             rule="operators-not-covered",
         )
@@ -82,3 +77,13 @@ def _read_outputs(draft: Draft) -> list[str]:
     if not found:
         raise InvalidModelError("the model has no Result", rule="no-inputs-or-outputs")
     return found
+
+
+def restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    """Rename quantized tensors such as `x/int8` to `x`, the name of their float values in the file, if it is free."""
+    names: dict[str, str] = {}
+    for name, tensor in graph.tensors.items():
+        real = name.removesuffix(f"/{tensor.dtype}")
+        if real != name and real not in graph and tensor.is_quantized and name not in graph.public:
+            names.setdefault(real, name)
+    return graph.with_names({name: real for real, name in names.items()}), ()

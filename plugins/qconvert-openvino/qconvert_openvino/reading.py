@@ -12,7 +12,6 @@ from qconvert.plugin import Array, Names, Op, Quantization, Tensor, UnsupportedE
 from qconvert_openvino.constants import Constant, constant_of
 from qconvert_openvino.container import Model, Node, Port
 from qconvert_openvino.elements import RESULT_DTYPES
-from qconvert_openvino.notes import Notes
 
 
 class Draft:
@@ -20,15 +19,14 @@ class Draft:
 
     Args:
         model: the file.
-        notes: its notes of quantizations.
 
     Attributes:
         values: (layer, port) -> the tensor of its float values, or of its plain numbers.
         done: ids of layers that another layer's function has read.
     """
 
-    def __init__(self, model: Model, notes: Notes) -> None:
-        self.model, self.notes = model, notes
+    def __init__(self, model: Model) -> None:
+        self.model, self.notes = model, model.notes
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
         self.readers: dict[tuple[int, int], list[Node]] = {}

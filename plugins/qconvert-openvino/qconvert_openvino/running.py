@@ -136,7 +136,7 @@ def _sizes(item: Any) -> tuple[Any, ...]:
 
 def _states_of(model: Any) -> str | None:
     """Return the metadata entry of states: qconvert's, or ONNX's."""
-    from qconvert_openvino.notes import Notes
+    from qconvert_openvino.container import Notes
 
     texts = {}
     for place in (["qconvert", "metadata"], ["framework", STATES]):

@@ -7,7 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Graph, QConvertError, Tensor, UnsupportedError, legality, lower, require_legal
+from qconvert.plugin import (
+    Change,
+    Graph,
+    NotedTensor,
+    QConvertError,
+    Target,
+    Tensor,
+    UnsupportedError,
+    format_counts,
+    join_errors,
+    legality,
+    lower,
+    require_legal,
+)
 from qconvert_openvino.elements import TYPES
 from qconvert_openvino.ops import WRITERS
 from qconvert_openvino.writing import Writing
@@ -28,7 +41,12 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
     """Return the openvino.Model of a graph, and the package; operators that OpenVINO lacks are decomposed."""
     legal = legality(WRITERS, layout="channels_first")
     graph = lower(graph, legal).graph
-    _require_known(graph)
+    if unknown := Counter(op.kind for op in graph.ops if op.kind not in WRITERS):
+        raise UnsupportedError(
+            f"these operators cannot be written to OpenVINO: {format_counts(unknown)}",
+            remedy="Cut the model before them.",
+            rule="operators-not-writable",
+        )
     require_legal(graph, legal, "OpenVINO")
     w = Writing(graph)
     parameters = [_write_parameter(w, graph[name]) for name in graph.inputs]
@@ -39,15 +57,6 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
     for key, text in w.notes.texts().items():
         model.set_rt_info(text, ["qconvert", key])
     return model, w.ov
-
-
-def _require_known(graph: Graph) -> None:
-    unknown = Counter(op.kind for op in graph.ops if op.kind not in WRITERS)
-    if unknown:
-        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(unknown.items()))
-        raise UnsupportedError(
-            f"these operators cannot be written to OpenVINO: {listed}", remedy="Cut the model before them.", rule="operators-not-writable"
-        )
 
 
 def _write_ops(w: Writing) -> None:
@@ -71,14 +80,8 @@ def _write_ops(w: Writing) -> None:
                     rule="runtime-refused-operator",
                 )
             )
-    if len(failed) == 1:
-        raise failed[0]
     if failed:
-        raise UnsupportedError(
-            "\n".join(f"{error.where}: {error.reason}" for error in failed),
-            remedy="Cut the model before them.",
-            rule="operators-not-writable",
-        )
+        raise join_errors(failed, remedy="Cut the model before them.", rule="operators-not-writable")
 
 
 def _write_parameter(w: Writing, tensor: Tensor) -> Any:
@@ -140,12 +143,20 @@ def _set_output_name(w: Writing, output: Any, name: str) -> Any:
 
 def _rename_fake_quantize(w: Writing, output: Any, old: str, new: str) -> Any:
     """Name a FakeQuantize after the output of its float values; a note has the name of the integers."""
-    from qconvert_openvino.notes import Noted
-
     tensor = w.graph[old]
     assert tensor.quantization is not None
     output.get_tensor().set_names({new})
     output.get_node().set_friendly_name(new)
     w.notes.quantizations.pop(old, None)
-    w.notes.quantizations[new] = Noted(old, tensor.dtype, tensor.quantization)
+    w.notes.quantizations[new] = NotedTensor(old, tensor.dtype, tensor.quantization)
     return output
+
+
+def drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    """Remove the attribute `arithmetic` of operators: FakeQuantize rounds the exact value once, ties to even."""
+    changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
+    if not changed:
+        return graph, ()
+    ops = tuple(op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") else op for op in graph.ops)
+    said = format_counts(Counter(f"{op.kind} ({op['arithmetic']})" for op in changed))
+    return graph.evolve(ops=ops), (Change(f"rounded once, not as the source's kernels round: {said}", exact=False),)

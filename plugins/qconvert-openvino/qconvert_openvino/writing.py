@@ -7,9 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError, integer_range, numpy_dtype, runtime_package
+from qconvert.plugin import (
+    KINDS,
+    Array,
+    Graph,
+    NotedTensor,
+    Op,
+    Quantization,
+    Tensor,
+    UnsupportedError,
+    integer_range,
+    numpy_dtype,
+    runtime_package,
+)
+from qconvert_openvino.container import Notes
 from qconvert_openvino.elements import TYPES, bytes_of
-from qconvert_openvino.notes import Noted, Notes
 from qconvert_openvino.ranges import quantization_of, ranges_of
 
 #: Storage types that FakeQuantize has levels for.
@@ -187,7 +199,7 @@ class Writing:
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
         found = self.set_name(self.op.fake_quantize(output, low, high, low, high, fake.levels).output(0), name)
         if quantization_of(fake, q.axis) != (tensor.dtype, q) or tensor.name != name:
-            self.notes.quantizations[name] = Noted(tensor.name, tensor.dtype, q)
+            self.notes.quantizations[name] = NotedTensor(tensor.name, tensor.dtype, q)
         return found
 
     def emit_quantize(self, output: Any, tensor: Tensor) -> Any:
@@ -196,7 +208,7 @@ class Writing:
         fake, sizes, (smallest, largest) = ranges_of(q, tensor.dtype), self.sizes(tensor, q), q.limits(tensor.dtype)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
         to = (self.op.constant(np.full(sizes, limit, np.float32)) for limit in (smallest, largest))
-        self.notes.quantizations[tensor.name] = Noted(tensor.name, tensor.dtype, q)
+        self.notes.quantizations[tensor.name] = NotedTensor(tensor.name, tensor.dtype, q)
         return self.op.convert(self.op.fake_quantize(output, low, high, *to, fake.levels), TYPES[tensor.dtype])
 
     def quantization(self, tensor: Tensor) -> Quantization:

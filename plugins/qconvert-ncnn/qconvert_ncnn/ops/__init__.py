@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from qconvert.plugin import Op
-from qconvert_ncnn.ops import elementwise, normalize, pool, products, quantizations, shape
+from qconvert_ncnn.ops import elementwise, normalize, pool, products, shape
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing
 
 __all__ = ["READERS", "WRITERS"]
 
-_PARTS = (elementwise, quantizations, normalize, pool, products, shape)
+_PARTS = (elementwise, normalize, pool, products, shape)
 #: Type of a layer -> the function that reads it.
 READERS: dict[str, Callable[[Reading], Any]] = {name: function for part in _PARTS for name, function in part.READERS.items()}
 #: Canonical kind -> the function that writes it.

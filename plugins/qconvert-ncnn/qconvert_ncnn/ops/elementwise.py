@@ -1,4 +1,6 @@
-"""Operators that work element by element: one or two operands, and those with parameters."""
+"""Operators that work element by element: one or two operands, those with parameters, and conversions between float values and integers,
+which are layers only if a value is rounded.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Op, conditions
+from qconvert.plugin import Op, Quantization, conditions, integer_range
 from qconvert_ncnn.blobs import unsupported_error
 from qconvert_ncnn.container import pack_weights
-from qconvert_ncnn.reading import Reading
+from qconvert_ncnn.quantizations import inverse, is_data_quantization
+from qconvert_ncnn.reading import ROUNDING, Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND, Step, Writing
 
 #: Layers of one operand without parameters -> kind.
@@ -232,7 +235,43 @@ def read_selu(r: Reading) -> None:
     r.emit("Selu", [r.value()], alpha=r.layer.number(0, 1.67326324), gamma=r.layer.number(1, 1.050700987))
 
 
+def write_quantize(op: Op, w: Writing) -> None:
+    """Quantize and Requantize: the steps of the rounding, or nothing if the readers round."""
+    steps = w.following_steps(op)
+    if not steps:
+        w.alias(op)
+        return
+    w.chain(op, [replace(steps[0], inputs=(w.value(op.inputs[0]),)), *steps[1:]])
+
+
+def write_dequantize(op: Op, w: Writing) -> None:
+    """Dequantize: blobs have float values already."""
+    w.alias(op)
+
+
+def read_quantization(r: Reading) -> None:
+    """The layer ROUNDING, in place of the four layers of a rounding: Quantize and Dequantize."""
+    (blob,), low, high = r.layer.outputs, int(r.layer.number(1)), int(r.layer.number(2))
+    scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.quantizations.get(blob)
+    q = None if noted is None else noted.quantization
+    if noted is not None and q is not None and (q.scale[0], *(limit - q.point for limit in q.limits(noted.dtype))) == (scale[0], low, high):
+        dtype = noted.dtype
+    else:
+        dtype = next((name for name in ("int8", "int16") if high - low <= integer_range(name)[1] - integer_range(name)[0]), "")
+        if not dtype:
+            raise r.layer.invalid(f"the integers run from {low} to {high}", rule="limits-outside-type")
+        smallest, largest = integer_range(dtype)
+        point = 0 if smallest <= low and high <= largest else smallest - low
+        q = Quantization(scale, np.array([point])).with_limits(dtype, low + point, high + point)
+    stored = r.draft.add(f"{blob}/{dtype}", dtype, None, None, q)
+    r.draft.emit(Op("Quantize", (r.value(),), (stored,), {}, str(r.layer)))
+    r.draft.values[blob] = r.draft.emit_dequantize(stored, str(r.layer), blob)
+    if is_data_quantization(dtype, q):
+        r.draft.quantizations[blob] = float(inverse(scale)[0])
+
+
 READERS: dict[str, Callable[[Reading], Any]] = {
+    ROUNDING: read_quantization,
     **dict.fromkeys(_LAYERS, read_named),
     "UnaryOp": read_unary,
     "BinaryOp": read_binary,
@@ -247,6 +286,8 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "SELU": read_selu,
 }
 WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+    **dict.fromkeys(("Quantize", "Requantize"), write_quantize),
+    "Dequantize": write_dequantize,
     **dict.fromkeys(_UNARY_OF, write_unary),
     **dict.fromkeys(_WRITTEN, write_layer),
     **dict.fromkeys(_BINARY_OF, write_binary),

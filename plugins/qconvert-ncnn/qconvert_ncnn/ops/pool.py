@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.plugin import Op
+from qconvert.plugin import Op, stated_pads
 from qconvert_ncnn.blobs import axis_of, unsupported_error
 from qconvert_ncnn.container import Layer
-from qconvert_ncnn.ops.products import pads_of, size_2d
+from qconvert_ncnn.ops.products import size_2d
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 
@@ -34,7 +34,7 @@ def write_pool(op: Op, w: Writing) -> None:
         raise unsupported_error(op, "that is not over two dimensions")
     if op.kind == "MaxPool" and any(size != 1 for size in op["dilations"]):
         raise unsupported_error(op, "with dilations")
-    top, left, bottom, right = pads_of(op, w, kernel)
+    top, left, bottom, right = stated_pads(op, w.sizes(op.inputs[0])[1:], kernel, (1, 1))
     average = op.kind == "AveragePool"
     counts = average and bool(op["count_include_pad"]) and any((top, left, bottom, right))
     if op["ceil_mode"]:

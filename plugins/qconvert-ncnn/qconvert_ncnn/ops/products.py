@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Op
+from qconvert.plugin import Op, stated_pads
 from qconvert_ncnn.blobs import order_of, unsupported_error
-from qconvert_ncnn.container import Layer, pack_weights
-from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
+from qconvert_ncnn.container import REQUANTIZED, Layer, pack_weights, scales_of, top_scale
 from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_fully_connected, is_int8_layer, outputs_axis
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ACTIVATIONS, Writing
@@ -34,24 +33,6 @@ def size_2d(layer: Layer, key: int) -> tuple[int, int]:
     return found
 
 
-def pads_of(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> tuple[int, int, int, int]:
-    """Return top, left, bottom and right of a window's padding, as numbers."""
-    if op["auto_pad"] == "NOTSET":
-        top, left, bottom, right = (int(pad) for pad in op["pads"])
-        return top, left, bottom, right
-    if op["auto_pad"] == "VALID":
-        return 0, 0, 0, 0
-    data, result = w.sizes(op.inputs[0])[1:], w.sizes(op.outputs[0])[1:]
-    whole = [
-        max((after - 1) * stride + (size - 1) * dilation + 1 - before, 0)
-        for before, after, size, stride, dilation in zip(data, result, kernel, op["strides"], dilations, strict=True)
-    ]
-    less = [total // 2 for total in whole]
-    more = [total - part for total, part in zip(whole, less, strict=True)]
-    begin, end = (less, more) if op["auto_pad"] == "SAME_UPPER" else (more, less)
-    return begin[0], begin[1], end[0], end[1]
-
-
 def read_pads(layer: Layer) -> dict[str, Any]:
     """Return the padding attributes of a convolution."""
     left = layer.integer(4)
@@ -70,9 +51,9 @@ def _window_params(op: Op, w: Writing) -> dict[int, Any]:
     if kernel is None or len(kernel) != 4:
         raise unsupported_error(op, "that is not over two dimensions")
     height, width = kernel[2:]
-    top, left, bottom, right = (
-        (int(pad) for pad in op["pads"]) if op.kind == "ConvTranspose" else pads_of(op, w, kernel[2:], op["dilations"])
-    )
+    is_transposed = op.kind == "ConvTranspose"
+    pads = op["pads"] if is_transposed else stated_pads(op, w.sizes(op.inputs[0])[1:], kernel[2:], op["dilations"])
+    top, left, bottom, right = map(int, pads)
     params = {
         0: kernel[0], 1: width, 11: height, 2: int(op["dilations"][1]), 12: int(op["dilations"][0]), 3: int(op["strides"][1]),
         13: int(op["strides"][0]), 4: left, 14: top, 15: right, 16: bottom, 6: math.prod(kernel),

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.plugin import Array, Op, Quantization, UnsupportedError, integer_range
+from qconvert.plugin import Array, NotedTensor, Op, Quantization, UnsupportedError, integer_range
 from qconvert_openvino.constants import constant_of, quantization_along
 from qconvert_openvino.container import Node
 from qconvert_openvino.elements import DTYPES, RESULT_DTYPES, TYPES
-from qconvert_openvino.notes import Noted
 from qconvert_openvino.ranges import Stated, fake_quantize_of, quantization_of
 from qconvert_openvino.reading import Reading, name_dynamic_sizes
 from qconvert_openvino.writing import GRIDS, Writing, unsupported_error
@@ -46,7 +45,7 @@ def read_fake_quantize(r: Reading) -> None:
         r.draft.ops.append(Op("Dequantize", (stored,), (real,), {}, str(r.node)))
 
 
-def _quantization(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str, Quantization]:
+def _quantization(r: Reading, stated: Stated, noted: NotedTensor | None) -> tuple[str, Quantization]:
     try:
         return quantization_of(stated.taken, stated.axis, None if noted is None else (noted.dtype, noted.quantization))
     except UnsupportedError as error:
@@ -71,10 +70,8 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
     smallest = int(stated.given.low[0])
     found, q = _quantization(r, stated, noted if noted is not None and noted.dtype == dtype else None)
     if (found, q.limits(found)[0]) != (dtype, smallest):
-        low, high = integer_range(dtype)
-        last = smallest + stated.taken.levels - 1
-        limits = None if smallest == low else smallest, None if last == high else last
-        q = Quantization(q.scale, q.zero_point - q.limits(found)[0] + smallest, q.axis, 0, *limits)
+        q = Quantization(q.scale, q.zero_point - q.limits(found)[0] + smallest, q.axis)
+        q = q.with_limits(dtype, smallest, smallest + stated.taken.levels - 1)
     r.draft.done.add(convert.id)
     value = r.value(0)
     (stored,) = result.emit("Quantize", [value])
