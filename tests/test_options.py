@@ -21,7 +21,15 @@ from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.normalizing import pipeline
 from qconvert.errors import OptionError
 from qconvert.plugins import declared_options, options_named, registry, target_named, temporary_plugin
-from qconvert.plugins.options import READING, ConvertOptions, ReadOptions, check_options, fill_defaults, parse_options
+from qconvert.plugins.options import (
+    READING,
+    ConvertOptions,
+    ReadOptions,
+    check_options,
+    fill_defaults,
+    parse_input_shapes,
+    parse_options,
+)  # fmt: skip
 
 pytestmark = pytest.mark.formats
 
@@ -252,3 +260,33 @@ def test_flags_are_made_when_the_signature_of_a_command_is_asked_for() -> None:
     flagged(model="a", tone=None)
     flagged(model="b", tone="low")
     assert asked == ["options", "a {}", "b {'tone': 'low'}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "expected"),
+    [
+        ("1,3,h,w; 1,10", None, {0: ((1, 3, "h", "w"), ""), 1: ((1, 10), "")}),
+        ("x=1,3:quint8(0.02,128); y=:int64; z=", None, {"x": ((1, 3), "quint8(0.02,128)"), "y": ((), "int64"), "z": ((), "")}),
+        ("1,3; b.1;c=2,4;", ("a", "b.1;c"), {"a": ((1, 3), ""), "b.1;c": ((2, 4), "")}),
+        (" ; ", ("a",), {}),
+    ],
+)
+def test_input_shapes_by_names_and_places(text: str, inputs: tuple[str, ...] | None, expected: dict[str | int, Any]) -> None:
+    assert parse_input_shapes(text, inputs) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "rule"),
+    [
+        ("1,2.5", None, "not-a-size"),
+        (f"1,{2**40}", None, "not-a-size"),
+        ("x=1,2; x=1,3", None, "shape-twice"),
+        ("x=1,2:int8", ("x",), "not-a-size"),
+        ("1,2; x=1,3", ("x",), "shape-twice"),
+        ("y=1,2", ("x",), "unknown-input"),
+        ("1,2; 3", ("x",), "too-many-shapes"),
+    ],
+)
+def test_input_shapes_that_are_none(text: str, inputs: tuple[str, ...] | None, rule: str) -> None:
+    with refused(OptionError, rule):
+        parse_input_shapes(text, inputs)

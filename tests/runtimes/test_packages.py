@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from refusals import refused
 
@@ -106,3 +107,22 @@ def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words:
     with pytest.raises(RuntimeRefusedError, match=words) as caught:
         child.request({})
     assert len(caught.value.reason) < 2500
+
+
+def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -> None:
+    """What it prints is no answer, and one error does not end it."""
+    (tmp_path / "child.py").write_text(
+        "def start(factor):\n"
+        "    def answer(question, read):\n"
+        "        print('no answer')\n"
+        "        values = [read(*item) for item in question['values']]\n"
+        "        return {'arrays': [[v.dtype.name, list(v.shape)] for v in values]}, [v * int(factor) for v in values]\n"
+        "    return answer\n"
+    )
+    child = Child(tmp_path / "child.py", "The tool", 60.0, ["3"])
+    given = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7, np.int64)]
+    described = [[value.dtype.name, list(value.shape)] for value in given]
+    with pytest.raises(RuntimeRefusedError, match="The tool refuses the model: KeyError: 'values'"):
+        child.request({})
+    found = child.arrays(child.request({"values": described}, given)["arrays"])
+    assert [value.tolist() for value in found] == [[[0, 3, 6], [9, 12, 15]], 21]
