@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -114,12 +112,10 @@ def write_with_parameters(op: Op, w: Writing) -> None:
     w.finish(op, w.create(op.kind, w.value(op.inputs[0]), *constants))
 
 
-def read_hard_sigmoid(r: Reading) -> None:
-    r.emit("HardSigmoid", [r.value(0)], alpha=_constant_number(r, 1), beta=_constant_number(r, 2))
-
-
-def read_selu(r: Reading) -> None:
-    r.emit("Selu", [r.value(0)], alpha=_constant_number(r, 1), gamma=_constant_number(r, 2))
+def read_with_parameters(r: Reading) -> None:
+    """A function whose parameters are constant inputs."""
+    names = _PARAMETERS[r.node.type]
+    r.emit(r.node.type, [r.value(0)], **{name: _constant_number(r, place) for place, name in enumerate(names, 1)})
 
 
 def read_elu(r: Reading) -> None:
@@ -153,20 +149,19 @@ def write_round(op: Op, w: Writing) -> None:
     w.finish(op, w.op.round(w.value(op.inputs[0]), "half_to_even"))
 
 
-READERS: dict[str, Callable[[Reading], Any]] = {
+READERS = {
     **dict.fromkeys(_SAME.values(), read_layer),
     **dict.fromkeys(_BINARY.values(), read_binary),
     "Divide": read_divide,
     "Clamp": read_clamp,
     "PReLU": read_prelu,
-    "HardSigmoid": read_hard_sigmoid,
-    "Selu": read_selu,
+    **dict.fromkeys(("HardSigmoid", "Selu"), read_with_parameters),
     "Elu": read_elu,
     "Swish": read_swish,
     "Gelu": read_gelu,
     "Round": read_round,
 }
-WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+WRITERS = {
     **dict.fromkeys(_LAYERS, write_layer),
     "Clip": write_clip,
     "LeakyRelu": write_leaky_relu,

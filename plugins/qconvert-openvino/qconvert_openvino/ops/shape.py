@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from qconvert.plugin import Op
@@ -255,7 +252,7 @@ def write_space_to_depth(op: Op, w: Writing) -> None:
     w.finish(op, w.op.space_to_depth(w.value(op.inputs[0]), "blocks_first", int(op["blocksize"])))
 
 
-READERS: dict[str, Callable[[Reading], Any]] = {
+READERS = {
     "Reshape": read_reshape,
     "Transpose": read_transpose,
     "Squeeze": read_squeeze,
@@ -277,7 +274,7 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "DepthToSpace": read_depth_to_space,
     "SpaceToDepth": read_space_to_depth,
 }
-WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+WRITERS = {
     "Reshape": write_reshape,
     "Transpose": write_transpose,
     "Squeeze": write_squeeze,
