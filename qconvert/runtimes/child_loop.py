@@ -2,8 +2,8 @@
 
 It imports nothing of qconvert. A program has a function start(), which imports what it needs and returns its function
 answer(question, read): a message is a line of JSON, the question, and after it the bytes of arrays, which read(dtype, shape) gives one by
-one. The answer is a document and arrays, whose bytes follow it. What is printed to standard output meanwhile goes to standard error, so
-that the answers stay readable.
+one, or read("bytes", [count]) as they are. The answer is a document and arrays, whose bytes follow it. What is printed to standard output
+meanwhile goes to standard error, so that the answers stay readable.
 
 With the number of a socket as its first argument it is a fork server: it starts the program once, and forks a process for each Child. It
 answers no questions itself and so has no threads, which a fork would not copy.
@@ -49,6 +49,8 @@ def answer_questions(given: BinaryIO, answers: BinaryIO, answer: Answer) -> None
     """Answer questions until there are no more; what an answer raises is its "error"."""
 
     def read(dtype: str, shape: list[int]) -> Any:
+        if dtype == "bytes":
+            return given.read(shape[0])
         import numpy as np
 
         return np.frombuffer(given.read(math.prod(shape) * np.dtype(dtype).itemsize), dtype).reshape(shape)

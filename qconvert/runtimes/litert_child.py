@@ -21,8 +21,9 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
     def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], Iterable[Any]]:
         try:
             if "load" in question:
-                model.begin_memory()
-                return model.load(read("uint8", [question["load"]]).tobytes(), **question["with"]), ()
+                if question["load"]:  # a file, not the last one again
+                    model.begin_memory()
+                return model.load(read("bytes", [question["load"]]), **question["with"]), ()
             if "run" in question:
                 return describe_values(model.run([(index, read(dtype, shape)) for index, dtype, shape in question["run"]]))
             if "time" in question:

@@ -42,10 +42,10 @@ def start(memory: str) -> Callable[..., tuple[dict[str, Any], list[memoryview]]]
             return {"missing": name}, []
         try:
             if "build" in question:
-                model = read("uint8", [question["build"]["size"]]).tobytes()
+                model = read("bytes", [question["build"]["size"]])
                 found, engine = build_engine(trt, log, model, question["build"])
                 return {**found, "package": name, "version": str(trt.__version__)}, []
-            found, results = engine.run(question["run"], [read("uint8", [size]).tobytes() for size in question["sizes"]])
+            found, results = engine.run(question["run"], [read("bytes", [size]) for size in question["sizes"]])
             return found, [memoryview(item) for item in results]
         except Exception as error:  # of whatever class
             return {"error": f"{type(error).__name__}: {error}{''.join(f' | {text}' for _, text in log.kept[-3:])}"}, []
