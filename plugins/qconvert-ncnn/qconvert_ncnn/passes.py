@@ -6,8 +6,31 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Target, Tensor, dequantize, format_count, infer, quantize
-from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, has_data_quantization, missing_kernel_reason, nearest_invertible_scale
+from qconvert.plugin import (
+    KINDS,
+    Array,
+    Change,
+    Cost,
+    Graph,
+    Op,
+    Quantization,
+    Rewriter,
+    Target,
+    Tensor,
+    dequantize,
+    format_count,
+    infer,
+    quantize,
+)
+from qconvert_ncnn.quantizations import (
+    INT8,
+    LIMIT,
+    PRODUCTS,
+    has_data_quantization,
+    missing_kernel_reason,
+    nearest_invertible_scale,
+    outputs_axis,
+)
 
 #: Candidates for new scale / old scale, in addition to the one of the whole range: many codes stay exact with them.
 _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
@@ -28,37 +51,21 @@ def set_one_sample(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Ch
     return infer(graph.evolve(tensors=tensors)), (Change("the number of samples, which was dynamic, is 1", exact=True),)
 
 
-def replace_matmul(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    """Replace a MatMul of a vector and a constant matrix by a Gemm with transposed weights."""
-    ops, tensors = list[Op](), dict[str, Tensor]()
-    names = graph.names(tensors)
-    for op in graph.ops:
-        weights = graph[op.inputs[1]] if op.kind == "MatMul" else None
-        turned = None if weights is None or op["trans_a"] else _transpose_weights(weights, bool(op["trans_b"]))
-        if weights is None or turned is None or graph[op.inputs[0]].rank != 2:
-            ops.append(op)
+def replace_matmul(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Replace a MatMul of a vector and a constant matrix by a Gemm with transposed weights; not for scales along K or in blocks."""
+    rewriter = Rewriter(graph)
+    for op in rewriter.of_kind("MatMul"):
+        data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+        q, name = weights.quantization, weights.name
+        is_along_outputs = q is None or (not q.block_size and q.axis in (None, outputs_axis(op)))
+        if weights.data is None or weights.rank != 2 or data.rank != 2 or op["trans_a"] or not is_along_outputs:
             continue
-        turned = replace(turned, name=weights.name if op["trans_b"] else names.fresh(f"{weights.name}/turned"))
-        tensors[turned.name] = turned
-        kept = {name: value for name, value in op.attributes.items() if name not in ("trans_a", "trans_b")}
-        ops.append(Op("Gemm", (op.inputs[0], turned.name), op.outputs, kept, op.source))
-    if not tensors:
-        return graph, ()
-    note = Change(f"MatMul with constant weights is written as a fully connected layer: {len(tensors)}", exact=True)
-    return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
-
-
-def _transpose_weights(weights: Tensor, is_turned: bool) -> Tensor | None:
-    """Return constants K,N as the weights N,K of a Gemm; None for scales along K or in blocks."""
-    q = weights.quantization
-    if weights.data is None or weights.data.ndim != 2 or (q is not None and q.block_size):
-        return None
-    if is_turned:
-        return weights if q is None or q.axis in (None, 0) else None
-    if q is not None and q.axis not in (None, 1):
-        return None
-    data: Array = np.ascontiguousarray(weights.data.T)
-    return replace(weights, shape=data.shape, data=data, quantization=q if q is None or q.axis is None else replace(q, axis=0))
+        if not op["trans_b"]:
+            turned = None if q is None else q.transpose((1, 0))
+            name = rewriter.constant(f"{name}/turned", np.ascontiguousarray(weights.data.T), weights.dtype, turned)
+        kept = {key: value for key, value in op.attributes.items() if key not in ("trans_a", "trans_b")}
+        rewriter.replace(op, Op("Gemm", (data.name, name), op.outputs, kept, op.source))
+    return rewriter.finish_with("MatMul with constant weights is written as a fully connected layer: {}".format)
 
 
 def requantize_data(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
@@ -79,7 +86,8 @@ def requantize_data(graph: Graph, target: Target | None) -> tuple[Graph, tuple[C
             scale = nearest_invertible_scale(own.quantization.scale)
             if (scale != own.quantization.scale).any():
                 made[own.name] = replace(own, quantization=replace(own.quantization, scale=scale))
-                moved.append(Cost(own.name, None, _weight_error(own, scale)))
+                error = np.abs(scale / own.quantization.scale.astype(np.float64) - 1).max() * 128
+                moved.append(Cost(own.name, None, float(error)))  # in steps
         if data.name in made or data.name in again or (has_data_quantization(data) and _has_invertible_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
@@ -118,12 +126,6 @@ def _insert_requantize(graph: Graph, again: dict[str, str]) -> list[Op]:
             found.append(op.derive("Requantize", (name,), (again[name],)))
         found.append(op.with_input(0, again[name]))
     return found
-
-
-def _weight_error(weights: Tensor, scale: Array) -> float:
-    """Return the largest change of weights, in steps."""
-    assert weights.quantization is not None
-    return float(np.abs(scale / weights.quantization.scale.astype(np.float64) - 1).max() * 128)
 
 
 def _has_invertible_scale(tensor: Tensor) -> bool:

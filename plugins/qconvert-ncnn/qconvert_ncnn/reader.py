@@ -155,17 +155,14 @@ def _find_reader_scales(layers: Sequence[Layer], weights: Sequence[tuple[Array, 
             if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != ROUNDING:
                 found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)
-        if not scale and _is_data_movement(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
+        is_movement = layer.kind in _MOVES or (layer.kind == "Pooling" and not layer.integer(0))
+        if not scale and is_movement and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
             scale = found.get(layer.outputs[0], 0.0)
             if layer.kind != "Split" and data_name(layer.outputs[0]) in notes.names and data_name(layer.inputs[0]) not in notes.names:
                 scale = 0.0  # it was rounded after the data movement
         for name in layer.inputs:
             asked.setdefault(name, set()).add(scale)
     return found
-
-
-def _is_data_movement(layer: Layer) -> bool:
-    return layer.kind in _MOVES or (layer.kind == "Pooling" and not layer.integer(0))
 
 
 def _merge_roundings(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:

@@ -4,9 +4,7 @@ which are layers only if a value is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -270,7 +268,7 @@ def read_quantization(r: Reading) -> None:
         r.draft.quantizations[blob] = float(inverse(scale)[0])
 
 
-READERS: dict[str, Callable[[Reading], Any]] = {
+READERS = {
     ROUNDING: read_quantization,
     **dict.fromkeys(_LAYERS, read_named),
     "UnaryOp": read_unary,
@@ -285,7 +283,7 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "ELU": read_elu,
     "SELU": read_selu,
 }
-WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+WRITERS = {
     **dict.fromkeys(("Quantize", "Requantize"), write_quantize),
     "Dequantize": write_dequantize,
     **dict.fromkeys(_UNARY_OF, write_unary),

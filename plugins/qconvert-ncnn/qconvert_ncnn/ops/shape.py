@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -236,7 +235,7 @@ def read_shuffle(r: Reading) -> None:
     r.emit("Reshape", [r.step("Transpose", [wide], perm=(0, 2, 1, 3)), r.numbers(shape)])
 
 
-READERS: dict[str, Callable[[Reading], Any]] = {
+READERS = {
     "Reshape": read_reshape,
     "Flatten": read_flatten,
     "ExpandDims": read_squeeze,
@@ -253,7 +252,7 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "PixelShuffle": read_pixel_shuffle,
     "ShuffleChannel": read_shuffle,
 }
-WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
+WRITERS = {
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze"), write_reshape),
     "Transpose": write_transpose,
     "Identity": write_identity,
