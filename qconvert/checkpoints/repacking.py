@@ -24,7 +24,8 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG, KEYS_OF_CONFIG
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Written, is_embedding, is_head
-from qconvert.checkpoints.fitting import Misfit, find_nearest_weight, fit_weight, signal_to_noise
+from qconvert.checkpoints.fitting import Misfit, fit_weight
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight

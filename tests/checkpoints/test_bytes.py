@@ -16,7 +16,7 @@ import qconvert
 from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.activations import Activations
-from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.small_floats import FP8, FP8_MODELOPT
 from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Written
-from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
+from qconvert.checkpoints.fitting import Misfit, dtype_of, fit_weight
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.source import CONTAINERS
 from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, to_row_major, unpack, word_count

@@ -15,7 +15,7 @@ import qconvert
 from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary
 from qconvert.checkpoints.weight import E2M1, BlockWeight, pack, unpack
