@@ -4,14 +4,14 @@ that show such a difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import isclose
 
-from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
+from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES
+from qconvert.checking.float_sums import declared_roundings, rounding_of
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history, read_entries, read_names
-from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators import kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 
 #: Formats hold such numbers as float32.
@@ -56,30 +56,6 @@ def _compare_operators(graph: Graph, op: Op, other: Graph, pair: Op, factor: flo
             is_beta = op.kind == "Softmax" and name == "beta"
             if not any(isclose(stated, number, rel_tol=_ROUNDING) for number in (found, found * factor if is_beta else found)):
                 yield f"{name} is {found:g} instead of {stated:g}"
-
-
-def rounding_of(op: Op) -> str:
-    """How an operator of dynamic range rounds its real data: its arithmetic; "" otherwise."""
-    return str(op["arithmetic"]) if is_dynamic(op) else ""
-
-
-def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated: str) -> set[str]:
-    """How else than the source an operator of the result may round its data: not at all, or by the range of the whole tensor, where the
-    result says that the source's rounds them; in LiteRT, which does not know that range, by rows or not at all; and there as the source
-    says that its own source did.
-
-    Args:
-        graph, other: the canonical graphs of source and result.
-        names: of the operator's outputs in either.
-        stated: how the source's operator rounds its data; see rounding_of().
-    """
-    names = set(names)
-    noted, before = (read_entries(item.metadata, DYNAMIC_RANGE) for item in (other, graph))
-    found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
-    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(read_names(other.metadata, IN_TFLITE))
-    if in_litert and not graph.is_from("tflite"):
-        found |= {str(before[name]) for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
-    return found
 
 
 def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:

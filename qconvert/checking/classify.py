@@ -1,5 +1,5 @@
 """Explains the differences of one operator, element by element, from the exact value that both sides round, and from the tolerances of
-their kernels. Also says what further roundings add to these tolerances, and what several operators of dynamic range sum.
+their kernels. Also says what further roundings add to these tolerances.
 
 With the same inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is off by
 at most e gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their kernels' tolerance of
@@ -11,25 +11,17 @@ The tolerances of kernels are in their rows (kernels/).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
 from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.checking.same_codes import is_storage
-from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate, evaluate_op, known_inputs
-from qconvert.graph import Array, Arrays, Graph, Op
-from qconvert.operators import is_dynamic, kind_of
-from qconvert.operators.shapes_and_functions import called_functions
+from qconvert.graph import Array, Graph, Op
+from qconvert.operators import kind_of
 from qconvert.plugins import Runtime, kernels_named
 from qconvert.rewriting.parts import computable_ops
-
-_Way = TypeVar("_Way")
 
 
 def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
@@ -169,67 +161,6 @@ def resolve_runtime(side: str) -> tuple[Runtime, str]:
     return runtime, wanted or first
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """What a sum of products is in real numbers, where a kernel rounds its data in one way.
-
-    Attributes:
-        rounding: the way, a value of `arithmetic`; "" where the data are summed as they are.
-        exact: in float64.
-        bound: how far from it the order of the sum, and ties of the data, may lead; see expected_values.sum_bound().
-    """
-
-    rounding: str
-    exact: Array
-    bound: Array
-
-
-def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequence[Sum]) -> Finding:
-    """The finding for two sums in floats.
-
-    Args:
-        source, result: what the kernels gave.
-        own, its: what the source, and the result, may have computed, one at least; each of both has to be explained by one as a whole.
-    """
-    a, b, off = source.astype(np.float64), result.astype(np.float64), absolute_difference(source, result)
-    differing = off > 0
-    (way, missed), (other, wrong) = (_find_nearest_sum(item, ways, differing) for item, ways in ((a, own), (b, its)))
-    largest, equal = float(off.max(initial=0)) / (largest_magnitude(a) or 1.0), 1.0 - float(differing.mean())
-    unexplained = int((missed | wrong).sum())
-    if unexplained:
-        reason = "the result is wrong" if wrong.any() else "the source's kernel is outside its known arithmetic"
-        return Finding("unexplained", reason, equal, largest, 1.0, unexplained)
-    if way != other:
-        return Finding("dynamic range", f"{_ROUNDINGS[way]} compared with {_ROUNDINGS[other]}", equal, largest, 1.0)
-    return Finding("approximate", "float arithmetic", equal, largest, 1.0)
-
-
-#: What numbers below the smallest normal float32 may come to: XNNPACK takes them for zero, on both sides of a sum.
-_FLUSHED = 4 * float(np.finfo(np.float32).tiny)
-
-_ROUNDINGS = {
-    "": "float data",
-    "blocks": "data quantized in blocks",
-    "dynamic": "data quantized by rows or images",
-    "dynamic_images": "data quantized by images",
-    "dynamic_symmetric": "data quantized symmetrically",
-    "dynamic_rows": "data quantized by rows",
-    "dynamic_tensor": "data quantized as a whole",
-    "dynamic_reduced": "data quantized as a whole in 127 steps",
-}
-
-
-def _find_nearest_sum(values: Array, ways: Sequence[Sum], differing: Array) -> tuple[str, Array]:
-    """The way of summing that leaves the fewest of the differing elements unexplained, and which these are."""
-    found = []
-    for item in ways:
-        with np.errstate(invalid="ignore"):
-            off = np.where(np.isfinite(values - item.exact), np.abs(values - item.exact), np.where(values == item.exact, 0.0, np.inf))
-        off[np.isnan(values) != np.isnan(item.exact)] = np.nan  # which no bound explains, be it infinite
-        found.append((item.rounding, differing & ~(off <= item.bound + _FLUSHED)))
-    return min(found, key=lambda pair: int(pair[1].sum()))
-
-
 #: By what share of the largest value results may differ; one or two roundings of the 11 bits of float16, since some kernels compute in it
 #: and others in float32.
 _SHARES = {"float16": 2.0**-10}
@@ -239,71 +170,6 @@ _SHARE = 1e-5
 def allowed_share(values: Array) -> float:
     """Return the share of the largest float by which others of its type may be off."""
     return _SHARES.get(values.dtype.name, _SHARE)
-
-
-def sums_of_functions(graph: Graph, op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
-    """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
-    inputs = known_inputs(graph, op, values) if _has_inner_rounding(graph, op) else None
-    if inputs is None:
-        return []
-    given, functions = inputs, {name: replace(inner, ops=_use_float_data(inner.ops)) for name, inner in graph.functions.items()}
-    sides = {"dynamic": graph, "": replace(graph, functions=functions)}
-    return _list_sums(sides, lambda side: evaluate_op(side, op, given)[index].stored, like)
-
-
-def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
-    """What an operator gives after several that round real data: as they say, and of the data as they are; nothing otherwise.
-
-    Two layers of an LSTM, or a product and its activation, are one piece where the result has nothing that could be compared between them.
-
-    Args:
-        graphs: of source and result, which has to compute in float by declaration.
-        op: the last operator of the piece.
-        index: of its output.
-        values: stored values of the source's tensors; whatever they have is not computed again.
-        like: what the source gave.
-    """
-    (graph, other), name = graphs, op.outputs[index]
-    piece = computable_ops(graph, {*values, name}, frozenset([name]))
-    rounding = [item for item in piece if is_dynamic(item)]
-    if like.dtype.kind != "f" or not rounding or not _is_float_declared(graph, other, rounding):
-        return []
-    fed = tuple({item for part in piece for item in part.inputs} & values.keys())
-
-    def compute(ops: tuple[Op, ...]) -> Array:
-        return evaluate(graph.evolve(ops=ops, inputs=fed, outputs=(name,), signatures=(), states={}), values)[name]
-
-    return _list_sums({rounding_of(rounding[0]): tuple(piece), "": _use_float_data(piece)}, compute, like)
-
-
-def _list_sums(ways: Mapping[str, _Way], compute: Callable[[_Way], Array], like: Array) -> list[Sum]:
-    """Return what is computed in each way, with the share of the largest value that it may be off; nothing if one cannot be computed."""
-    found = []
-    for way, given in ways.items():
-        try:
-            exact = np.asarray(compute(given), np.float64)
-        except (QConvertError, ArithmeticError, AttributeError):
-            return []
-        if exact.shape != like.shape:
-            return []
-        largest = float(np.abs(exact).max(initial=0)) or 1.0
-        found.append(Sum(way, exact, np.full(exact.shape, allowed_share(like) * largest)))
-    return found
-
-
-def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
-    """Whether the result may compute in float where each of the operators rounds its data."""
-    return all("" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
-
-
-def _has_inner_rounding(graph: Graph, op: Op) -> bool:
-    """Whether functions that an operator runs round real data to integers when they run."""
-    return any(is_dynamic(inner) for name in called_functions(graph, [op]) for inner in graph.functions[name].ops)
-
-
-def _use_float_data(ops: Iterable[Op]) -> tuple[Op, ...]:
-    """The operators, where they compute with real data as they are."""
-    return tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in ops)
 
 
 #: Why outputs are unexplained whose exact values are not known.

@@ -8,21 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.attributes import declared_roundings, rounding_of
-from qconvert.checking.classify import (
-    Sum,
-    allowed_share,
-    classify,
-    classify_sums,
-    compare_inexact,
-    resolve_runtime,
-    sums_of_functions,
-    sums_of_piece,
-)
+from qconvert.checking.classify import classify, compare_inexact, resolve_runtime
 from qconvert.checking.expected_values import (
     bound_cancellation,
-    bound_step_ties,
-    bound_ties,
     compute_overflow,
     exact_value,
     find_passed_inputs,
@@ -31,13 +19,14 @@ from qconvert.checking.expected_values import (
 )
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import OVERFLOW, Finding
+from qconvert.checking.float_sums import FloatSums, Sum, classify_sums, sums_of_functions, sums_of_piece
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
 from qconvert.kernels.proofs import tried_tolerance
 from qconvert.kernels.tolerances import partial_sums
-from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators import kind_of
 from qconvert.rewriting.parts import trace_back
 
 #: The kernels as which a result rounds that was made of a .tflite file.
@@ -337,7 +326,8 @@ class Judge:
         if found is not None:
             real, rounder = found
             if a.dtype.kind == "f" and not kind_of(rounder).dequantizes:
-                return self._judge_floats(op, index, rounder, values, pair, real)
+                result = self._find_result_op(op)
+                return FloatSums(self.graph, self.writers, self.other, self.sides, op, index, rounder, result, values, real, a).judge(b)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
                 summed = self._sum_before_activation(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
@@ -389,115 +379,10 @@ class Judge:
         result = self.sides[1]
         return self.sides[0].kernels_of(name), result.choice_for(name) if kind_of(op).chooses else result.kernels_of(name, with_parts=True)
 
-    def _judge_floats(self, op: Op, index: int, rounder: Op, values: Arrays, pair: tuple[Array, Array], stated: Array) -> Finding:
-        """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them; `stated` are the exact ones, as it rounds."""
-        a, b = pair
-        ways = self._list_roundings(op, rounder)
-        both, sums, bounds = ways[0] & ways[1], dict[str, Sum | None](), dict[bool, Array | None]()
-        for way in (*sorted(both), *sorted(ways[0] ^ ways[1])):  # one that explains both is enough: each is slow
-            item = sums[way] = self._compute_sum(op, index, rounder, way, values, a, stated, bounds)
-            if way in both and item is not None:
-                found = classify_sums(a, b, [item], [item])
-                if not found.is_fault:
-                    return found
-        own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
-        if not own or not its:
-            return compare_inexact(a, b, kind_of(rounder).cancels_below)
-        found = classify_sums(a, b, own, its)
-        if not found.is_fault or not any(way.startswith("dynamic") for way in sums):
-            return found
-        widened = dict[str, Sum]()  # one after the other: each is several times as large as the result
-        for way, item in sorted(sums.items(), key=lambda pair: (pair[0] not in both, pair[0])):
-            if item is not None:
-                widened[way] = self._add_data_ties(op, rounder, item, values)
-                found = classify_sums(a, b, [widened[way]], [widened[way]]) if way in both else found
-                if way in both and not found.is_fault:
-                    return found
-        own, its = ([widened[item.rounding] for item in side] for side in (own, its))
-        found = classify_sums(a, b, own, its)
-        if not found.is_fault or not is_dynamic(rounder):
-            return found
-        own, its = ([self._add_step_ties(op, index, rounder, item, values) for item in side] for side in (own, its))
-        return classify_sums(a, b, own, its)
-
-    def _add_step_ties(self, op: Op, index: int, rounder: Op, found: Sum, values: Arrays) -> Sum:
-        """A sum with what ties between its steps may move."""
-        if not found.rounding:
-            return found
-        wide = bound_step_ties(self.graph, op, index, rounder.with_attributes(arithmetic=found.rounding), values, self.writers)
-        return found if wide is None else replace(found, bound=found.bound + wide.reshape(found.exact.shape))
-
-    def _list_roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
-        """How the source and the result may round the data of `rounder`: as it says, or as was declared (declared_roundings())."""
-        result = self._find_result_op(op)
-        names = (*rounder.outputs, *op.outputs, *(result.outputs if result is not None else ()))
-        stated = rounding_of(rounder)
-        its = {stated} | declared_roundings(self.graph, self.other, names, stated)
-        if not kind_of(rounder).sums_products:  # recurrent operators round as they say, whatever the set of kernels
-            return {stated}, its
-        return _add_kernel_roundings({stated}, self.sides[0]), _add_kernel_roundings(its, self.sides[1])
-
-    def _compute_sum(
-        self, op: Op, index: int, rounder: Op, way: str, values: Arrays, like: Array, stated: Array,
-        bounds: dict[bool, Array | None],
-    ) -> Sum | None:  # fmt: skip
-        """Compute output `index` of `op`, which is `rounder` or data movement after it, where `rounder` rounds its data in one way; None if
-        not known.
-
-        `stated` is the exact output with the stated rounding, `bounds` the known bounds of float sums, by whether the data are rounded."""
-        changed = _set_rounding(rounder, way)
-        real: Array | None = stated
-        if changed != rounder:
-            writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
-            exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
-            real = None if exact is None else exact[0]
-        if is_dynamic(changed) not in bounds:
-            found = sum_bound(self.graph, changed, values)
-            if found is not None and (share := max(side.runtime.rows(side.kernels).tile_error(self.graph, changed) for side in self.sides)):
-                found = found + share * float(np.abs(stated).max(initial=0))
-            bounds[is_dynamic(changed)] = self._reshape_bound(op, rounder, found, like)
-        bound = bounds[is_dynamic(changed)]
-        if real is not None and is_dynamic(rounder) and not kind_of(rounder).sums_products:
-            bound = np.full(like.shape, allowed_share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
-        if real is None or bound is None or real.shape != like.shape:
-            return None
-        if changed.outputs != op.outputs:
-            bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added after
-        return Sum(way, real, bound)
-
-    def _add_data_ties(self, op: Op, rounder: Op, found: Sum, values: Arrays) -> Sum:
-        """A sum with what ties of its data may move."""
-        ties = bound_ties(self.graph, _set_rounding(rounder, found.rounding), values) if kind_of(rounder).sums_products else 0.0
-        wide = self._reshape_bound(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
-        return found if wide is None else replace(found, bound=found.bound + wide)
-
-    def _reshape_bound(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
-        """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""
-        if bound is None or bound.shape == like.shape:
-            return bound
-        keeps = bound.size == like.size and kind_of(op).keeps_order and self.writers.get(op.inputs[0]) == rounder
-        return bound.reshape(like.shape) if keeps else np.full(like.shape, bound.max(initial=0))
-
     def _find_result_op(self, op: Op) -> Op | None:
         """Return the operator of the result that computes an output, before data movement."""
         name = trace_back(self.others, op.outputs[0], lambda it: kind_of(it).rule == "move" and it.inputs[0] not in self.cuts)
         return self.others.get(name)
-
-
-def _set_rounding(op: Op, way: str) -> Op:
-    """The operator, where it rounds its data in one way."""
-    states = "arithmetic" in kind_of(op).attributes and (way or is_dynamic(op))
-    return op.with_attributes(arithmetic=way) if states else op
-
-
-#: Which of these a kernel of LiteRT does, its set decides: XNNPACK takes rows, whatever a product of matrices states; TFLite's own kernels
-#: take images, and convolutions whose weights have one scale round symmetrically.
-_OF_LITERT = {"dynamic", "dynamic_images", "dynamic_symmetric"}
-
-
-def _add_kernel_roundings(roundings: set[str], side: Side) -> set[str]:
-    """How the kernels of a side may round data where its operator says one of these."""
-    return roundings | _OF_LITERT if side.runtime.name == "litert" and roundings & _OF_LITERT else roundings
 
 
 def _is_out_of_range(value: Array, result: Array) -> Array:

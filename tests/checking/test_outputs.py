@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from qconvert import Graph, Op, Tensor, check, convert, save
-from qconvert.checking.classify import Sum, classify_sums
+from qconvert.checking.float_sums import Sum, classify_sums
 from qconvert.checking.outputs import compare_output
 
 
