@@ -11,6 +11,7 @@ from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.checking.adapted_files import Around, cut_around_custom, write_adapted_copy
 from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.findings import CheckReport
+from qconvert.checking.proof.classes import Proof
 from qconvert.checking.side_check import Demands, SideCheck
 from qconvert.checking.stand_ins import StandIn, find_stand_in, quantize_source
 from qconvert.conversion.in_memory import Model, as_files, model_title
@@ -105,11 +106,8 @@ def check(
     return replace(found, source=model_title(source), result=model_title(result))
 
 
-def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
+def _add_proof(found: CheckReport, proof: Proof) -> CheckReport:
     """The report with what is proved for all inputs: no run may contradict it, and what differs is a problem that no run has to show."""
-    from qconvert.checking.proof.proving import prove_sides
-
-    proof = prove_sides(sides)
     differing = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
     fault = "what qconvert knows of a kernel is wrong (please report it)"
     wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in differing]
@@ -127,6 +125,8 @@ def _check_files(
     demands: Demands,
 ) -> CheckReport:
     """The check of two files."""
+    from qconvert.checking.proof.proving import prove_sides
+
     try:
         named, note = sides_of(*files, kernels, options, formats)
         with temporary_folder() as folder:
@@ -145,25 +145,25 @@ def _check_files(
                     remedy="Use --per-op with --kernels litert:default.",
                     rule="no-inner-tensors",
                 )
-            around = cut_around_custom(sides, Path(folder))
+            around, proof = cut_around_custom(sides, Path(folder)), prove_sides((named[0], sides[1]))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides
                 found = SideCheck(
-                    sides, demands, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered
+                    sides, demands, bool(kernels), progress, read, note, proof, scales, notes=list(stand.notes), altered=stand.altered
                 )
                 if copy is not None:
                     found.notes += copy.notes
                     found.problems += copy.problems
                 report = found.report()
             else:
-                report = _check_around_custom(around, sides, note, bool(kernels), progress, demands)
-            return _add_proof(report, (named[0], sides[1]))
+                report = _check_around_custom(around, sides, note, proof, bool(kernels), progress, demands)
+            return _add_proof(report, proof)
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 
 
 def _check_around_custom(
-    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, demands: Demands
+    around: Around, sides: tuple[Side, Side], note: str, proof: Proof, chosen: bool, progress: Progress, demands: Demands
 ) -> CheckReport:
     """The check of what is around custom operators, with what is said of these."""
     source, result = (str(side.path) for side in sides)
@@ -171,7 +171,7 @@ def _check_around_custom(
     if around.sides is None:
         return nothing
     try:
-        found = SideCheck(around.sides, demands, chosen, progress, sides, note).report()
+        found = SideCheck(around.sides, demands, chosen, progress, sides, note, proof).report()
     except (RuntimeRefusedError, MissingPackageError) as error:
         return replace(nothing, unjudged=(around.unjudged, error.sentence))
     given = around.sides[0].graph.inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
-from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
+from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.operators import kind_of
 
 
@@ -24,28 +24,9 @@ def find_representatives(graph: Graph, preferred: Collection[str] = ()) -> dict[
     return {name: chosen.get(first, first) for name, first in found.items()}
 
 
-def find_unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
-    """The result of each operator with a fused activation, with that of an equal operator without one, which may be clipped instead.
-
-    Args:
-        graph: of the operators.
-        first: what find_representatives() gives for it; nothing if operators that it has twice are not to be taken for one.
-    """
-    plain: dict[Hashable, str] = {}
-    fused: dict[str, Hashable] = {}
-    for op in graph.ops:
-        if "activation" in op.attributes and len(op.outputs) == 1:
-            what = _describe(op, first, "activation"), _values_key(graph[op.outputs[0]])
-            if op["activation"]:
-                fused[op.outputs[0]] = what
-            else:
-                plain.setdefault(what, op.outputs[0])
-    return {name: first.get(plain[what], plain[what]) for name, what in fused.items() if what in plain}
-
-
-def _describe(op: Op, first: Mapping[str, str], *ignored: str) -> Hashable:
-    """Kind, inputs and attributes of an operator, without the ignored ones: equal for two operators that compute the same."""
-    return op.kind, tuple(first.get(name, name) for name in op.inputs), repr(sorted(drop_keys(op.attributes, *ignored).items()))
+def _describe(op: Op, first: Mapping[str, str]) -> Hashable:
+    """Kind, inputs and attributes of an operator: equal for two operators that compute the same."""
+    return op.kind, tuple(first.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items()))
 
 
 def _values_key(tensor: Tensor) -> Hashable:

@@ -5,11 +5,9 @@ they do not, the file was not read as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, MutableMapping
-from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import Quantization
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import Finding
 from qconvert.checking.memory import Splitting
@@ -18,9 +16,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Inside
-from qconvert.rules.changed_values import integer_difference
 
 
 def complete_values(graph: Graph, values: Arrays, states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
@@ -173,35 +169,3 @@ def _count_differing(own: Array, again: Array) -> tuple[int, float]:
     difference = absolute_difference(own, again)
     allowed = _FLOAT_SHARE * largest_magnitude(own.astype(np.float64)) if own.dtype.kind == "f" else 0.0
     return int((difference > allowed).sum()), float(difference.max(initial=0))
-
-
-def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
-    """What differs in each constant that does, by its name (see rules.changed_values.changed_values).
-
-    Args:
-        graph: the source's canonical graph.
-        model: the onnx.ModelProto made from it.
-    """
-    from onnx import numpy_helper
-
-    values = {item.name: item for item in model.graph.initializer}
-    turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if kind_of(op).spreads}
-    found: dict[str, str] = {}
-    for node in model.graph.node:
-        if node.op_type != "DequantizeLinear" or not all(name in values for name in node.input):
-            continue
-        tensor = graph.tensors.get(node.input[0])
-        in_blocks = any(a.name == "block_size" and a.i for a in node.attribute)
-        if tensor is None or tensor.data is None or tensor.quantization is None or tensor.quantization.block_size or in_blocks:
-            continue
-        data, scale, *rest = (numpy_helper.to_array(values[name]) for name in node.input)
-        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
-        zero_point = rest[0].astype(np.int64) if rest else np.zeros_like(scale, np.int64)
-        shape = [-1 if scale.size > 1 and i == axis % data.ndim else 1 for i in range(data.ndim)]
-        centred = data.astype(np.int64) - zero_point.reshape(shape if scale.size > 1 else ())
-        if tensor.name in turned and centred.ndim > 2 and centred.shape[0] % turned[tensor.name] == 0:
-            centred = swapped_weights(centred, turned[tensor.name])
-        text = integer_difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
-        if text:
-            found[tensor.name] = text
-    return found

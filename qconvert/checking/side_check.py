@@ -11,13 +11,13 @@ import numpy as np
 from qconvert.arguments import Progress
 from qconvert.checking import verdicts
 from qconvert.checking.attributes import compare_attributes
-from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.file_in_runtime import Side, describe_runtimes
-from qconvert.checking.file_values import differing_constants, find_fixed_outputs
+from qconvert.checking.file_values import find_fixed_outputs
 from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison, TextComparison
 from qconvert.checking.memory import MOST, Room, nbytes, sizes_of
-from qconvert.checking.outputs import Border
-from qconvert.checking.perplexity import compare_texts
+from qconvert.checking.missing_results import find_missing_results
+from qconvert.checking.outputs import Border, compare_texts
+from qconvert.checking.proof.classes import Proof
 from qconvert.checking.recurrent import STEPS, Sequences, describe_drift, describe_drift_costs, state_problems
 from qconvert.checking.repeated_conversion import repeat_conversion
 from qconvert.checking.requantized_operators import find_costly_constants
@@ -64,8 +64,8 @@ class SideCheck:
     """A check in progress: its findings so far.
 
     `files` are those that the user named, `sides` these or copies of them. `chosen` says whether the user named kernels, `read` how the
-    files are read. `encodings` has the scales with which the source is quantized first. `altered` lists what the result's file has
-    otherwise than the graph for it.
+    files are read, `proof` what holds for all inputs. `encodings` has the scales with which the source is quantized first. `altered` lists
+    what the result's file has otherwise than the graph for it.
     """
 
     sides: tuple[Side, Side]
@@ -74,6 +74,7 @@ class SideCheck:
     progress: Progress
     files: tuple[Side, Side]
     read: str
+    proof: Proof
     encodings: Path | None = None
     findings: tuple[Finding, ...] = ()
     notes: list[str] = field(default_factory=list)
@@ -166,7 +167,10 @@ class SideCheck:
         if not (self.demands.data or self.steps or self._find_whole_runtime()):  # only operators explain what differs there
             self._run_extremes(again.same)
             self.unjudged += self.undefined.values()
-        changed = self._find_changed_values()
+        contradicted = self.further or any(item.differs for item in self.outputs)
+        if self.proof.equal_for_all_inputs and not (contradicted or again.altered or self.altered or self.demands.per_op):
+            return
+        changed = changed_values(graph, other, self.declared)
         changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
         stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
         attributes = {name: text for name, text in stated.items() if name not in self.declared}
@@ -290,17 +294,6 @@ class SideCheck:
         """The runtime of a side that runs whole models alone, if one does."""
         return next((side.runtime for side in self.sides if side.runtime.whole), None)
 
-    def _find_changed_values(self) -> dict[str, str]:
-        """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
-        source, result = self.sides
-        found = changed_values(source.graph, result.graph, self.declared)
-        if result.format.name == "onnx":
-            from qconvert.formats.onnx.container import load_proto
-
-            of_file = differing_constants(source.graph, load_proto(result.path))
-            found.update((name, text) for name, text in of_file.items() if name not in self.declared)
-        return found
-
     def _judge(self, changed: Mapping[str, str], per_op: bool, same: bool) -> None:
         """The operators, if they are needed for a verdict, and what all of it comes to.
 
@@ -310,8 +303,8 @@ class SideCheck:
         equal = not any(item.differs for item in outputs) and not self.further
         fixed = find_fixed_outputs(graph)
         dull = verdicts.describe_dull_outputs(outputs, fixed)
-        structure = {**find_missing_results(graph, self.border.other, self.declared), **find_rewired_tensors(graph, self.border.other)}
-        if equal and not changed and not structure and not dull and not per_op:
+        missing = find_missing_results(graph, self.border.other, self.declared)
+        if equal and not changed and not missing and not dull and not per_op:
             if same:
                 return
             alone = self._compare_operators(self.feeds[:1], changed)
@@ -324,7 +317,7 @@ class SideCheck:
         self.problems += verdicts.operator_problems(self.findings)
         self.unjudged += verdicts.kernel_differences(self.findings)
         self.problems += verdicts.differing_parts(getattr(self.models[1], "parts", {}), self.findings)
-        self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
+        self.problems += verdicts.static_problems(graph, {**missing, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed)
             if problems:

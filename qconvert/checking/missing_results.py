@@ -1,5 +1,4 @@
-"""Which shared tensors each shared tensor is computed from, in the source and in the result: an operator that reads another tensor than
-in the source may compute nearly the same."""
+"""Results of the source that nothing in the result stands for: a rounding that is left out may cost less than a step."""
 
 from __future__ import annotations
 
@@ -9,81 +8,17 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.checking.equal_operators import find_representatives, find_unclipped
-from qconvert.checking.file_values import is_shape_query, is_value_independent
+from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
 from qconvert.checking.value_limits import is_redundant_limit
 from qconvert.errors import format_some
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.rewriting import Rewriter, dequantized_source
+from qconvert.rewriting import dequantized_source
 
 #: Tensors that a message names; the others are counted.
 _NAMED = 4
-
-
-def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
-    """The tensors that the result computes from others than the source does, by name, in words.
-
-    Args:
-        graph, other: the canonical graphs of source and result; tensors of one name are the same.
-    """
-    graph, other = _connect_states(graph), _connect_states(other)
-    shared = {name for name, tensor in graph.tensors.items() if name in other.tensors and not tensor.is_constant}
-    shared = {name for name in shared if not other[name].is_constant}
-    first = find_representatives(graph, shared)
-    roots = {
-        name: root
-        for name, root in _find_roots(graph, first).items()
-        if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)
-    }
-    # Of an operator that a graph has twice either result may stand for both; a conversion that decomposes one may make it a third time.
-    before = [_find_origins(graph, shared, one) for one in (first, {})]
-    after = [_skip_siblings(graph, _find_origins(other, shared, one)) for one in (find_representatives(other, shared), {})]
-    found = {}
-    for name in before[0].keys() & after[0].keys():
-        olds, news = ([_trace_to_roots(name, origins, roots) for origins in way] for way in (before, after))
-        if not any(old == new for old in olds for new in news):
-            found[name] = f"is computed from {_join_names(news[0])} instead of {_join_names(olds[0])}"
-    in_tables = _find_tables(graph, other) if found else ()
-    return {name: found[name] for name in before[0] if name in found and name not in in_tables}
-
-
-def _connect_states(graph: Graph) -> Graph:
-    """Return the graph with an Identity of what was written in place of each read of a state that was written before in the same run."""
-    written: dict[str, str] = {}
-    rewriter = Rewriter(graph)
-    for op in rewriter:
-        if kind_of(op).rule == "control":  # its functions may write states
-            written.clear()
-        state = str(op["state"]) if kind_of(op).rule == "state" else ""
-        if state and kind_of(op).has_effect:
-            written[state] = op.inputs[0]
-        elif state in written:
-            rewriter.replace(op, op.derive("Identity", (written[state],), op.outputs))
-    return rewriter.finish()
-
-
-def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Replace origins that are outputs of the tensor's own operator by their origins: a result may decompose the operator and compute one
-    output from another."""
-    found = dict(origins)
-    for op in graph.ops:
-        for name in op.outputs if len(op.outputs) > 1 else ():
-            siblings = found.get(name, frozenset()) & set(op.outputs)
-            for item in sorted(siblings):
-                found[name] = (found[name] - {item}) | (found[item] - set(op.outputs))
-    return found
-
-
-def _trace_to_roots(name: str, origins: Mapping[str, frozenset[str]], roots: Mapping[str, str]) -> set[str]:
-    """The values that a shared tensor is computed from, past other forms of itself."""
-    found, passed = set(origins[name]), {name}
-    while found and not found <= passed and all(roots.get(item) == roots.get(name) for item in found):
-        passed |= found
-        found = {one for item in found for one in origins.get(item, ())}
-    return {roots[item] for item in found if item in roots}
 
 
 def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
@@ -185,8 +120,8 @@ def _is_rounding(graph: Graph, op: Op) -> bool:
 def _find_visible_results(graph: Graph, other: Graph) -> set[str]:
     """Return the source's tensors whose integers show in a later tensor that the result computes too.
 
-    Either one reader keeps all integers, in another type or layout; find_rewired_tensors() checks the other readers. Or all readers clip or
-    move the integers with the same quantization, or dequantize them."""
+    Either one reader keeps all integers, in another type or layout. Or all readers clip or move the integers with the same quantization,
+    or dequantize them."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
@@ -258,47 +193,6 @@ def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
         return True
     same = is_storage(graph, op) if kind_of(op).requantizes else has_same_steps(a, b)  # a Requantize may clip what it stores
     return (kind_of(op).keeps_values or limits) and (same or a.shares_quantization(b))
-
-
-def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
-    """For each shared tensor that is computed, the shared ones next before it."""
-    computed: dict[str, frozenset[str]] = {}
-    forms = _find_other_forms(graph, shared)
-    unclipped = {name: item for name, item in find_unclipped(graph, first).items() if item in shared}
-    for op in graph.ops:
-        unread = is_shape_query(op) or is_value_independent(graph, op)
-        names = [] if unread else [first.get(name, name) for name in op.inputs if name]
-        own = {forms.get(name, name) for name in op.outputs}
-        origins: frozenset[str] = frozenset()
-        for name in names:
-            form = forms.get(name, name)
-            origins |= frozenset([form]) if form in shared and form not in own else computed.get(name, frozenset())
-        computed.update((name, frozenset([unclipped[name]]) if name in unclipped else origins) for name in op.outputs)
-    return {name: origins for name, origins in computed.items() if name in shared}
-
-
-def _find_other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
-    """Each tensor that is not shared but holds the values of a shared one that is made of it: an output before it gets back its type, its
-    layout, or a tensor of its own."""
-    writers = graph.producers()
-    found: dict[str, str] = {}
-    for stored in (True, False):  # what is stored comes before the float values of it
-        for name in sorted(shared):
-            op = writers.get(name)
-            while op is not None and op.inputs and op.inputs[0] and op.inputs[0] not in shared and _is_form(graph, op, name, stored):
-                found.setdefault(op.inputs[0], name)
-                op = writers.get(op.inputs[0])
-    return found
-
-
-def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
-    a = graph[op.inputs[0]]
-    if a.is_constant:  # a reader of it may have a constant of its own in the other graph, stored in another type
-        return False
-    if kind_of(op).rule == "relabel":  # integers that ONNX has without a label between two operators that move them
-        return stored and a.quantization is None
-    moved = kind_of(op).keeps_elements and a.name.startswith(f"{name}/")
-    return moved or is_storage(graph, op) or kind_of(op).copies or (kind_of(op).dequantizes and not stored)
 
 
 def _join_names(names: Collection[str]) -> str:
