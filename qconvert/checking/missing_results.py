@@ -48,7 +48,8 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
                 continue
             if not any(_is_part_of(item, other, graph[name], declared) for item in rounded):
                 following = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
-                without = f", and {_join_names(following)} is computed without it" if following else ""
+                named = format_some([*map(repr, sorted(following))], _NAMED)
+                without = f", and {named} is computed without it" if following else ""
                 found[name] = f"no tensor of the result corresponds to it{without}"
     return found
 
@@ -193,7 +194,3 @@ def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
         return True
     same = is_storage(graph, op) if kind_of(op).requantizes else has_same_steps(a, b)  # a Requantize may clip what it stores
     return (kind_of(op).keeps_values or limits) and (same or a.shares_quantization(b))
-
-
-def _join_names(names: Collection[str]) -> str:
-    return format_some([*map(repr, sorted(names))], _NAMED) or "constants"
