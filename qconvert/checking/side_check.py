@@ -19,7 +19,7 @@ from qconvert.checking.missing_results import find_missing_results
 from qconvert.checking.outputs import Border, compare_texts
 from qconvert.checking.proof.classes import Proof
 from qconvert.checking.recurrent import STEPS, Sequences, describe_drift, describe_drift_costs, state_problems
-from qconvert.checking.repeated_conversion import repeat_conversion
+from qconvert.checking.repeated_conversion import RepeatedConversion, repeat_conversion
 from qconvert.checking.requantized_operators import find_costly_constants
 from qconvert.checking.stand_ins import (
     LEAST_OF_FLOAT,
@@ -160,22 +160,22 @@ class SideCheck:
 
     def _judge_files(self) -> None:
         """Judge what the result's file has otherwise than the source's, and than the conversion that it names."""
-        graph, other = (side.graph for side in self.sides)
         again = repeat_conversion(*self.files, self.encodings)
         self.notes += again.notes
         self.lossy = again.lossy
         if not (self.demands.data or self.steps or self._find_whole_runtime()):  # only operators explain what differs there
             self._run_extremes(again.same)
             self.unjudged += self.undefined.values()
-        contradicted = self.further or any(item.differs for item in self.outputs)
-        if self.proof.equal_for_all_inputs and not (contradicted or again.altered or self.altered or self.demands.per_op):
-            return
+        self._judge(again)
+
+    def _find_changes(self, again: RepeatedConversion) -> dict[str, str]:
+        """What the files state otherwise and the conversion did not declare, by the tensor, in words."""
+        graph, other = (side.graph for side in self.sides)
         changed = changed_values(graph, other, self.declared)
         changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
         stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
         attributes = {name: text for name, text in stated.items() if name not in self.declared}
-        changed = {**again.altered, **attributes, **changed, **self.altered}
-        self._judge(changed, self.demands.per_op or again.rebuilt, again.same)
+        return {**again.altered, **attributes, **changed, **self.altered}
 
     def _limit_samples(self, samples: int, sizes: Mapping[str, int]) -> int:
         """How many inputs are run, of which all are held with the outputs of both sides; `sizes` are those of names in shapes."""
@@ -294,18 +294,22 @@ class SideCheck:
         """The runtime of a side that runs whole models alone, if one does."""
         return next((side.runtime for side in self.sides if side.runtime.whole), None)
 
-    def _judge(self, changed: Mapping[str, str], per_op: bool, same: bool) -> None:
+    def _judge(self, again: RepeatedConversion) -> None:
         """The operators, if they are needed for a verdict, and what all of it comes to.
 
-        `same` says that the result is what the conversion gives: else its operators are compared too if the outputs are equal, since what
-        stands in the file may show in no output of these inputs."""
+        Nothing is compared where the outputs are proved equal, runs agree with that, and nothing was altered in the file. If the result is
+        not what the conversion gives, its operators are compared too if the outputs are equal, since what stands in the file may show in
+        no output of these inputs."""
         graph, outputs = self.border.graph, self.outputs
         equal = not any(item.differs for item in outputs) and not self.further
         fixed = find_fixed_outputs(graph)
-        dull = verdicts.describe_dull_outputs(outputs, fixed)
+        dull, per_op = verdicts.describe_dull_outputs(outputs, fixed), self.demands.per_op or again.rebuilt
+        if self.proof.equal_for_all_inputs and equal and not (dull or per_op or again.altered or self.altered):
+            return
+        changed = self._find_changes(again)
         missing = find_missing_results(graph, self.border.other, self.declared)
         if equal and not changed and not missing and not dull and not per_op:
-            if same:
+            if again.same:
                 return
             alone = self._compare_operators(self.feeds[:1], changed)
             self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.is_fault)
