@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tflite_models import OpSpec, TensorSpec, model
 
-from qconvert import check, convert
+from qconvert import check, convert, load, save
 from qconvert.data import extreme_inputs, inputs_of_other_sizes, zero_inputs
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
@@ -198,6 +199,19 @@ def test_what_an_optimizer_made_of_a_result_passes(tmp_path: Path) -> None:
     assert optimized.read_bytes() != result.read_bytes()
     report = check(source, optimized, samples=1)
     assert (report.verdict, report.problems) == ("passed", ())
+
+
+@pytest.mark.litert
+def test_an_operator_that_reads_another_tensor_is_named_without_metadata(tmp_path: Path) -> None:
+    """The result that reads the same is proved equal, and no operator is compared by runs unless that is asked for."""
+    source, result = tmp_path / "a.tflite", tmp_path / "b.tflite"
+    addition(source)
+    graph = load(source)
+    save(graph, result)
+    assert check(source, result).operators == () and len(check(source, result, per_op=True).operators) == 1
+    save(graph.evolve(ops=[replace(graph.ops[0], inputs=("a", "a"))]), result, force=True)
+    report = check(source, result)
+    assert report.verdict == "not equal" and "ADD #0 ('y')" in report.problems[0]
 
 
 @pytest.mark.formats
