@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.formats.torch.operands import Part
 from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Session
@@ -87,9 +88,9 @@ def call_operator(session: Session, name: str, given: Sequence[Any], named: Mapp
                 call.require_quantized(argument)
             return _read(operator, call)
     if name in OPERATORS:
-        raise UnsupportedError(
-            f"{name} with these arguments is not covered: {_describe_arguments(given, named)}", where=where, rule="variant-not-covered"
-        )
+        counts = Counter([*map(_describe_type, given), *(f"{key}={_describe_type(value)}" for key, value in named.items())])
+        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        raise UnsupportedError(f"{name} with these arguments is not covered: {listed}", where=where, rule="variant-not-covered")
     raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
 
@@ -114,15 +115,14 @@ def _read(operator: Operator, call: Reading) -> Any:
     In a damaged file any argument may stand that fits the signature, such as a negative size.
     """
     try:
-        return map_leaves(operator.read(call), lambda item: Ref(item) if isinstance(item, str) else item)
+        return map_leaves(operator.read(call), _ref_of)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
 
 
-def _describe_arguments(given: Sequence[Any], named: Mapping[str, Any]) -> str:
-    kinds = [_kind(value) for value in given] + [f"{key}={_kind(value)}" for key, value in named.items()]
-    return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())
+def _ref_of(result: Any) -> Any:
+    return Ref(result) if isinstance(result, str) else Ref(result.name) if isinstance(result, Part) else result
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return value.what if isinstance(value, Uncomputed) else type(value).__name__

@@ -1,11 +1,14 @@
-"""Operands of calls: storage types as PyTorch finds them for several operands, sizes as numbers or tensors, and weights made of constants.
+"""Operands of calls: storage types as PyTorch finds them for several operands, float values with Python's operators, sizes as numbers or
+tensors, and weights made of constants.
+
 Types: tensors before tensors of rank 0 before numbers. Sizes are numbers where they are known, and tensors of int64 where they are
 known only at run time. Source: c10/core/ScalarType.cpp (promoteTypes), ATen/native/TypeProperties.cpp (result_type).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, canonical_dtype, numpy_dtype
+from qconvert.operators.values import Values
 
 
 def operands(c: Reading, *arguments: str, real: bool = False) -> tuple[list[str], str]:
@@ -38,6 +42,39 @@ def operands(c: Reading, *arguments: str, real: bool = False) -> tuple[list[str]
 def as_real(c: Reading) -> str:
     """The name of the first argument, which is cast to float32 if it holds integers or truth values without a quantization."""
     return operands(c, c.first_argument, real=True)[0][0]
+
+
+@dataclass(frozen=True, eq=False)
+class Part(Values):
+    """A float value in a formula.
+
+    Attributes:
+        c: the call.
+        name: of the tensor.
+    """
+
+    c: Reading
+    name: str
+
+    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Part:
+        """Return the result of an operator, a plain tensor; numbers are of the type of the last operand that is a tensor."""
+        like = next(item.name for item in reversed(operands) if isinstance(item, Part))
+        names = [
+            item.name
+            if isinstance(item, Part)
+            else self.c.const(item, "list")
+            if isinstance(item, (list, np.ndarray))
+            else self.c.real_constant(item, like, "number")
+            for item in operands
+        ]
+        return Part(self.c, self.c.emit(kind, names, quantization=None, **{"hint": "part", **attributes}))
+
+
+def float_parts(c: Reading, *arguments: str) -> list[Part]:
+    """Arguments as float values of one type for a formula; raises UnsupportedError for quantized ones."""
+    names, _ = operands(c, *arguments, real=True)
+    c.require_plain(*names)
+    return [Part(c, name) for name in names]
 
 
 def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
@@ -95,9 +132,7 @@ def _promote_types(first: str, second: str) -> str:
 
 def size_of(c: Reading, name: str, axis: int) -> Any:
     """A size of a tensor: a number, or, if it is known only at run time, a Ref of one."""
-    shape = c.lookup(name).shape
-    if shape is None:
-        raise c.unknown_shape_of(name)
+    shape = c.shape_of(name)
     if not 0 <= axis < len(shape):
         raise c.invalid(f"axis {axis} of a tensor of shape {shape}", rule="axis-out-of-range")
     size = shape[axis]
@@ -158,11 +193,7 @@ def emit_broadcast(c: Reading, names: Sequence[str], hint: str = "wide") -> tupl
         InvalidModelError: the shapes cannot be broadcast.
         UnsupportedError: a shape is unknown.
     """
-    shapes = []
-    for name in names:
-        if (shape := c.lookup(name).shape) is None:
-            raise c.unknown_shape_of(name)
-        shapes.append(shape)
+    shapes = [c.shape_of(name) for name in names]
     whole: list[int | str | None] = []
     sizes: list[Any] = []
     for axis in range(-max(map(len, shapes), default=0), 0):

@@ -1,7 +1,8 @@
 """The interface of operators' read functions: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
 
 Both kinds of files end here: TorchScript, whose tensors carry their quantizations with them, and .pt2, where operators between float values
-quantize and dequantize. A read function returns what the operator returns: the name of a tensor, a number, or a list or tuple of these.
+quantize and dequantize. A read function returns what the operator returns: the name of a tensor, the Part that is one (operands.py), a
+number, or a list or tuple of these.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.formats.torch.session import Session, quantization_of
 from qconvert.formats.torch.stored_values import EXPORT, QUANTIZED, StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_arguments, parse_signature
-from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
+from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 from qconvert.operators.typing import stated_output_type
 
@@ -104,12 +105,16 @@ class Reading(OperatorReading):
         """The canonical tensor that an argument is."""
         return self.lookup(self.name(argument))
 
+    def shape_of(self, name: str, argument: str = "data") -> Shape:
+        """The shape of the tensor called `name`; raises UnsupportedError, which calls it `argument`, if the file does not say it."""
+        shape = self.lookup(name).shape
+        if shape is None:
+            raise self.unknown_shape_of(name, argument)
+        return shape
+
     def rank(self, argument: str = "") -> int:
         """The rank of a tensor; raises UnsupportedError if the file does not say it."""
-        rank = self.operand(argument).rank
-        if rank is None:
-            raise self.unknown_shape(argument)
-        return rank
+        return len(self.shape_of(self.name(argument), argument or self.first_argument))
 
     def static_shape(self, argument: str = "") -> tuple[int, ...]:
         """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
@@ -122,7 +127,7 @@ class Reading(OperatorReading):
         """Return the error for a tensor whose shape this operator requires and the file does not state."""
         return self.unknown_shape_of(self.name(argument), argument or self.first_argument)
 
-    def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
+    def unknown_shape_of(self, name: str, argument: str) -> Exception:
         """The error for a tensor of unknown shape, by its name in the graph."""
         error = self.unsupported_error(
             f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated"
@@ -187,9 +192,13 @@ class Reading(OperatorReading):
         """The axis of the first argument that another names, from 0 on."""
         return self.axis(self.integer(argument), self.rank())
 
-    def static_size(self, axis: int) -> int:
-        """The size of an axis of the first argument; raises UnsupportedError if it is known only at run time."""
-        size = (self.operand().shape or (None,))[axis]
+    def size(self, axis: int) -> int | str:
+        """The size of an axis of the first argument; a name if it is known only at run time."""
+        return self.shape_of(self.name(), self.first_argument)[axis]
+
+    def static_size(self, axis: int, name: str = "") -> int:
+        """The size of an axis of the first argument, or of the tensor `name`; raises UnsupportedError if it is known only at run time."""
+        size = self.shape_of(name or self.name(), self.first_argument)[axis]
         if not isinstance(size, int):
             raise self.unknown_shape()
         return size
@@ -300,10 +309,9 @@ class Reading(OperatorReading):
 
     @property
     def spatial(self) -> int:
-        """How many axes of space the operator's name says: 2 of conv2d."""
+        """How many axes of space the operator's name says, 2 of conv2d, or its weights have."""
         found = _SPATIAL.search(self.operator)
-        assert found is not None
-        return int(found[1])
+        return int(found[1]) if found else self.rank("weight") - 2
 
     @property
     def activation(self) -> str:

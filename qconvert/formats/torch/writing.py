@@ -6,7 +6,7 @@ dequantize_per_channel of quantized_decomposed, one for each reader, as PyTorch'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,7 @@ class Builder(OperatorWriting):
         if tensor.quantization is None:
             is_narrow = tensor.dtype in REALS and tensor.dtype != "float64"
             return self.widen(self.stored_value(name)) if self.wide and is_narrow else self.stored_value(name)
-        return self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization, name)
+        return self.dequantize(self.stored_value(name), tensor)
 
     def stored_input(self, op: Op, index: int = 0) -> Any:
         """The node of the stored values of an input."""
@@ -167,51 +167,51 @@ class Builder(OperatorWriting):
         """The nodes of the float values of all inputs."""
         return [self.float_value(name) for name in op.inputs]
 
-    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
-        """Adds a dequantize of stored integers, or of floats of 8 bits."""
-        if "int" not in dtype:
-            return dequantize_floats(self, node, quantization, self.graph.tensors[name])
+    def dequantize(self, node: Any, tensor: Tensor) -> Node:
+        """Adds a dequantize of the stored integers, or floats of 8 bits, of `tensor`."""
+        quantization = tensor.require_quantization()
+        if "int" not in tensor.dtype:
+            return _dequantize_floats(self, node, tensor)
         if quantization.block_size:
-            return dequantize_blocks(self, node, quantization, self.graph.tensors[name])
+            return _dequantize_blocks(self, node, tensor)
         if not self.wide:
-            return self._call_decomposed("dequantize", node, dtype, quantization, name)
+            return self._call_decomposed("dequantize", node, tensor)
         self.note_operator()
         if quantization.axis is not None:  # dequantize_per_channel multiplies in float32, whatever type it gives
-            return dequantize_exactly(self, node, quantization, self.graph.tensors[name])
-        return self._call_decomposed("dequantize", node, dtype, quantization, name, out_dtype=self.dtype("float64"))
+            return _dequantize_exactly(self, node, tensor)
+        return self._call_decomposed("dequantize", node, tensor, out_dtype=self.dtype("float64"))
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a quantize of float values to the quantization of `tensor`."""
         if "int" not in tensor.dtype:
-            return quantize_floats(self, node, tensor)
-        quantization = tensor.require_quantization()
-        if self.wide:
-            return quantize_exactly(self, node, tensor)
-        return self._call_decomposed("quantize", node, tensor.dtype, quantization, tensor.name)
+            return _quantize_floats(self, node, tensor)
+        return _quantize_exactly(self, node, tensor) if self.wide else self._call_decomposed("quantize", node, tensor)
 
-    def _call_decomposed(self, what: str, node: Any, dtype: str, quantization: Quantization, name: str, **named: Any) -> Node:
+    def _call_decomposed(self, what: str, node: Any, tensor: Tensor, **named: Any) -> Node:
         """Adds a call of quantized_decomposed's operator for one scale, or for scales along an axis."""
-        low, high = self.limits(dtype, quantization)
+        quantization = tensor.require_quantization()
         numbers: tuple[Any, ...]
         if quantization.axis is None and not quantization.block_size:
             form, numbers = "per_tensor", (quantization.step, quantization.point)
         else:
-            form, numbers = "per_channel", (*self._parameters(quantization, name), quantization.axis)
-        return self.call(f"quantized_decomposed.{what}_{form}", node, *numbers, low, high, self.dtype(dtype), **named)
+            form, numbers = "per_channel", (*self._parameters(tensor), quantization.axis)
+        operator = f"quantized_decomposed.{what}_{form}"
+        return self.call(operator, node, *numbers, *self.limits(tensor), self.dtype(tensor.dtype), **named)
 
-    def _parameters(self, quantization: Quantization, name: str) -> tuple[Any, Any]:
-        """The buffers of scales and zero points along an axis, shared by all that use one quantization."""
+    def _parameters(self, tensor: Tensor) -> tuple[Any, Any]:
+        """The buffers of scales and zero points along an axis, shared by all tensors with one quantization."""
+        quantization = tensor.require_quantization()
         if id(quantization) not in self._scales:
-            points = self.buffer(quantization.zero_point.astype(np.int64), f"{name}/zero_point")
-            scales = self.buffer(quantization.scale.astype(np.float32), f"{name}/scale")
+            points = self.buffer(quantization.zero_point.astype(np.int64), f"{tensor.name}/zero_point")
+            scales = self.buffer(quantization.scale.astype(np.float32), f"{tensor.name}/scale")
             self._scales[id(quantization)] = quantization, scales, points
         return self._scales[id(quantization)][1:]
 
-    def limits(self, dtype: str, quantization: Quantization) -> tuple[int, int]:
-        """The smallest and largest integer that a quantization uses of a type."""
-        if "int" not in dtype:
-            raise UnsupportedError(f"scales of {dtype} cannot be written for PyTorch", rule="quantization-not-writable")
-        low, high = quantization.limits(dtype)
+    def limits(self, tensor: Tensor) -> tuple[int, int]:
+        """The smallest and largest integer that the quantization of a tensor uses of its type."""
+        if "int" not in tensor.dtype:
+            raise UnsupportedError(f"scales of {tensor.dtype} cannot be written for PyTorch", rule="quantization-not-writable")
+        low, high = tensor.require_quantization().limits(tensor.dtype)
         return int(low), int(high)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
@@ -225,6 +225,11 @@ class Builder(OperatorWriting):
     def store(self, op: Op, node: Node) -> None:
         """Ends an operator: the node gives the stored values of its first output."""
         self.set_node(op.outputs[0], node)
+
+    def store_indices(self, name: str, node: Node) -> None:
+        """Sets the node of whole numbers that PyTorch gives in int64, in the type of the tensor `name`."""
+        dtype = self.tensor(name).dtype
+        self.set_node(name, node if dtype == "int64" else self.cast(node, dtype))
 
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is."""
@@ -279,6 +284,13 @@ class Builder(OperatorWriting):
             raise self.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
         return shape
 
+    def known_sizes(self, op: Op, sizes: Iterable[int | str], what: str) -> list[int]:
+        """Sizes in numbers; raises UnsupportedError, with `what` the operator has then, if one is known only at run time."""
+        found = list(sizes)
+        if any(isinstance(size, str) for size in found):
+            raise self.unsupported_error(op, what, rule="unknown-size")
+        return [int(size) for size in found]
+
     def size_at(self, op: Op, axis: int) -> Any:
         """The size of the first input along an axis, a number or a node."""
         size = self.shape(op)[axis]
@@ -309,55 +321,50 @@ def along_axis(values: Array, axis: int | None, rank: int | None) -> Array:
     return values.reshape([-1 if place == axis else 1 for place in range(rank or 0)])
 
 
-def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
+def _number_or_buffer(b: Builder, tensor: Tensor, values: Array, hint: str) -> Any:
+    """The one number of a scale or zero point, or the buffer of those along an axis of a tensor."""
+    axis = tensor.require_quantization().axis
+    return values[0].item() if axis is None else b.buffer(along_axis(values, axis, tensor.rank), f"{tensor.name}/{hint}")
+
+
+def _quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
     quantization = tensor.require_quantization()
-    low, high = b.limits(tensor.dtype, quantization)
+    low, high = b.limits(tensor)
     b.note_operator()
-    if quantization.axis is None:
-        steps = b.aten("round", node / quantization.step)
-        point: Any = quantization.point
-    else:
-        scales, point = (
-            b.buffer(along_axis(values.astype(np.float64), quantization.axis, tensor.rank), f"{tensor.name}/exact")
-            for values in (quantization.scale, quantization.zero_point)
-        )
-        steps = b.aten("round", node / scales)
-        point = point if quantization.zero_point.any() else 0
-    shifted = steps if isinstance(point, int) and not point else steps + point
+    scale = _number_or_buffer(b, tensor, quantization.scale.astype(np.float64), "exact")
+    points = quantization.zero_point if quantization.axis is None else quantization.zero_point.astype(np.float64)
+    point = _number_or_buffer(b, tensor, points, "exact")
+    steps = b.aten("round", node / scale)
+    shifted = steps + point if quantization.zero_point.any() else steps
     return b.cast(b.aten("clamp", shifted, float(low), float(high)), tensor.dtype)
 
 
-def quantize_floats(b: Builder, node: Node, tensor: Tensor) -> Node:
+def _quantize_floats(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values to floats of 8 bits, decomposed as dequantize_floats().
 
     The division is in float32, as in onnxruntime's QuantizeLinear: PyTorch would round float64 twice, to float32 first.
     """
-    quantization = tensor.quantization
-    assert quantization is not None
+    quantization = tensor.require_quantization()
     if quantization.block_size:
         raise UnsupportedError(
             f"scales of {tensor.dtype} in blocks cannot be written for PyTorch", where=f"tensor {tensor.name!r}",
             rule="quantization-not-writable",
         )  # fmt: skip
     b.note_operator()
-    scale: Any = quantization.step
-    if quantization.axis is not None:
-        scale = b.buffer(along_axis(quantization.scale.astype(np.float32), quantization.axis, tensor.rank), f"{tensor.name}/scale")
     low, high = quantization.limits(tensor.dtype)
+    scale = _number_or_buffer(b, tensor, quantization.scale.astype(np.float32), "scale")
     steps = (b.cast(node, "float32") if b.wide else node) / scale
     return b.cast(b.aten("clamp", steps, float(low), float(high)), tensor.dtype)
 
 
-def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+def _dequantize_floats(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds float values of floats of 8 bits with scales, decomposed: PyTorch's operators take integers alone."""
-    wide = "float64" if b.wide else "float32"
+    wide, quantization = "float64" if b.wide else "float32", tensor.require_quantization()
     b.note_operator()
     real, axis = b.cast(node, wide), quantization.axis
-    if axis is None:
-        return real * quantization.step
-    if not quantization.block_size:
-        return real * b.buffer(along_axis(quantization.scale.astype(wide), axis, tensor.rank), f"{tensor.name}/scale")
+    if axis is None or not quantization.block_size:
+        return real * _number_or_buffer(b, tensor, quantization.scale.astype(wide), "scale")
     shape, parts = _divide_axis(tensor, axis, quantization.block_size)
     scales = b.buffer(np.expand_dims(quantization.scale.astype(wide), axis + 1), f"{tensor.name}/scale")
     return b.aten("reshape", b.aten("reshape", real, parts) * scales, shape)
@@ -373,30 +380,28 @@ def _divide_axis(tensor: Tensor, axis: int, size: int) -> tuple[list[int], list[
     return list(shape), [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
 
 
-def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+def _dequantize_blocks(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds float values of integers with a scale for each block: by PyTorch's operator for groups of rows, else decomposed."""
+    quantization = tensor.require_quantization()
     axis = quantization.axis or 0
     shape, parts = _divide_axis(tensor, axis, quantization.block_size)
-    low, high = b.limits(tensor.dtype, quantization)
     values = [(quantization.scale.astype(np.float32), "scale"), (quantization.zero_point.astype(np.int32), "zero_point")]
     scales, points = (b.buffer(data, f"{tensor.name}/{hint}") for data, hint in values)
     if len(shape) == 2 and axis == 1 and quantization.block_size > 1:
         operator = "quantized_decomposed.dequantize_per_channel_group"
-        return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), quantization.block_size, b.dtype("float32"))
+        numbers = (*b.limits(tensor), b.dtype(tensor.dtype), quantization.block_size)
+        return b.call(operator, node, scales, points, *numbers, b.dtype("float32"))
     real = b.aten("reshape", b.cast(node, "float32"), parts)
     steps = real - b.aten("unsqueeze", points, axis + 1)
     return b.aten("reshape", steps * b.aten("unsqueeze", scales, axis + 1), shape)
 
 
-def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+def _dequantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds float values in float64 of integers with scales along an axis."""
-    real = b.cast(node, "float64")
-    scales, points = (
-        along_axis(values.astype(np.float64), quantization.axis, tensor.rank) for values in (quantization.scale, quantization.zero_point)
-    )
+    real, quantization = b.cast(node, "float64"), tensor.require_quantization()
     if quantization.zero_point.any():
-        real = real - b.buffer(points, f"{tensor.name}/zero_points")
-    return real * b.buffer(scales, f"{tensor.name}/scales")
+        real = real - _number_or_buffer(b, tensor, quantization.zero_point.astype(np.float64), "zero_points")
+    return real * _number_or_buffer(b, tensor, quantization.scale.astype(np.float64), "scales")
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import as_real, cast_operand, common_type
+from qconvert.formats.torch.operands import Part, as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 from qconvert.kernels.torch import FIXED_RESULTS
+from qconvert.operators.values import Value, apply, sigmoid, where
 
 
 def read_relu(c: Reading) -> str:
@@ -30,11 +31,6 @@ def emit_clip(c: Reading, name: str, low: float | None, high: float | None) -> s
     below = "" if low is None else c.const(np.asarray(low, dtype), "min")
     above = [] if high is None else [c.const(np.asarray(high, dtype), "max")]
     return c.emit("Clip", [name, *([below] if below or above else []), *above])
-
-
-def read_relu6(c: Reading) -> str:
-    """aten::relu6 and quantized::relu6."""
-    return emit_clip(c, c.name(), 0.0, 6.0)
 
 
 @with_arguments
@@ -128,23 +124,12 @@ def read_prelu(c: Reading) -> str:
     return c.emit("PRelu", [name, slopes], quantization=_stated_quantization(c))
 
 
-def read_gelu(c: Reading) -> str:
-    """aten::gelu, by the error function or its tanh approximation."""
-    return c.emit("Gelu", [as_real(c)], approximate=c["approximate"])
-
-
-def read_softplus(c: Reading) -> str:
+def read_softplus(c: Reading) -> Value:
     """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
-    beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c)
-    if beta == 1:
-        result = c.emit("Softplus", [name], quantization=None, hint="" if threshold >= 17 else "curve")
-    else:
-        inner = c.emit("Softplus", [scale_values(c, name, beta, "stretched")], hint="curve")
-        result = scale_values(c, inner, 1 / beta, "" if threshold >= 17 else "unstretched")
-    if threshold >= 17:
-        return result
-    above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], hint="above")
-    return c.emit("Where", [above, name, result], quantization=None)
+    beta, threshold, x = c.number("beta"), c.number("threshold"), Part(c, as_real(c))
+    hint = "" if threshold >= 17 else "curve"
+    curve = apply("Softplus", x, hint=hint) if beta == 1 else apply("Mul", apply("Softplus", x * beta), 1 / beta, hint=hint)
+    return curve if threshold >= 17 else where(apply("Greater", x, threshold / beta), x, curve, hint="")
 
 
 @with_arguments
@@ -183,20 +168,14 @@ def read_softmax(c: Reading, kind: str) -> str:
     return c.emit(kind, [name], axis=axis)
 
 
-def read_glu(c: Reading) -> str:
+def read_glu(c: Reading) -> Value:
     """aten::glu: the first half of an axis times the sigmoid of the second."""
     axis = c.axis_of()
-    size = (c.operand().shape or ())[axis]
+    size = c.size(axis)
     if not isinstance(size, int) or size % 2:
         raise c.unsupported_error(f"an axis of size {size}", rule="shape-not-covered")
     halves = c.emit_several("Split", [c.name(), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
-    return c.emit("Mul", [halves[0], c.emit("Sigmoid", [halves[1]], hint="gate")])
-
-
-def read_log_sigmoid(c: Reading) -> str:
-    """aten::log_sigmoid: -log(1 + exp(-x))."""
-    inner = c.emit("Softplus", [c.emit("Neg", [as_real(c)], quantization=None, hint="negative")], hint="softplus")
-    return c.emit("Neg", [inner])
+    return apply("Mul", Part(c, halves[0]), sigmoid(Part(c, halves[1])), hint="")
 
 
 _CLAMP = "T self, x? min=None, x? max=None"
@@ -205,8 +184,8 @@ _SIXTH = {"alpha": 1 / 6, "beta": 0.5}
 
 OPERATORS: Mapping[str, ReadFunction] = {
     "aten::relu(T self)": read_relu,
-    "aten::relu6(T self)": read_relu6,
-    "quantized::relu6(q self, b inplace=False)": read_relu6,
+    "aten::relu6(T self)": lambda c: emit_clip(c, c.name(), 0.0, 6.0),
+    "quantized::relu6(q self, b inplace=False)": lambda c: emit_clip(c, c.name(), 0.0, 6.0),
     f"aten::clamp|clip|quantized::clamp({_CLAMP})": read_clip("min", "max"),
     "aten::clamp_min(T self, x min)": read_clip("min", ""),
     "aten::clamp_max(T self, x max)": read_clip("", "max"),
@@ -227,7 +206,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::selu(T self)": read_function("Selu"),
     "aten::prelu|_prelu_kernel(T self, T weight)": read_prelu,
     f"quantized::prelu(q self, q weight, {_GRID})": read_prelu,
-    "aten::gelu(T self, s approximate='none')": read_gelu,
+    "aten::gelu(T self, s approximate='none')": lambda c: c.emit("Gelu", [as_real(c)], approximate=c["approximate"]),
     "aten::silu(T self)": read_function("Swish"),
     "aten::mish(T self)": read_function("Mish"),
     "aten::softplus(T self, f beta=1, f threshold=20)": read_softplus,
@@ -240,5 +219,5 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::log_softmax(T self, i dim, i? dtype=None)": read_softmax("LogSoftmax"),
     "aten::_log_softmax(T self, i dim, b half_to_float)": read_softmax("LogSoftmax"),
     "aten::glu(T self, i dim=-1)": read_glu,
-    "aten::log_sigmoid(T self)": read_log_sigmoid,
+    "aten::log_sigmoid(T self)": lambda c: apply("Neg", apply("Softplus", -Part(c, as_real(c))), hint=""),
 }

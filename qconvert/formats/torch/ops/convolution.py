@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import as_real, emit_reshape, find_dequantized_source, read_batched, rearrange_constant, size_of
+from qconvert.formats.torch.operands import Part, as_real, emit_reshape, find_dequantized_source, read_batched, rearrange_constant, size_of
 from qconvert.formats.torch.ops.matrix import bias_of, require_real, rounding_of
-from qconvert.formats.torch.ops.quantize import Part
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.values import Packed
 from qconvert.graph import Array, Quantization, numpy_dtype
 from qconvert.operators.sizes import swapped_scales, swapped_weights
-from qconvert.operators.values import apply, clip, where
+from qconvert.operators.values import Value, apply, clip, where
 
 
 def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
@@ -32,9 +31,9 @@ def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
-def read_conv(c: Reading, spatial: int | None = None) -> str:
-    """aten::conv1d, 2d, 3d, of as many axes as the name says or `spatial`: padding by numbers, or "same" and "valid"."""
-    spatial = c.spatial if spatial is None else spatial
+def read_conv(c: Reading) -> str:
+    """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
+    spatial = c.spatial
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
     factors = [c.name("weight"), *c.names("bias")]
@@ -52,9 +51,9 @@ def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def read_transposed(c: Reading, spatial: int | None = None) -> str:
+def read_transposed(c: Reading) -> str:
     """aten::conv_transpose1d, 2d, 3d, whose weights PyTorch has as I,O/groups,spatial."""
-    spatial = c.spatial if spatial is None else spatial
+    spatial = c.spatial
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
         raise c.invalid(f"{groups} groups do not fit weights of shape {shape} for {spatial} axes", rule="counts-differ")
@@ -96,15 +95,13 @@ def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
 
 def read_convolution(c: Reading) -> str:
     """aten::convolution, what PyTorch's decompositions make of all convolutions."""
-    shape = c.operand("weight").shape
-    spatial = len(c.integers("stride")) if shape is None else len(shape) - 2
-    return read_transposed(c, spatial) if c["transposed"] else read_conv(c, spatial)
+    return read_transposed(c) if c["transposed"] else read_conv(c)
 
 
 def _emit_packed_conv(c: Reading, quantization: Quantization | None, *, hint: str = "", **attributes: Any) -> str:
     """The convolution of packed parameters, transposed if the operator's name says so."""
     packed = c.packed_parameters("weight" if "weight" in c else "packed_weight")
-    weights, sizes = kernel_of(c, packed)
+    weights, sizes = _kernel_of(c, packed)
     kind = "ConvTranspose" if "transpose" in c.operator else "Conv"
     if kind == "ConvTranspose":
         sizes = {"output_padding": packed.output_padding[len(packed.output_padding) - c.spatial :], **sizes}
@@ -112,7 +109,7 @@ def _emit_packed_conv(c: Reading, quantization: Quantization | None, *, hint: st
     return c.emit(kind, inputs, quantization=quantization, hint=hint, **attributes, **sizes)
 
 
-def kernel_of(c: Reading, packed: Packed) -> tuple[str, dict[str, Any]]:
+def _kernel_of(c: Reading, packed: Packed) -> tuple[str, dict[str, Any]]:
     """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
     data, axis = packed.weight.data, packed.weight.axis
     cut = len(packed.weight.shape) - 2 - c.spatial
@@ -124,8 +121,6 @@ def kernel_of(c: Reading, packed: Packed) -> tuple[str, dict[str, Any]]:
             raise c.unsupported_error(
                 "per-channel scales along the inputs of a transposed convolution, or in groups,", rule="form-not-covered"
             )
-        if packed.groups < 1 or data.shape[0] % packed.groups:
-            raise c.invalid(f"{packed.groups} groups do not fit weights of shape {packed.weight.shape}", rule="counts-differ")
         data, axis = swapped_weights(data, packed.groups), 0
     name = c.add_constant(packed.weight, f"{packed.name}.weight", data, axis)
     sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
@@ -141,13 +136,13 @@ def read_quantized_conv(c: Reading) -> str:
     return _emit_packed_conv(c, c.output_quantization(), activation=c.activation)
 
 
-def read_dynamic_conv(c: Reading) -> str:
+def read_dynamic_conv(c: Reading) -> Value:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
     require_real(c, c.name())
-    return _quantize_dynamically(c, c.name(), _emit_packed_conv(c, None, hint="unrounded", arithmetic=rounding_of(c)))
+    return _quantize_dynamically(c, c.name(), _emit_packed_conv(c, None, hint="unrounded", arithmetic=rounding_of(c["reduce_range"])))
 
 
-def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
+def _quantize_dynamically(c: Reading, data: str, result: str) -> Value:
     """Float values rounded to the quantization of the data's range, decomposed."""
     axes = c.list64(list(range(c.rank())), "axes")
     ends = [c.emit(f"Reduce{kind}", [data, axes], hint=kind.lower(), keepdims=0) for kind in ("Min", "Max")]
@@ -156,7 +151,7 @@ def _quantize_dynamically(c: Reading, data: str, result: str) -> str:
     scale = where(apply("Equal", span, 0, hint="empty"), 0.1, span, hint="scale")
     point = apply("Round", -low / scale, hint="zero_point")
     steps = clip(apply("Round", Part(c, result) / scale) + point, 0, 255, hint="steps")
-    return str(apply("Mul", steps - point, scale, hint="").name)
+    return apply("Mul", steps - point, scale, hint="")
 
 
 _MOST_WEIGHTS = 2**20
@@ -171,20 +166,13 @@ def _identity(c: Reading, name: str, channels: int, kernel: Sequence[int]) -> Ar
     return whole.astype(numpy_dtype(c.lookup(name).dtype))
 
 
-def _channels(c: Reading, name: str) -> int:
-    size = (c.lookup(name).shape or (None, None))[1]
-    if not isinstance(size, int):
-        raise c.unknown_shape()
-    return size
-
-
 def read_unfold(c: Reading) -> str:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     c.require_plain(c.name())
 
     def read(name: str) -> str:
-        channels = _channels(c, name)
+        channels = c.static_size(1, name)
         weights = c.const(_identity(c, name, channels, kernel).reshape(-1, 1, *kernel), "windows")
         found = c.emit(
             "Conv", [name, weights], hint="taken", strides=strides, dilations=dilations, pads=pads * 2, group=channels,
@@ -206,9 +194,9 @@ def read_fold(c: Reading) -> str:
     name = as_real(c)
     if c.rank() != 3 or c.operand().is_quantized:
         raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
-    channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
+    channels, rest = divmod(c.static_size(1), max(math.prod(kernel), 1))
     if rest or min(counts) < 1:
-        raise c.invalid(f"windows of {list(kernel)} do not fit {_channels(c, name)} channels", rule="shape-mismatch")
+        raise c.invalid(f"windows of {list(kernel)} do not fit {c.static_size(1)} channels", rule="shape-mismatch")
     data = emit_reshape(c, name, [size_of(c, name, 0), channels * math.prod(kernel), *counts], hint="placed_")
     left = [
         size - ((count - 1) * step - 2 * pad + dilation * (extent - 1) + 1)
@@ -232,10 +220,8 @@ _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b t
 OPERATORS: Mapping[str, ReadFunction] = {
     f"aten::conv#d({_CONV}, l padding=0, l dilation=1, i groups=1)": read_conv,
     f"aten::conv#d({_CONV}, s padding='valid', l dilation=1, i groups=1)": read_conv,
-    f"aten::conv_transpose#d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": lambda c: read_transposed(c, c.spatial),
-    "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": lambda c: read_conv(
-        c, c.rank("weight") - 2
-    ),
+    f"aten::conv_transpose#d({_CONV}, l padding=0, l output_padding=0, i groups=1, l dilation=1)": read_transposed,
+    "aten::_convolution_mode(T input, T weight, T? bias, l stride, s padding, l dilation, i groups)": read_conv,
     f"aten::convolution({_CONVOLUTION})": read_convolution,
     "quantized::conv#d_dynamic|conv_transpose#d_dynamic(T qx, o packed_weight, b reduce_range=False)": read_dynamic_conv,
     f"quantized::conv#d|conv#d_relu(q qx, o packed_weight, {_OUTPUT})": read_quantized_conv,

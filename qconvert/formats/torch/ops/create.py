@@ -114,11 +114,6 @@ def read_tensor(c: Reading) -> str:
         raise c.invalid(f"the numbers do not make a tensor: {error}", rule="ragged-list") from error
 
 
-def read_size(c: Reading) -> Any:
-    """aten::size(x, dim) and aten::sym_size."""
-    return size_of(c, c.name(), c.axis_of())
-
-
 def read_count(c: Reading) -> Any:
     """aten::numel(x)."""
     sizes = sizes_of(c)
@@ -207,7 +202,7 @@ _MADE = f"{_OPTIONS}, a memory_format=None"
 _TENSOR = "*, i? dtype=None, a? device=None, b? requires_grad=False"
 
 OPERATORS: Mapping[str, ReadFunction] = {
-    "aten::size|sym_size(T self, i dim)": read_size,
+    "aten::size|sym_size(T self, i dim)": lambda c: size_of(c, c.name(), c.axis_of()),
     "aten::size|sym_size(T self)": sizes_of,
     "aten::numel(T self)": read_count,
     "aten::dim|prim::ndim(T self)": Reading.rank,

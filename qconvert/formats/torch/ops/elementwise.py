@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.torch.operands import cast_operand, common_type, operands
+from qconvert.formats.torch.operands import Part, cast_operand, common_type, float_parts, operands
 from qconvert.formats.torch.ops.create import COMPARISONS
 from qconvert.formats.torch.quantizing import emit_dequantize
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
+from qconvert.operators.values import Value, absolute, apply, maximum, reduce, sign
 
 
 def _data(c: Reading) -> tuple[str, str, float, int]:
@@ -111,11 +112,6 @@ def read_bitwise(c: Reading, kind: str) -> str:
     return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names)
 
 
-def read_not(c: Reading) -> str:
-    """aten::logical_not."""
-    return c.emit("Not", [_cast_to_bool(c, "self")])
-
-
 def read_bitwise_not(c: Reading) -> str:
     """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
     tensor = c.operand()
@@ -182,22 +178,20 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
 
 
 @_keep_numbers
-def read_division(c: Reading) -> str:
+def read_division(c: Reading) -> Value:
     """aten::div: of float values, or rounded ("floor", "trunc"), which keeps integers."""
     mode = c.get("rounding_mode")
     if mode not in (None, "floor", "trunc"):
         raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
     names, dtype = operands(c, "self", "other", real=mode is None)
     if mode == "trunc" and dtype in REALS:
-        return emit_trunc(c, _emit_binary(c, "Div", names, "quotient"))
+        return truncate(Part(c, _emit_binary(c, "Div", names, "quotient")), hint="").name
     return _emit_binary(c, "FloorDiv" if mode == "floor" else "Div", names)
 
 
-def emit_trunc(c: Reading, name: str, hint: str = "") -> str:
+def truncate(x: Value, hint: str = "part") -> Value:
     """Float values without their fractions: sign(x) * floor(|x|)."""
-    sign = c.emit("Sign", [name], quantization=None, hint="sign")
-    whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude")], hint="whole")
-    return c.emit("Mul", [sign, whole], hint=hint)
+    return apply("Mul", sign(x), apply("Floor", absolute(x)), hint=hint)
 
 
 _POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
@@ -226,11 +220,10 @@ def read_weighted(c: Reading, kind: str) -> str:
     return _emit_binary(c, "Add", [names[0], term])
 
 
-def read_lerp(c: Reading) -> str:
+def read_lerp(c: Reading) -> Value:
     """aten::lerp: x + weight * (end - x)."""
-    (start, end, weight), _ = operands(c, "self", "end", "weight", real=True)
-    way = _emit_binary(c, "Sub", [end, start], "difference")
-    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], "part")])
+    start, end, weight = float_parts(c, "self", "end", "weight")
+    return apply("Add", start, (end - start) * weight, hint="")
 
 
 def read_outer(c: Reading) -> str:
@@ -240,22 +233,17 @@ def read_outer(c: Reading) -> str:
     return _emit_binary(c, "Mul", [upright, second])
 
 
-def read_cosine(c: Reading) -> str:
+def read_cosine(c: Reading) -> Value:
     """aten::cosine_similarity: the sum of products over the product of both lengths, each at least eps."""
-    (first, second), _ = operands(c, "x1", "x2", real=True)
-    rank = max(c.rank("x1"), c.rank("x2"))
-    axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
-    products = _emit_binary(c, "Mul", [first, second], "products")
-    total = c.emit("ReduceSum", [products, axes], hint="total", keepdims=0)
-    lowest = c.real_constant(c.number("eps"), first, "eps")
+    sides, rank = float_parts(c, "x1", "x2"), max(c.rank("x1"), c.rank("x2"))
+    axes = [c.axis(c.integer("dim"), rank) - rank]
+    products = sides[0] * sides[1]
     lengths = []
-    for name, hint in ((first, "first"), (second, "second")):
-        if c.lookup(name).shape != c.lookup(products).shape:  # what is repeated counts as often
-            whole = c.emit("Shape", [products], hint=f"{hint}/shape")
-            name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole")
-        length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0)
-        lengths.append(c.emit("Max", [length, lowest], hint=f"{hint}/bounded"))
-    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, "lengths")])
+    for side in sides:
+        if c.lookup(side.name).shape != c.lookup(products.name).shape:  # what is repeated counts as often
+            side = apply("Expand", side, apply("Shape", products))
+        lengths.append(maximum(reduce("ReduceL2", side, axes, keepdims=False), c.number("eps")))
+    return apply("Div", reduce("ReduceSum", products, axes, keepdims=False), lengths[0] * lengths[1], hint="")
 
 
 @with_arguments
@@ -277,7 +265,7 @@ OPERATORS: Mapping[str, ReadFunction] = {
     **{f"aten::{name}|{_ALIASES[name]}(T self, x other)": read_comparison(kind) for name, kind in COMPARISONS.items()},
     **{f"aten::logical_{kind.lower()}(T self, T other)": read_logical(kind) for kind in ("And", "Or", "Xor")},
     **{f"aten::{name}(x self, x other)": read_bitwise(kind) for (kind, names) in _BITWISE.items() for name in names},
-    "aten::logical_not(T self)": read_not,
+    "aten::logical_not(T self)": lambda c: c.emit("Not", [_cast_to_bool(c, "self")]),
     "aten::bitwise_not|__not__(T self)": read_bitwise_not,
     f"quantized::add|add_relu({_QUANTIZED})": read_quantized_binary("Add"),
     f"quantized::mul|mul_relu({_QUANTIZED})": read_quantized_binary("Mul"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import unpack_bits
-from qconvert.formats.torch.operands import cast_operand, common_type, emit_broadcast, emit_transpose
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_broadcast, emit_transpose, scalar
 from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments, with_unused
 from qconvert.formats.torch.stored_values import StoredTensor
@@ -100,12 +100,6 @@ def read_bags(c: Reading) -> str:
     return _reduce_bags(c, _rows(c, "rows"))
 
 
-def read_float_bags(c: Reading) -> str:
-    """aten::embedding_bag: of a table of float values."""
-    rows = c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint="rows", axis=0)
-    return _reduce_bags(c, rows)
-
-
 _BAGS = (
     "o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, b pruned_weights=False, T? per_sample_weights=None, "
     "T? compressed_indices_mapping=None, b include_last_offset=False"
@@ -135,8 +129,8 @@ def indices_of(c: Reading, name: str, size: int | str | None) -> str:
 
 def read_index_select(c: Reading) -> str:
     """aten::index_select(x, dim, index): the elements of an axis in the order of a list."""
-    shape, axis = c.operand().shape or (), c.axis_of()
-    return c.emit("Gather", [c.name(), indices_of(c, c.name("index"), shape[axis])], axis=axis)
+    axis = c.axis_of()
+    return c.emit("Gather", [c.name(), indices_of(c, c.name("index"), c.size(axis))], axis=axis)
 
 
 def read_gather(c: Reading) -> str:
@@ -163,12 +157,11 @@ def read_indices(c: Reading) -> tuple[list[int], list[str]]:
 
 def read_index(c: Reading) -> str:
     """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
-    shape, (chosen, names) = c.operand().shape or (), read_indices(c)
+    chosen, names = read_indices(c)
     first = names[0]
     if chosen == [0] and c.lookup(first).dtype == "bool" and c.known(first) is None:
-        places = c.emit("NonZero", [first], hint="places")
-        return c.emit("GatherND", [c.name(), c.emit("Transpose", [places], perm=(1, 0), hint="rows")])
-    names = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
+        return c.emit("GatherND", [c.name(), emit_places(c, first, "rows")])
+    names = [indices_of(c, name, c.size(axis)) for axis, name in zip(chosen, names, strict=True)]
     if len(chosen) == 1:
         return c.emit("Gather", [c.name(), names[0]], axis=chosen[0])
     return _gather_axes(c, chosen, names, c.rank())
@@ -223,15 +216,14 @@ def read_where(c: Reading) -> str:
     return c.emit("Where", [condition, *names], quantization=quantization)
 
 
-def read_nonzero(c: Reading) -> str:
-    """aten::nonzero(x): the places of what is not 0, one in each row."""
-    places = c.emit("NonZero", [c.name()], hint="places")
-    return c.emit("Transpose", [places], perm=(1, 0))
+def emit_places(c: Reading, name: str, hint: str = "") -> str:
+    """The places of what is not 0, one in each row."""
+    return c.emit("Transpose", [c.emit("NonZero", [name], hint="places")], perm=(1, 0), hint=hint)
 
 
-def read_embedding(c: Reading) -> str:
-    """aten::embedding(weight, indices): rows of a table."""
-    return c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], axis=0)
+def emit_embedding(c: Reading, hint: str = "") -> str:
+    """Rows of the table `weight`."""
+    return c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint=hint, axis=0)
 
 
 def read_one_hot(c: Reading) -> str:
@@ -239,29 +231,29 @@ def read_one_hot(c: Reading) -> str:
     count = c.integer("num_classes")
     if count < 1:
         raise c.unsupported_error("a number of classes that is counted at run time", rule="not-constant")
-    values = c.const(np.array([0, 1], np.int64), "values")
-    return c.emit("OneHot", [c.name(), c.const(np.array(count, np.int64), "depth"), values], dtype="int64")
+    return c.emit("OneHot", [c.name(), scalar(c, count, "depth"), c.list64([0, 1], "values")], dtype="int64")
 
 
 @with_arguments
 def read_triangle(c: Reading, upper: bool) -> str:
     """aten::tril, triu: 0 above or below a diagonal."""
-    name, diagonal = c.name(), c.integer("diagonal")
-    c.require_plain(name)
-    return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
+    c.require_plain(c.name())
+    return c.emit("Trilu", [c.name(), scalar(c, c.integer("diagonal"), "diagonal")], upper=int(upper))
 
 
 OPERATORS: Mapping[str, ReadFunction] = {
     "quantized::embedding_byte|embedding_4bit(o weight, T indices, b pruned_weights=False)": _rows,
     f"quantized::embedding_bag_byte|embedding_bag_4bit({_BAGS})": read_bags,
-    f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": with_unused(read_float_bags, _FOR_GRADIENT, 3),
+    f"aten::embedding_bag|_embedding_bag|_embedding_bag_forward_only({_FLOAT})": with_unused(
+        lambda c: _reduce_bags(c, emit_embedding(c, "rows")), _FOR_GRADIENT, 3
+    ),
     "aten::index_select(T self, i dim, T index)": read_index_select,
     "aten::gather(T self, i dim, T index, b sparse_grad=False)": read_gather,
     "aten::index|_unsafe_index(T self, t indices)": read_index,
     "aten::masked_fill(T self, T mask, x value)": read_masked_fill,
     "aten::where(T condition, x self, x other)": read_where,
-    "aten::nonzero(T self)": read_nonzero,
-    "aten::embedding(T weight, T indices, i padding_idx=-1, b scale_grad_by_freq=False, b sparse=False)": read_embedding,
+    "aten::nonzero(T self)": lambda c: emit_places(c, c.name()),
+    "aten::embedding(T weight, T indices, i padding_idx=-1, b scale_grad_by_freq=False, b sparse=False)": emit_embedding,
     "aten::one_hot(T self, i num_classes=-1)": read_one_hot,
     "aten::tril(T self, i diagonal=0)": read_triangle(upper=False),
     "aten::triu(T self, i diagonal=0)": read_triangle(upper=True),

@@ -34,7 +34,7 @@ def read_dynamic(c: Reading) -> str:
     if packed.weight.scales is None:
         weights = c.const(packed.weight.data, "weights")
         return _apply_activation(c, emit_gemm(c, data, [weights, *bias_of(c, packed)], None))
-    return emit_gemm(c, data, factors_of(c, packed), None, activation=c.activation, arithmetic=rounding_of(c))
+    return emit_gemm(c, data, factors_of(c, packed), None, activation=c.activation, arithmetic=rounding_of(c["reduce_range"]))
 
 
 def read_unpacked(c: Reading) -> str:
@@ -83,9 +83,9 @@ def read_quantized_linear(c: Reading) -> str:
     return emit_gemm(c, c.name(), factors_of(c, packed), quantization, activation=c.activation)
 
 
-def rounding_of(c: Reading) -> str:
+def rounding_of(reduces: object) -> str:
     """How a layer of dynamic range rounds its data: by the range of the whole tensor, in 127 steps if it reduces it."""
-    return "dynamic_reduced" if c["reduce_range"] else "dynamic_tensor"
+    return "dynamic_reduced" if reduces else "dynamic_tensor"
 
 
 def require_real(c: Reading, name: str) -> None:
@@ -104,25 +104,22 @@ def emit_gemm(
         factors: names of the weights, and of the bias if there is one.
         quantization, dtype, hint, attributes: of the result and of the Gemm, as in Reading.emit.
     """
-    tensor, rank = c.lookup(data), c.lookup(data).rank
-    if rank is None:
-        raise c.unknown_shape_of(data)
+    shape = c.shape_of(data)
+    rank = len(shape)
     if rank == 2:
-        return c.emit("Gemm", [tensor.name, *factors], quantization=quantization, dtype=dtype, hint=hint, **attributes)
+        return c.emit("Gemm", [data, *factors], quantization=quantization, dtype=dtype, hint=hint, **attributes)
     weights = c.lookup(factors[0]).static_shape
     if weights is None or len(weights) != 2 or rank < 1:
         raise c.invalid(f"weights of shape {weights} do not fit data of rank {rank}", rule="shape-mismatch")
-    flat = c.emit("Reshape", [tensor.name, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
+    flat = c.emit("Reshape", [data, c.list64([-1, weights[1]], "rows_shape")], hint="data_rows")
     result = c.emit("Gemm", [flat, *factors], quantization=quantization, dtype=dtype, hint="rows", **attributes)
-    leading = (tensor.shape or ())[:-1]
-    if sum(isinstance(size, str) for size in leading) <= 1:
-        sizes = reshape_sizes(leading)
-        return c.emit("Reshape", [result, c.list64([*sizes, weights[0]], "shape")], hint=hint)
-    whole = c.emit("Shape", [tensor.name], hint="data_shape")
+    if sum(isinstance(size, str) for size in shape[:-1]) <= 1:
+        return c.emit("Reshape", [result, c.list64([*reshape_sizes(shape[:-1]), weights[0]], "shape")], hint=hint)
+    whole = c.emit("Shape", [data], hint="data_shape")
     bounds = [c.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "axis"))]
     kept = c.emit("Slice", [whole, *bounds], hint="leading")
-    shape = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
-    return c.emit("Reshape", [result, shape], hint=hint)
+    wanted = c.emit("Concat", [kept, c.list64([weights[0]], "outputs")], hint="shape", axis=0)
+    return c.emit("Reshape", [result, wanted], hint=hint)
 
 
 _LINEAR = "quantized::linear_with_input_q_dq_qweight_dq"
@@ -130,17 +127,14 @@ _LINEAR = "quantized::linear_with_input_q_dq_qweight_dq"
 
 def read_linear(c: Reading) -> str:
     """aten::linear: a Gemm where the weights are a matrix of constants or of what quantizes one, else a product and a sum."""
-    weights = c.name("weight")
-    bias = c.names("bias")
+    weights, bias = c.name("weight"), c.names("bias")
     if is_constant(c, weights) and c.lookup(weights).rank == 2:
         return emit_gemm(c, c.name(), [weights, *bias], None)
+    hint = "product" if bias else ""
     if c.lookup(weights).rank == 1:
-        return _with_bias(c, product(c, c.name(), weights, "product" if bias else ""), bias)
-    result = c.emit("MatMul", [c.name(), weights], quantization=None, hint="product" if bias else "", trans_b=1)
-    return _with_bias(c, result, bias)
-
-
-def _with_bias(c: Reading, result: str, bias: Sequence[str]) -> str:
+        result = product(c, c.name(), weights, hint)
+    else:
+        result = c.emit("MatMul", [c.name(), weights], quantization=None, hint=hint, trans_b=1)
     return c.emit("Add", [result, *bias]) if bias else result
 
 
@@ -185,22 +179,12 @@ def read_added_product(c: Reading) -> str:
     return c.emit("Add", [added, result], quantization=None)
 
 
-def read_quantized_matmul(c: Reading) -> str:
-    """quantized::matmul, to the quantization that the call states."""
-    return c.emit("MatMul", [c.name("qa"), c.name("qb")], quantization=c.quantization(dtype=c.operand("qa").dtype))
-
-
 def read_einsum(c: Reading) -> str:
     """aten::einsum of an equation in letters."""
     names = c.names("tensors")
     wanted = c.lookup(names[0]).dtype
     names = [cast_operand(c, name, wanted, f"operand{index}") for index, name in enumerate(names)]
     return c.emit("Einsum", names, quantization=None, equation=str(c["equation"]).replace(" ", ""))
-
-
-def read_integer_product(c: Reading) -> str:
-    """aten::_int_mm(a, b): int8 matrices, summed in int32."""
-    return c.emit("MatMulInteger", [c.name(), c.name("mat2")])
 
 
 def read_weight_product(c: Reading) -> str:
@@ -228,7 +212,9 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::addmv(T self, T mat, T vec, *, f beta=1, f alpha=1)": read_added_product,
     "aten::baddbmm(T self, T batch1, T batch2, *, f beta=1, f alpha=1)": read_added_product,
     "aten::einsum(s equation, t tensors, *, l? path=None)": read_einsum,
-    "aten::_int_mm(T self, T mat2)": read_integer_product,
+    "aten::_int_mm(T self, T mat2)": lambda c: c.emit("MatMulInteger", [c.name(), c.name("mat2")]),
     "aten::_weight_int8pack_mm(T self, T mat2, T scales)": read_weight_product,
-    "quantized::matmul(q qa, q qb, f scale, i zero_point)": read_quantized_matmul,
+    "quantized::matmul(q qa, q qb, f scale, i zero_point)": lambda c: c.emit(
+        "MatMul", [c.name("qa"), c.name("qb")], quantization=c.quantization(dtype=c.operand().dtype)
+    ),
 }

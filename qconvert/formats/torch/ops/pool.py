@@ -83,11 +83,6 @@ def _output_sizes(c: Reading, name: str) -> list[int]:
     return wanted
 
 
-def _window_bounds(size: int, wanted: int) -> list[tuple[int, int]]:
-    """Where the windows of an adaptive pool begin and end."""
-    return [(index * size // wanted, -(-(index + 1) * size // wanted)) for index in range(wanted)]
-
-
 def _kernel_and_stride(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Kernel and stride of windows that have one size and one distance; None for others."""
     sizes = {end - start for start, end in bounds}
@@ -104,7 +99,10 @@ def _emit_adaptive_pool(c: Reading, name: str) -> str:
     sizes = shape[2:] if shape is not None and len(shape) == len(wanted) + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes):
         raise c.unknown_shape()
-    bounds = [_window_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
+    bounds = [
+        [(index * int(size) // count, -(-(index + 1) * int(size) // count)) for index in range(count)]
+        for size, count in zip(sizes, wanted, strict=True)
+    ]
     found = [_kernel_and_stride(each) for each in bounds]
     if all(each is not None and each[1] > 0 for each in found):
         kernel, strides = zip(*(pair for pair in found if pair is not None), strict=True)

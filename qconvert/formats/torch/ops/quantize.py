@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.operands import skip_reinterpret
+from qconvert.formats.torch.operands import Part, skip_reinterpret
 from qconvert.formats.torch.quantizing import (
     FUSED,
     ROUNDED,
@@ -36,26 +34,9 @@ from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators.values import Value, Values, apply, clip, maximum, minimum, where
+from qconvert.operators.values import Value, apply, clip, maximum, minimum, where
 
 _SMALLEST = float(np.finfo(np.float32).smallest_normal)
-
-
-@dataclass(frozen=True, eq=False)
-class Part(Values):
-    """A float value on the way to a scale.
-
-    Attributes:
-        c: the call.
-        name: of the tensor.
-    """
-
-    c: Reading
-    name: str
-
-    def apply(self, kind: str, operands: Sequence[Any], attributes: Mapping[str, Any], outputs: int) -> Part:
-        names = [item.name if isinstance(item, Part) else self.c.const(np.float32(item), "number") for item in operands]
-        return Part(self.c, self.c.emit(kind, names, **{"hint": "part", **attributes}))
 
 
 def _find_ends(c: Reading, axes: Sequence[int], keepdims: bool, *, with_zero: bool = True) -> list[Value]:
@@ -78,7 +59,7 @@ def _zero_point(low_end: Value, scale: Value, limits: tuple[int, int]) -> Value:
     return clip(limits[0] - apply("Round", low_end / scale), *limits, hint="zero_point")
 
 
-def read_choose(c: Reading) -> tuple[str, str]:
+def read_choose(c: Reading) -> tuple[Value, Value]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
     limits = c.integer("quant_min"), c.integer("quant_max")
     low, high = _find_ends(c, range(c.rank()), False)
@@ -87,7 +68,7 @@ def read_choose(c: Reading) -> tuple[str, str]:
     return _unsqueeze_scalar(scale), _unsqueeze_scalar(point)
 
 
-def read_choose_symmetric(c: Reading) -> tuple[str, str]:
+def read_choose_symmetric(c: Reading) -> tuple[Value, str]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
     low, high = _find_ends(c, range(c.rank()), False)
     scale = _at_least(maximum(-low, high) / ((c.integer("quant_max") - c.integer("quant_min")) / 2), c.number("eps"))
@@ -98,14 +79,14 @@ def _unsqueeze_scalar(value: Part) -> str:
     return value.c.emit("Unsqueeze", [value.name, value.c.list64([0], "axes")], hint="listed")
 
 
-def read_choose_rows(c: Reading) -> tuple[str, str]:
+def read_choose_rows(c: Reading) -> tuple[Value, Value]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
     low, high = _find_ends(c, [c.rank() - 1], True, with_zero=False)
     scale = _at_least(maximum(-low, high), 1e-5) / c.range_of(c.dtype("dtype") or "int8")[1]
-    return scale.name, apply("Mul", scale, 0, hint="zero_point").name
+    return scale, apply("Mul", scale, 0, hint="zero_point")
 
 
-def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
+def read_choose_rows_affine(c: Reading) -> tuple[Value, Value]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
     limits = (-128, 127)
     low, high = _find_ends(c, [c.rank() - 1], True)
@@ -113,10 +94,10 @@ def read_choose_rows_affine(c: Reading) -> tuple[str, str]:
     first, last = low / scale, high / scale
     is_nearer = apply("Greater", (limits[0] + first) + (limits[1] + last), 0, hint="nearer")
     point = clip(where(is_nearer, limits[0] - first, limits[1] - last), *limits)
-    return scale.name, apply("Round", point, hint="zero_point").name
+    return scale, apply("Round", point, hint="zero_point")
 
 
-def read_choose_affine(c: Reading) -> tuple[str, str]:
+def read_choose_affine(c: Reading) -> tuple[Value, Value]:
     """torchao::choose_qparams_affine(x, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, …)."""
     shape, blocks = c.operand().shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
@@ -132,28 +113,22 @@ def read_choose_affine(c: Reading) -> tuple[str, str]:
     mapping = c["mapping_type"]
     if mapping == "ASYMMETRIC":
         scale = _at_least((high - low) / (limits[1] - limits[0]), eps)
-        return scale.name, _zero_point(low, scale, limits).name
+        return scale, _zero_point(low, scale, limits)
     if mapping == "SYMMETRIC":
         scale = maximum(-low, high) / ((limits[1] - limits[0]) / 2)
     elif mapping == "SYMMETRIC_NO_CLIPPING_ERR":
         scale = maximum(low / limits[0], high / limits[1])
     else:
         raise c.unsupported_error(f"the mapping {mapping}")
-    return _at_least(scale, eps).name, c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
+    return _at_least(scale, eps), c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point")
 
 
 def read_quantize(c: Reading) -> str:
     """aten::quantize_per_tensor(x, scale, zero_point, dtype) and quantize_per_channel: a quantized tensor."""
-    stored = _stored_type(c)
-    return emit_quantize(c, c.name(), stored, _stated_quantization(c, stored)[0], FUSED)
-
-
-def _stored_type(c: Reading) -> str:
-    """What the quantized type that a call states stores."""
     dtype = c.torch_type("dtype")
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
-    return QUANTIZED[dtype]
+    return emit_quantize(c, c.name(), QUANTIZED[dtype], _stated_quantization(c, QUANTIZED[dtype])[0], FUSED)
 
 
 def read_dequantize(c: Reading) -> str:

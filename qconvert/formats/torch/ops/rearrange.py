@@ -43,11 +43,6 @@ def read_unflatten(c: Reading) -> str:
     return emit_reshape(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
 
 
-def read_view_as(c: Reading) -> str:
-    """aten::view_as and aten::reshape_as."""
-    return emit_reshape(c, c.name(), sizes_of(c, "other"))
-
-
 def read_unsqueeze(c: Reading) -> str:
     """aten::unsqueeze(x, dim)."""
     axis = c.axis(c.integer("dim"), c.rank() + 1)
@@ -56,11 +51,9 @@ def read_unsqueeze(c: Reading) -> str:
 
 def read_squeeze(c: Reading) -> str:
     """aten::squeeze(x, dims): those of the axes that have one element."""
-    shape, rank = c.operand().shape, c.rank()
+    rank = c.rank()
     wanted = range(rank) if "dim" not in c or c["dim"] is None else [c.axis(axis, rank) for axis in c.integers("dim")]
-    if shape is None or any(isinstance(shape[axis], str) for axis in wanted):
-        raise c.unknown_shape()
-    axes = [axis for axis in wanted if shape[axis] == 1]
+    axes = [axis for axis in wanted if c.static_size(axis) == 1]
     return c.emit("Squeeze", [c.name(), c.list64(axes, "axes")]) if axes else c.name()
 
 
@@ -81,22 +74,12 @@ def read_transpose(c: Reading) -> str:
     return emit_transpose(c, c.name(), order)
 
 
-def read_reversed_axes(c: Reading) -> str:
-    """aten::t(x) and x.T: the axes in reverse order."""
-    return emit_transpose(c, c.name(), range(c.rank())[::-1])
-
-
 def read_expand(c: Reading) -> str:
     """aten::expand(x, size): axes of one element repeated; -1 keeps a size."""
     name, rank, sizes = c.name(), c.rank(), c["size"]
     before = len(sizes) - rank
     kept: list[Any] = [size_of(c, name, axis - before) if size == -1 and axis >= before else size for axis, size in enumerate(sizes)]
     return c.emit("Expand", [name, sizes_tensor(c, kept, "shape")])
-
-
-def read_expand_as(c: Reading) -> str:
-    """aten::expand_as(x, other): to the other's shape."""
-    return c.emit("Expand", [c.name(), sizes_tensor(c, sizes_of(c, "other"), "shape")])
 
 
 def read_repeat(c: Reading) -> str:
@@ -148,7 +131,7 @@ def read_roll(c: Reading) -> str:
 
 
 def _roll_axis(c: Reading, name: str, axis: int, shift: int, hint: str) -> str:
-    size = (c.lookup(name).shape or ())[axis]
+    size = c.shape_of(name)[axis]
     if isinstance(size, int):
         shift = shift % size if size else 0
     if shift == 0:
@@ -164,11 +147,7 @@ def read_pixel_shuffle(c: Reading) -> str:
     factor = _factor(c, "upscale_factor")
     if factor == 1:
         return c.name()
-
-    def read(name: str) -> str:
-        return c.emit("DepthToSpace", [name], blocksize=factor, mode="CRD", data_format="channels_first")
-
-    return _read_images(c, read)
+    return _read_images(c, lambda name: c.emit("DepthToSpace", [name], blocksize=factor, mode="CRD", data_format="channels_first"))
 
 
 def read_pixel_unshuffle(c: Reading) -> str:
@@ -178,10 +157,7 @@ def read_pixel_unshuffle(c: Reading) -> str:
         return c.name()
 
     def read(name: str) -> str:
-        shape = c.lookup(name).shape
-        channels = shape[1] if shape is not None else None
-        if not isinstance(channels, int):
-            raise c.unknown_shape()
+        channels = c.static_size(1, name)
         if channels * factor * factor > _MOST:
             raise c.unsupported_error(f"blocks of {factor} x {factor} elements of {channels} channels", rule="shape-not-covered")
         order = np.arange(channels * factor * factor).reshape(factor * factor, channels).T.reshape(-1)
@@ -253,11 +229,6 @@ def read_repeat_interleave(c: Reading) -> str:
     return emit_reshape(c, repeated, sizes)
 
 
-def read_broadcast_tensors(c: Reading) -> list[str]:
-    """aten::broadcast_tensors(tensors): all in the shape that they have together."""
-    return emit_broadcast(c, c.names("tensors"))[0]
-
-
 def read_matrix_transpose(c: Reading) -> str:
     """x.mT: the last two axes swapped."""
     rank = c.rank()
@@ -272,15 +243,15 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::flatten(T self, i start_dim=0, i end_dim=-1)": read_flatten,
     "aten::ravel(T self)": lambda c: emit_reshape(c, c.name(), [-1]),
     "aten::unflatten(T self, i dim, l sizes)": read_unflatten,
-    "aten::view_as|reshape_as(T self, T other)": read_view_as,
+    "aten::view_as|reshape_as(T self, T other)": lambda c: emit_reshape(c, c.name(), sizes_of(c, "other")),
     "aten::unsqueeze(T self, i dim)": read_unsqueeze,
     "aten::squeeze(T self)": read_squeeze,
     "aten::squeeze(T self, l dim)": read_squeeze,
     "aten::permute(T self, l dims)": read_permute,
     "aten::transpose(T self, i dim0, i dim1)": read_transpose,
-    "aten::t|numpy_T(T self)": read_reversed_axes,
+    "aten::t|numpy_T(T self)": lambda c: emit_transpose(c, c.name(), range(c.rank())[::-1]),
     "aten::expand(T self, l size, b implicit=False)": read_expand,
-    "aten::expand_as(T self, T other)": read_expand_as,
+    "aten::expand_as(T self, T other)": lambda c: c.emit("Expand", [c.name(), sizes_tensor(c, sizes_of(c, "other"), "shape")]),
     "aten::repeat(T self, l repeats)": read_repeat,
     "aten::tile(T self, l dims)": read_repeat,
     "aten::alias|lift_fresh_copy|detach_copy|detach(T self)": Reading.name,
@@ -304,5 +275,5 @@ OPERATORS: Mapping[str, ReadFunction] = {
     "aten::channel_shuffle|native_channel_shuffle(T self, i groups)": read_channel_shuffle,
     "aten::movedim|moveaxis(T self, l source, l destination)": read_movedim,
     "aten::repeat_interleave(T self, x repeats, i? dim=None, i? output_size=None)": read_repeat_interleave,
-    "aten::broadcast_tensors(t tensors)": read_broadcast_tensors,
+    "aten::broadcast_tensors(t tensors)": lambda c: emit_broadcast(c, c.names("tensors"))[0],
 }

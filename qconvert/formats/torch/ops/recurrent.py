@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.matrix import require_real
+from qconvert.formats.torch.ops.matrix import require_real, rounding_of
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell
@@ -261,11 +261,7 @@ def _weights_from_packed(c: Reading, kind: str, layers: int, directions: int) ->
     values = list(c["params"])
     if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
         raise c.invalid(f"there are {len(values)} packed weights for {layers} layers in {directions} directions", rule="counts-differ")
-    return [_packed_weights(c, kind, (value.data, value.hidden), _rounding(value.reduces)) for value in values]
-
-
-def _rounding(reduces: bool) -> str:
-    return "dynamic_reduced" if reduces else "dynamic_tensor"
+    return [_packed_weights(c, kind, (value.data, value.hidden), rounding_of(value.reduces)) for value in values]
 
 
 @with_arguments
@@ -306,7 +302,7 @@ def read_cell(c: Reading, kind: str, activation: str = "", *, packed: bool = Fal
     if packed:
         require_real(c, data)
         parts = (c.packed_parameters("w_ih"), c.packed_parameters("w_hh"))
-        weights = _packed_weights(c, kind, parts, _rounding(True))
+        weights = _packed_weights(c, kind, parts, rounding_of(True))
     else:
         names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
         if len(names) == 3:

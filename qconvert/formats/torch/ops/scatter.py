@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, emit_expand, emit_reshape, emit_transpose, size_of, sizes_of
-from qconvert.formats.torch.ops.gathering import combine_indices, indices_of, read_indices
+from qconvert.formats.torch.ops.gathering import combine_indices, emit_places, indices_of, read_indices
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 
@@ -24,7 +24,7 @@ def read_copy(c: Reading) -> str:
 
 def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> str:
     """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
-    name, size = c.name(), (c.operand().shape or ())[axis]
+    name, size = c.name(), c.size(axis)
     if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
         start, end = (min(max(value + size if value < 0 else value, 0), size) for value in (start, size if end is None else end))
         end = max(start, end)
@@ -39,14 +39,12 @@ def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> 
 
 def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, step: int) -> str:
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
-    name, size = c.name(), c.operand().static_shape
-    if size is None:
-        raise c.unknown_shape()
-    c.take(8 * size[axis])
-    places = np.arange(size[axis])
+    size = c.static_shape()[axis]
+    c.take(8 * size)
+    places = np.arange(size)
     replaced = places[start:end:step]
-    places[replaced] = size[axis] + np.arange(len(replaced))
-    both = c.emit("Concat", [name, source], hint="both", axis=axis)
+    places[replaced] = size + np.arange(len(replaced))
+    both = c.emit("Concat", [c.name(), source], hint="both", axis=axis)
     return c.emit("Gather", [both, c.const(places, "places")], axis=axis)
 
 
@@ -86,8 +84,7 @@ def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
     axis = c.axis(c.integer("dim"), max(rank, 1))
     if rank == 0:
         raise c.unsupported_error("data of rank 0", rule="wrong-rank")
-    shape = c.operand().shape or ()
-    return c.name(), axis, indices_of(c, c.name("index"), shape[axis])
+    return c.name(), axis, indices_of(c, c.name("index"), c.size(axis))
 
 
 @with_arguments
@@ -148,8 +145,7 @@ def read_index_put(c: Reading) -> str:
     rank, (chosen, names), adds = c.rank(), read_indices(c), bool(c["accumulate"])
     if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
         return _put_masked(c, chosen[0], names[0], rank, adds)
-    shape = c.operand().shape or ()
-    places = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
+    places = [indices_of(c, name, c.size(axis)) for axis, name in zip(chosen, names, strict=True)]
     index, whole = combine_indices(c, places)
     rest = [axis for axis in range(rank) if axis not in chosen]
     order = (*chosen, *rest)
@@ -186,9 +182,7 @@ def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> str:
         return c.emit("Where", [mask, total, name])
     if axis:
         raise c.unsupported_error("a mask after other axes, with values of more than one element,")
-    places = c.emit("NonZero", [mask], hint="places")
-    rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows")
-    return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
+    return c.emit("ScatterND", [name, emit_places(c, mask, "rows"), values], reduction="add" if adds else "none")
 
 
 def read_take_along(c: Reading) -> str:

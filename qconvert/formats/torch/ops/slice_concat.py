@@ -50,7 +50,7 @@ def read_slice(c: Reading) -> str:
 def read_select(c: Reading) -> str:
     """aten::select(x, dim, index): one index of an axis, which goes."""
     axis = c.axis_of()
-    index, size = c["index"], (c.operand().shape or ())[axis]
+    index, size = c["index"], c.size(axis)
     if isinstance(index, int) and isinstance(size, int):
         index = c.axis(index, size)
     return c.emit("Gather", [c.name(), scalar(c, index, "index")], axis=axis)
@@ -64,16 +64,13 @@ def read_narrow(c: Reading) -> str:
     if isinstance(start, int) and isinstance(length, int):
         end: Any = start + length if start >= 0 or start + length < 0 else END
     else:
-        end = Ref(
-            c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", hint="to"),
-            number=True,
-        )
+        end = Ref(c.emit("Add", [scalar(c, start, "from"), scalar(c, length, "length")], dtype="int64", hint="to"), number=True)
     return emit_slice(c, name, axis, start, end)
 
 
 def _emit_split(c: Reading, axis: int, sizes: Sequence[int]) -> list[str]:
     """Parts of these sizes along an axis, one after the other."""
-    name, size = c.name(), (c.operand().shape or ())[axis]
+    name, size = c.name(), c.size(axis)
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
         raise c.invalid(f"the sizes {list(sizes)[:20]} do not add up to the {size} elements of the axis", rule="sizes-do-not-fit")
     if len(sizes) == 1:
@@ -159,7 +156,7 @@ def read_cat(c: Reading) -> str:
     names = _names_to_concat(c)
     rank = next((rank for name in names if (rank := c.lookup(name).rank) is not None), None)
     if rank is None:
-        raise c.unknown_shape_of(names[0])
+        raise c.unknown_shape_of(names[0], "tensors")
     return _emit_concat(c, names, c.axis(c.integer("dim"), rank))
 
 
@@ -168,15 +165,15 @@ def read_quantized_cat(c: Reading) -> str:
     names = c.names("qx")
     if not names:
         raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
-    first = c.lookup(names[0])
-    if first.rank is None:
-        raise c.unknown_shape_of(names[0])
+    first, axis = c.lookup(names[0]), c.axis(c.integer("dim"), len(c.shape_of(names[0])))
     quantization = first.quantization if c["scale"] is None else c.quantization(dtype=first.dtype)
-    return _emit_concat(c, names, c.axis(c.integer("dim"), first.rank), quantization)
+    return _emit_concat(c, names, axis, quantization)
 
 
-def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> str:
-    """Tensors along a new axis; those with several quantizations go onto the first one's."""
+def read_stack(c: Reading) -> str:
+    """aten::stack(tensors, dim): a new axis; tensors with several quantizations go onto the first one's."""
+    names = _names_to_concat(c)
+    axis = c.axis(c.integer("dim"), len(c.shape_of(names[0])) + 1)
     quantizations = [c.lookup(name).quantization for name in names]
     if all(quantization == quantizations[0] for quantization in quantizations):
         return c.emit("Pack", names, axis=axis)
@@ -184,23 +181,12 @@ def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> str:
     return _emit_concat(c, [c.emit("Unsqueeze", [name, axes], hint=f"part{i}") for i, name in enumerate(names)], axis)
 
 
-def read_stack(c: Reading) -> str:
-    """aten::stack(tensors, dim)."""
-    names = _names_to_concat(c)
-    rank = c.lookup(names[0]).rank
-    if rank is None:
-        raise c.unknown_shape_of(names[0])
-    return _emit_stack(c, names, c.axis(c.integer("dim"), rank + 1))
-
-
 @with_arguments
 def read_stack_along(c: Reading, fewest: int, axis: int) -> str:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
     names, made = _names_to_concat(c), []
     for index, name in enumerate(names):
-        rank = c.lookup(name).rank
-        if rank is None:
-            raise c.unknown_shape_of(name)
+        rank = len(c.shape_of(name))
         sizes: list[Any] = [size_of(c, name, each) for each in range(rank)]
         if rank < fewest:
             front = [1] if fewest > 1 and rank < 2 else []
@@ -256,11 +242,6 @@ def read_pad(c: Reading) -> str:
     return emit_pad(c, c["pad"], _MODES[c["mode"]], None if c["value"] is None else c.number("value"))
 
 
-def read_constant(c: Reading) -> str:
-    """aten::constant_pad_nd(x, pads, value)."""
-    return emit_pad(c, c["pad"], "constant", c.number("value"))
-
-
 def read_mode(c: Reading) -> str:
     """aten::reflection_pad2d, replication_pad1d and their kin."""
     pads = c["padding"]
@@ -287,7 +268,7 @@ def read_windows(c: Reading) -> str:
 
 OPERATORS: Mapping[str, ReadFunction] = {
     "aten::pad(T self, l pad, s mode='constant', f? value=None)": read_pad,
-    "aten::constant_pad_nd(T self, l pad, f value=0)": read_constant,
+    "aten::constant_pad_nd(T self, l pad, f value=0)": lambda c: emit_pad(c, c["pad"], "constant", c.number("value")),
     "aten::reflection_pad#d|replication_pad#d(T self, l padding)": read_mode,
     "aten::unfold(T self, i dimension, i size, i step)": read_windows,
     "aten::slice|slice_copy(T self, i dim=0, i? start=None, i? end=None, i step=1)": read_slice,

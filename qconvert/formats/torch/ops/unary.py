@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.torch.operands import as_real, cast_operand
-from qconvert.formats.torch.ops.elementwise import emit_trunc
+from qconvert.formats.torch.operands import Part, as_real, cast_operand
+from qconvert.formats.torch.ops.elementwise import truncate
 from qconvert.formats.torch.quantizing import emit_dequantize
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_arguments
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
+from qconvert.operators.values import Value, apply, erf, exp, log
 
 
 def cast(c: Reading, name: str, dtype: str | None) -> str:
@@ -96,59 +97,37 @@ def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> str:
 
 
 @with_arguments
-def read_log(c: Reading, base: float) -> str:
+def read_log(c: Reading, base: float) -> Value:
     """aten::log2 and log10."""
     known = c.constant("self")
     if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
         with np.errstate(all="ignore"):
             return c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log")
-    return scale_values(c, c.emit("Log", [as_real(c)], quantization=None, hint="natural"), 1 / math.log(base))
+    return apply("Mul", log(Part(c, as_real(c))), 1 / math.log(base), hint="")
 
 
-def read_log1p(c: Reading) -> str:
-    """aten::log1p: log(1 + x)."""
-    name = as_real(c)
-    return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum")])
-
-
-def read_exp2(c: Reading) -> str:
+def read_exp2(c: Reading) -> Value:
     """aten::exp2: exp(log(2) * x); of a constant as PyTorch computes it, a power of two where x is whole."""
     known = c.constant("self")
     if known is not None and known.dtype == np.float32:
         with np.errstate(all="ignore"):
             return c.const(np.exp2(known), "power")
-    return c.emit("Exp", [scale_values(c, as_real(c), math.log(2), "exponent")])
+    return exp(Part(c, as_real(c)) * math.log(2), hint="")
 
 
-@with_arguments
-def _read_minus_one(c: Reading, kind: str, inner: bool) -> str:
-    """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
-    name = c.emit(kind, [as_real(c)], quantization=None, hint="function")
-    one = c.real_constant(1.0, name, "one")
-    return c.emit("Sub", [name, one] if inner else [one, name])
-
-
-def read_trunc(c: Reading) -> str:
+def read_trunc(c: Reading) -> Value:
     """aten::trunc, fix."""
-    name = c.name()
-    return emit_trunc(c, name) if c.is_real(name) else name
+    return truncate(Part(c, c.name()), hint="") if c.is_real(c.name()) else c.name()
 
 
-def read_fraction(c: Reading) -> str:
-    """aten::frac: x - trunc(x)."""
-    name = c.name()
-    return c.emit("Sub", [name, emit_trunc(c, name, "truncated")], quantization=None)
-
-
-def read_round(c: Reading) -> str:
+def read_round(c: Reading) -> Value:
     """aten::round, also to a number of decimals."""
     name, decimals = c.name(), c.integer("decimals")
     if not c.is_real(name):
         return name
     if decimals == 0:
         return c.emit("Round", [name])
-    whole = c.emit("Round", [scale_values(c, name, 10.0**decimals, "shifted")], hint="whole")
-    return scale_values(c, whole, 10.0**-decimals)
+    return apply("Mul", apply("Round", Part(c, name) * 10.0**decimals), 10.0**-decimals, hint="")
 
 
 def read_square(c: Reading) -> str:
@@ -157,15 +136,10 @@ def read_square(c: Reading) -> str:
     return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
 
 
-def read_degrees(factor: float) -> ReadFunction:
-    """aten::deg2rad and rad2deg."""
-    return lambda c: scale_values(c, as_real(c), factor)
-
-
-def read_finite(c: Reading) -> str:
+def read_finite(c: Reading) -> Value:
     """aten::isfinite: neither infinite nor no number."""
-    found = [c.emit(kind, [c.name()], hint=kind) for kind in ("IsNaN", "IsInf")]
-    return c.emit("Not", [c.emit("Or", found, hint="endless")])
+    x = Part(c, c.name())
+    return apply("Not", apply("Or", apply("IsNaN", x), apply("IsInf", x)), hint="")
 
 
 #: Kinds that aten calls by the same name, in lower case, and those of which "a" is "arc" too.
@@ -195,16 +169,16 @@ OPERATORS: Mapping[str, ReadFunction] = {
     **{f"aten::{name}(T self)": read_floor_ceil(name.title()) for name in ("floor", "ceil")},
     **{f"aten::{name}(T self)": read_same_type(kind) for (name, kind) in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
     "aten::isfinite(T self)": read_finite,
-    "aten::deg2rad(T self)": read_degrees(math.pi / 180),
-    "aten::rad2deg(T self)": read_degrees(180 / math.pi),
+    "aten::deg2rad(T self)": lambda c: scale_values(c, as_real(c), math.pi / 180),
+    "aten::rad2deg(T self)": lambda c: scale_values(c, as_real(c), 180 / math.pi),
     "aten::round(T self, i decimals=0)": read_round,
     "aten::trunc|fix(T self)": read_trunc,
-    "aten::frac(T self)": read_fraction,
+    "aten::frac(T self)": lambda c: apply("Sub", Part(c, c.name()), truncate(Part(c, c.name())), hint=""),
     "aten::square(T self)": read_square,
     "aten::log2(T self)": read_log(2),
     "aten::log10(T self)": read_log(10),
-    "aten::log1p(T self)": read_log1p,
+    "aten::log1p(T self)": lambda c: log(Part(c, as_real(c)) + 1.0, hint=""),
     "aten::exp2(T self)": read_exp2,
-    "aten::expm1(T self)": _read_minus_one("Exp", inner=True),
-    "aten::erfc(T self)": _read_minus_one("Erf", inner=False),
+    "aten::expm1(T self)": lambda c: apply("Sub", exp(Part(c, as_real(c))), 1.0, hint=""),
+    "aten::erfc(T self)": lambda c: apply("Sub", 1.0, erf(Part(c, as_real(c))), hint=""),
 }

@@ -88,17 +88,17 @@ class ModuleBuilder(Builder):
         node = super().stored_value(name)
         tensor = self.graph.tensors[name] if name else None
         if tensor is not None and tensor.quantization is not None and node.data is not None:
-            self.quantizations[node] = self._verify_quantization(tensor.dtype, tensor.quantization, name)
+            self._note_quantization(node, tensor)
         return node
 
-    def _verify_quantization(self, dtype: str, quantization: Quantization, name: str) -> Quantization:
-        """A quantization that a quantized tensor can hold."""
-        self.quantized_type(dtype)
-        if quantization.block_size:
+    def _note_quantization(self, node: Node, tensor: Tensor) -> None:
+        """Notes that a constant is a quantized tensor, which has to be able to hold its quantization."""
+        self.quantized_type(tensor.dtype)
+        self.quantizations[node] = tensor.require_quantization()
+        if self.quantizations[node].block_size:
             raise UnsupportedError(
-                "scales in blocks cannot be written as modules of PyTorch", where=f"tensor {name!r}", rule="blocks-not-writable"
+                "scales in blocks cannot be written as modules of PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-not-writable"
             )
-        return quantization
 
     def quantized_type(self, dtype: str) -> TorchType:
         """PyTorch's type of quantized tensors for a storage type."""
@@ -106,12 +106,13 @@ class ModuleBuilder(Builder):
             raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY, rule="dtype-not-writable")
         return TorchType(_QUANTIZED[dtype])
 
-    def make_quantized_tensor(self, node: Node, quantization: Quantization, name: str) -> Node:
+    def make_quantized_tensor(self, node: Node, tensor: Tensor) -> Node:
         """A quantized tensor of the plain integers that a node gives."""
+        quantization = tensor.require_quantization()
         if not quantization.is_per_tensor:
             raise UnsupportedError(
                 "activations with scales along an axis cannot be written as modules of PyTorch",
-                where=f"tensor {name!r}",
+                where=f"tensor {tensor.name!r}",
                 rule="not-per-tensor",
             )
         return self.aten("_make_per_tensor_quantized_tensor", node, quantization.step, quantization.point)
@@ -121,7 +122,7 @@ class ModuleBuilder(Builder):
         node, tensor = super().take_input(name), self.graph[name]
         if tensor.quantization is not None:
             self.quantized_type(tensor.dtype)
-            self._values[name] = self.make_quantized_tensor(node, tensor.quantization, name)
+            self._values[name] = self.make_quantized_tensor(node, tensor)
         return node
 
     def output_node(self, name: str) -> Node:
@@ -129,12 +130,12 @@ class ModuleBuilder(Builder):
         node: Node = self.stored_value(name)
         return self.aten("int_repr", node) if self.graph[name].is_quantized else node
 
-    def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
+    def dequantize(self, node: Any, tensor: Tensor) -> Node:
         """Adds a dequantize of a quantized tensor; a constant of plain integers becomes one."""
         if self.on_bytes:
             return node  # type: ignore[no-any-return]
         if node.data is not None and node not in self.quantizations:
-            self.quantizations[node] = self._verify_quantization(dtype, quantization, name)
+            self._note_quantization(node, tensor)
         return self.aten("dequantize", node)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
@@ -142,10 +143,9 @@ class ModuleBuilder(Builder):
         quantization = tensor.require_quantization()
         kind = self.quantized_type(tensor.dtype)
         if quantization.axis is not None or quantization.block_size:
-            scales, points = self._parameters(quantization, tensor.name)
-            return self.aten("quantize_per_channel", node, scales, points, quantization.axis, kind)
+            return self.aten("quantize_per_channel", node, *self._parameters(tensor), quantization.axis, kind)
         node = self.aten("quantize_per_tensor", node, quantization.step, quantization.point, kind)
-        limits = self.limits(tensor.dtype, quantization)
+        limits = self.limits(tensor)
         return node if limits == integer_range(tensor.dtype) else self._clamp_integers(node, quantization, *limits)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:

@@ -86,7 +86,7 @@ def write_reinterpret(op: Op, b: ModuleBuilder) -> None:
     """Reinterpret: the same integers under another quantization, or none."""
     source, result = b.operand(op), b.result(op)
     node = b.aten("int_repr", b.stored_value(source.name)) if source.is_quantized else b.stored_value(source.name)
-    b.set_node(result.name, node if result.quantization is None else b.make_quantized_tensor(node, result.quantization, result.name))
+    b.set_node(result.name, node if result.quantization is None else b.make_quantized_tensor(node, result))
 
 
 def _shift_to_int8(data: Array, quantization: Quantization) -> tuple[Array, Quantization]:

@@ -13,8 +13,7 @@ from qconvert.formats.torch.given_inputs import GivenInputs, Input
 from qconvert.formats.torch.session import Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
-from qconvert.formats.torch.torchscript.guessed_shapes import Guesses, guess_shapes
-from qconvert.formats.torch.torchscript.inputs import arguments, inputs_of
+from qconvert.formats.torch.torchscript.inputs import Guesses, arguments, guess_shapes, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
 from qconvert.formats.torch.unpickler import unpickle, unpickle_entry
 from qconvert.formats.torch.values import EndlessError, Ref, leaves

@@ -8,7 +8,6 @@ from qconvert.formats.torch.writers import (
     data_movement,
     detection,
     elementwise,
-    indexing,
     layers,
     norm,
     numbers,
@@ -19,7 +18,7 @@ from qconvert.formats.torch.writing import WriteFunction
 
 __all__ = ["WRITERS"]
 
-_FAMILIES = (layers, elementwise, norm, pool_resize, data_movement, recurrent, indexing, numbers, detection)
+_FAMILIES = (layers, elementwise, norm, pool_resize, data_movement, recurrent, numbers, detection)
 WRITERS: Mapping[str, WriteFunction] = {
     kind: numbers.defer_sizes(write) if kind in numbers.FOLLOWED else write
     for family in _FAMILIES

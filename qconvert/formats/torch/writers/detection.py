@@ -40,18 +40,13 @@ def write_detection(op: Op, b: Builder) -> None:
         else:
             node = b.aten("reshape", node, [1, -1])
             shares = b.aten("reshape", b.aten("expand", b.aten("unsqueeze", found, 1), [steps, classes]), [1, -1])
-        kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
-        _set_output(b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
+        kept = b.aten("slice.Tensor", b.aten("where.self", shares, node, b.aten("zeros_like", node)), 1, 0, rows)
+        if rows > steps * classes:  # rows that nothing can fill
+            kept = b.aten("constant_pad_nd", kept, [*[0] * (2 * (columns > 1)), 0, rows - steps * classes], 0.0)
+        if name:
+            b.set_node(name, b.cast(kept, b.tensor(name).dtype))
     total = b.aten("sum.dim_IntList", b.cast(found, "float64"), [0], True)
     b.set_node(op.outputs[3], b.cast(total, b.tensor(op.outputs[3]).dtype))
-
-
-def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
-    if not name:
-        return
-    if missing > 0:  # rows that nothing can fill
-        node = b.aten("constant_pad_nd", node, [*[0] * (2 * (b.tensor(name).rank or 2) - 4), 0, missing], 0.0)
-    b.set_node(name, b.cast(node, b.tensor(name).dtype))
 
 
 def _real(b: Builder, name: str) -> Node:

@@ -36,7 +36,7 @@ def finish_stored(op: Op, b: Builder, steps: Node, offset: int = 0) -> None:
     bounds = activation_bounds(op)
     limits = [
         int(limit if bound is None else quantize(np.array(bound), quantization, tensor.dtype))
-        for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
+        for bound, limit in zip(bounds, b.limits(tensor), strict=True)
     ]
     b.note_operator()
     b.set_node(tensor.name, b.cast(b.aten("clamp", _add_offset(steps, offset), *limits), tensor.dtype))

@@ -32,9 +32,8 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
     if auto == "VALID":
         return [0] * (2 * len(kernel))
     front, back = [], []
-    for size, taps, step, dilation in zip(b.shape(op)[2:], kernel, op["strides"], dilations, strict=True):
-        if isinstance(size, str):
-            raise b.unsupported_error(op, f"auto_pad {auto} along an axis of unknown size", rule="unknown-size")
+    sizes = b.known_sizes(op, b.shape(op)[2:], f"auto_pad {auto} along an axis of unknown size")
+    for size, taps, step, dilation in zip(sizes, kernel, op["strides"], dilations, strict=True):
         total = max((-(-size // step) - 1) * step + window_extent(taps, dilation) - size, 0)
         less, more = total // 2, total - total // 2
         front.append(less if auto == SAME[0] else more)
@@ -56,10 +55,7 @@ def torch_pads(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 def pad_conv_data(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
     """The stored data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
     b.channels_first(op)
-    kernel = b.shape(op, 1)[2:]
-    if any(isinstance(size, str) for size in kernel):
-        raise b.unsupported_error(op, "weights of unknown size", rule="unknown-size")
-    pads = pads_of(op, b, [int(size) for size in kernel], op["dilations"])
+    pads = pads_of(op, b, b.known_sizes(op, b.shape(op, 1)[2:], "weights of unknown size"), op["dilations"])
     if is_symmetric(pads):
         return b.stored_input(op), pads[:spatial]
     return pad_data(op, b, pads, None), [0] * spatial
@@ -69,7 +65,7 @@ def real_data(op: Op, b: Builder, node: Node) -> Node:
     """Float values of an operator's data, or of what was padded of them."""
     data = b.operand(op)
     if data.quantization is not None:
-        return b.dequantize(node, data.dtype, data.quantization, data.name)
+        return b.dequantize(node, data)
     return b.widen(node) if b.wide else node
 
 
@@ -86,24 +82,17 @@ def pad_data(op: Op, b: Builder, pads: Sequence[int], filler: float | None) -> N
     return node
 
 
-def round_data(op: Op, b: Builder, data: Node) -> Node:
+def round_data(op: Op, b: Builder, data: Node, rank: int, kernel: Sequence[int] = ()) -> Node:
     """Float data rounded as the operator's kernel does.
 
     Args:
         op: an operator of dynamic range.
         b: what is written.
-        data: float32, perhaps padded with zeros.
+        data: float32, perhaps padded with zeros; of a recurrent operator, its sequence of data, or the hidden values of one step.
+        rank: of the data.
+        kernel: sizes of the windows of a convolution.
     """
-    kernel = [int(size) for size in b.shape(op, 1)[2:] if isinstance(size, int)]
-    return _round_along(op, b, data, [int(axis) for axis in range_axes(op, b.rank(op), kernel)])
-
-
-def round_recurrent_data(op: Op, b: Builder, data: Node, rank: int) -> Node:
-    """Float operands of a recurrent operator, rounded: its sequence of data, or the hidden values of one step."""
-    return _round_along(op, b, data, [int(axis) for axis in range_axes(op, rank, ())])
-
-
-def _round_along(op: Op, b: Builder, data: Node, axes: list[int]) -> Node:
+    axes = [int(axis) for axis in range_axes(op, rank, kernel)]
     low = b.aten("clamp_max", b.aten("amin", data, axes, True), 0.0)
     high = b.aten("clamp_min", b.aten("amax", data, axes, True), 0.0)
     b.note_operator()

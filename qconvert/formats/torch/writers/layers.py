@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def _bias(op: Op, b: Builder) -> Any:
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
         return b.float_value(bias.name)
     if abs(bias.data).max(initial=0) < 2**31:
-        return b.dequantize(b.buffer(bias.data.astype(np.int32), f"{bias.name}/int32"), "int32", bias.quantization, bias.name)
+        return b.dequantize(b.buffer(bias.data.astype(np.int32), f"{bias.name}/int32"), replace(bias, dtype="int32"))
     real = bias.data * bias.quantization.scale.astype(np.float64)
     return b.buffer(real.astype(np.float32), f"{bias.name}/float32")
 
@@ -60,7 +61,9 @@ def _finish_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
 
 def _data(op: Op, b: Builder, node: Node) -> Node:
     """Real data, which an operator of dynamic range rounds."""
-    return round_data(op, b, node) if is_dynamic(op) else real_data(op, b, node)
+    if not is_dynamic(op):
+        return real_data(op, b, node)
+    return round_data(op, b, node, b.rank(op), [size for size in b.shape(op, 1)[2:] if isinstance(size, int)])
 
 
 def _length(op: Op, b: Builder) -> int:
@@ -84,42 +87,32 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     real = integer_sum(op, b, b.stored_input(op), emit_conv_transpose, 1, _length(op, b))
     if real is None:
         data = _data(op, b, b.stored_input(op))
-        weights = _transpose_weights(op, b, b.float_input(op, 1)) if b.wide else _float_weights(op, b)
-        real = b.aten(operator, data, weights, _bias(op, b), *sizes)
+        real = b.aten(operator, data, _float_weights(op, b), _bias(op, b), *sizes)
     node = real
     if not is_symmetric(pads):
         shape = b.shape(op, op.outputs[0])
         for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
-            size = shape[2 + axis]
-            if isinstance(size, str):
-                raise b.unsupported_error(op, "different cropping on both sides of an axis of unknown size", rule="unknown-size")
+            (size,) = b.known_sizes(op, shape[2 + axis : 3 + axis], "different cropping on both sides of an axis of unknown size")
             node = b.aten("slice.Tensor", node, 2 + axis, begin - least, begin - least + size)
     b.finish(op, node)
 
 
 def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
     """Weights O,I/group,spatial as I,O/group,spatial, when the program runs."""
-    group, (outputs, inputs, *kernel) = op["group"], b.shape(op, 1)
+    group = op["group"]
     if group == 1:
         return b.aten("transpose.int", weights, 0, 1)
-    if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
-        raise b.unsupported_error(op, "groups of weights of unknown size", rule="unknown-size")
+    outputs, inputs, *kernel = b.known_sizes(op, b.shape(op, 1), "groups of weights of unknown size")
     split = b.aten("transpose.int", b.aten("reshape", weights, [group, outputs // group, inputs, *kernel]), 1, 2)
     return b.aten("reshape", split, [group * inputs, outputs // group, *kernel])
 
 
 def _float_weights(op: Op, b: Builder) -> Any:
     """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
-    weights, group = b.operand(op, 1), op["group"]
-    if weights.data is None:
-        if group != 1:
-            raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
-        return b.aten("transpose.int", b.float_value(weights.name), 0, 1)
-    if weights.quantization is not None:
-        return _transpose_weights(
-            op, b, b.float_value(weights.name)
-        )  # inductor takes a transposed convolution of dequantized weights for another one
-    return b.buffer(swapped_weights(weights.data, group), weights.name)
+    weights = b.operand(op, 1)
+    if b.wide or weights.data is None or weights.quantization is not None:
+        return _transpose_weights(op, b, b.float_value(weights.name))
+    return b.buffer(swapped_weights(weights.data, op["group"]), weights.name)
 
 
 def write_gemm(op: Op, b: Builder) -> None:

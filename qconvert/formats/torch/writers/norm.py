@@ -72,12 +72,12 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
     """
 
     def write(op: Op, b: Builder) -> None:
-        data, result = b.operand(op), b.result(op)
+        data = b.operand(op)
         if finish_integers is not None and "int" in data.dtype and not data.is_quantized:
             total = b.aten("sum.dim_IntList", b.stored_value(data.name), axes_of(op, b), bool(op["keepdims"]))
             node = finish_integers(op, b, total)
             b.note_operator()
-            b.set_node(result.name, node if result.dtype == "int64" else b.cast(node, result.dtype))
+            b.store_indices(op.outputs[0], node)
         elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
             b.finish(op, b.aten(operator, b.float_input(op), axes_of(op, b), bool(op["keepdims"])))
@@ -87,10 +87,8 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
 
 def _divide_integers(op: Op, b: Builder, total: Node) -> Node:
     """The mean of plain integers, which is cut off."""
-    sizes = [b.shape(op)[axis] for axis in axes_of(op, b)]
-    if any(isinstance(size, str) for size in sizes):
-        raise b.unsupported_error(op, "the mean of an unknown number of integers", rule="unknown-size")
-    return b.aten("div.Tensor_mode", total, math.prod(int(size) for size in sizes), rounding_mode="trunc")
+    sizes = b.known_sizes(op, [b.shape(op)[axis] for axis in axes_of(op, b)], "the mean of an unknown number of integers")
+    return b.aten("div.Tensor_mode", total, math.prod(sizes), rounding_mode="trunc")
 
 
 def axes_of(op: Op, b: Builder) -> list[int]:
@@ -104,9 +102,7 @@ def write_arg(operator: str) -> WriteFunction:
     """ArgMax and ArgMin: the first of equal ones."""
 
     def write(op: Op, b: Builder) -> None:
-        node = b.aten(operator, b.float_input(op), op["axis"], bool(op["keepdims"]))
-        dtype = b.result(op).dtype
-        b.store(op, node if dtype == "int64" else b.cast(node, dtype))
+        b.store_indices(op.outputs[0], b.aten(operator, b.float_input(op), op["axis"], bool(op["keepdims"])))
 
     return write
 
@@ -139,9 +135,7 @@ def write_local_response(op: Op, b: Builder) -> None:
     node, size, rank = b.float_input(op), op["size"], b.rank(op)
     before = (size - 1) // 2
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
-    count = b.shape(op)[1]
-    if isinstance(count, str):
-        raise b.unsupported_error(op, "channels of unknown number", rule="unknown-size")
+    (count,) = b.known_sizes(op, b.shape(op)[1:2], "channels of unknown number")
     total = b.aten("slice.Tensor", squares, 1, 0, count)
     for place in range(1, size):
         total = total + b.aten("slice.Tensor", squares, 1, place, place + count)

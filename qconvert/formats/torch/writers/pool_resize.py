@@ -150,23 +150,11 @@ def write_average_pool(op: Op, b: Builder) -> None:
         return
     node = b.aten(operator, real_data(op, b, pad_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
     if not counts:
-        node = node * b.buffer(_window_ratios(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares")
+        if op["ceil_mode"]:
+            raise b.unsupported_error(op, "padding that differs on both sides and does not count, and ceil_mode,")
+        shares = math.prod(kernel) / _window_counts(op, b, kernel, strides, pads)
+        node = node * b.buffer(shares if b.wide else shares.astype(np.float32), f"{op.outputs[0]}/shares")
     b.finish(op, node)
-
-
-def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
-    """Window size divided by the number of elements that are not padding, at each position."""
-    sizes, count = b.shape(op)[2:], len(kernel)
-    if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
-        raise b.unsupported_error(
-            op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size"
-        )
-    share = np.ones((1, 1, *[1] * count), np.float64)
-    for axis, (size, taps, step) in enumerate(zip(sizes, kernel, strides, strict=True)):
-        starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
-        inside = np.minimum(starts + taps, int(size)) - np.maximum(starts, 0)
-        share = share * along_axis(taps / inside, axis + 2, count + 2)
-    return share if b.wide else share.astype(np.float32)
 
 
 def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
@@ -205,10 +193,8 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
     if not op["ceil_mode"] and (counts or not any(pads)):
         return np.full((1, 1, *[1] * spatial), math.prod(kernel))
     count = np.ones((1, 1, *[1] * spatial), np.int64)
-    places = zip(b.shape(op)[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
-    for axis, (size, wanted, taps, step) in enumerate(places):
-        if isinstance(size, str) or isinstance(wanted, str):
-            raise b.unsupported_error(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
+    sizes = [b.known_sizes(op, b.shape(op, name)[2:], "windows of different sizes along axes of unknown size") for name in op.names]
+    for axis, (size, wanted, taps, step) in enumerate(zip(*sizes, kernel, strides, strict=True)):
         front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
         starts = np.arange(wanted) * step - pads[axis]
         inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)

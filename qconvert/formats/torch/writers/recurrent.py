@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qconvert.formats.torch.program import Node
-from qconvert.formats.torch.writers.layer_parts import round_recurrent_data
+from qconvert.formats.torch.writers.layer_parts import round_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
@@ -36,7 +36,9 @@ def write_recurrence(op: Op, b: Builder) -> None:
         operator = f"{layer.operator.format(activation_names(op)[0].lower())}.input"
         found = b.aten(operator, data, states if len(states) > 1 else states[0], params, True, 1, 0.0, False, directions == 2, False)
         whole, *last = (b.call("operator.getitem", found, place) for place in range(1 + len(states)))
-        whole = _by_direction(b, whole, op["hidden_size"], directions)
+        cells = op["hidden_size"]
+        ways = [b.aten("slice.Tensor", whole, 2, way * cells, (way + 1) * cells) for way in range(directions if directions > 1 else 0)]
+        whole = b.aten("stack", ways, 1) if ways else b.aten("unsqueeze", whole, 1)  # (steps, directions, rows, cells)
     whole = b.aten("flip", whole, [0]) if turned else whole
     if op["layout"]:
         b.note_operator()
@@ -108,13 +110,6 @@ def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
     return found
 
 
-def _by_direction(b: Builder, whole: Node, cells: int, directions: int) -> Node:
-    """(steps, rows, cells of all directions) as (steps, directions, rows, cells)."""
-    if directions == 1:
-        return b.aten("unsqueeze", whole, 1)
-    return b.aten("stack", [b.aten("slice.Tensor", whole, 2, place * cells, (place + 1) * cells) for place in range(directions)], 1)
-
-
 def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
     """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds its operands."""
     steps = b.shape(op)[1 if op["layout"] else 0]
@@ -125,10 +120,10 @@ def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
             rule="unknown-size",
         )
     (w, r, wb, rb), states = _weights(op, b, 0), [b.aten("select.int", node, 0, 0) for node in _states(op, b, data, 1)]
-    sums = b.aten("linear", round_recurrent_data(op, b, data, 3), w, wb)
+    sums = b.aten("linear", round_data(op, b, data, 3), w, wb)
     shown = []
     for step in range(steps):
-        own = b.aten("linear", round_recurrent_data(op, b, states[0], 2), r, rb)
+        own = b.aten("linear", round_data(op, b, states[0], 2), r, rb)
         states = _LAYERS[op.kind].step(op, b, b.aten("select.int", sums, 0, step), own, states)
         shown.append(states[0])
     whole = b.aten("unsqueeze", b.aten("stack", shown), 1)
