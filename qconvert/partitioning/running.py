@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.conversion import load
 from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, format_count
-from qconvert.formats.reading.quantizations import with_input_quantization, with_output_quantization
+from qconvert.formats.reading.quantizations import requantize_end
 from qconvert.graph import Array, Arrays, Graph, Names, Op, numpy_dtype
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.kernels import Kernels
@@ -127,9 +127,9 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
     rewriter, fixed = Rewriter(graph), {*graph.inputs, *(tensor.name for tensor in graph.constants())}
     graph = rewriter.finish(outputs=copy_duplicates(graph.outputs, fixed, rewriter.copy))
     for index, name in enumerate(part.inputs):
-        graph = with_input_quantization(graph, index, values[name].quantization)
+        graph = requantize_end(graph, "inputs", index, values[name].quantization)
     for index, name in enumerate(part.outputs):
-        graph = with_output_quantization(graph, index, values[name].quantization)
+        graph = requantize_end(graph, "outputs", index, values[name].quantization)
     return graph
 
 

@@ -15,7 +15,7 @@ from qconvert.formats.onnx.model import graph_captures
 from qconvert.formats.onnx.opaque import read_opaque
 from qconvert.formats.onnx.reading import NotCoveredError, Reading, decode_texts
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.quantizations import label_tensor, with_input_quantization, with_output_quantization
+from qconvert.formats.reading.quantizations import label_tensor, requantize_end
 from qconvert.graph import Graph, Names, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.operators.shapes_and_functions import merge_shapes
@@ -186,13 +186,13 @@ def unify_quantizations(
         elif tensor.quantization is not None and tensor.quantization.axis is not None and index in stacks:
             tensor = r.draft.tensors[r.without_label(name)]
         names.append(tensor.name)
-        graphs = {attribute: with_input_quantization(graph, index, tensor.quantization) for attribute, graph in graphs.items()}
+        graphs = {attribute: requantize_end(graph, "inputs", index, tensor.quantization) for attribute, graph in graphs.items()}
     for position in range(min(len(graph.outputs) for graph in graphs.values())):
         labels = [graph[graph.outputs[position]].quantization for graph in graphs.values()]
         label = next((item for item in labels if item is not None), None)
         for attribute, graph in graphs.items():
             taken = next((graph[graph.inputs[index]].quantization for output, index in carried if output == position), label)
-            graphs[attribute] = with_output_quantization(graph, position, taken)
+            graphs[attribute] = requantize_end(graph, "outputs", position, taken)
     return names, graphs
 
 

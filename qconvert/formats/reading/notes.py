@@ -44,23 +44,25 @@ class Noted:
     types: Mapping[str, str]
 
 
-def write_note(graph: Graph, op: Op, on_quantizations: Callable[[Op], Sequence[str]] | None = None) -> dict[str, Any]:
-    """An operator of a graph as a note has it.
+def write_note(graph: Graph, op: Op, *, is_complete: bool = False) -> dict[str, Any]:
+    """An operator of a graph as a note has it, with its small constants: sizes, parameters, and fillers without a quantization.
 
     Args:
         graph: the graph.
         op: the operator.
-        on_quantizations: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of
-            data movement none.
+        is_complete: whether the quantizations of data movement are noted too, which is the same with any.
     """
-    names = (_on_quantizations if on_quantizations is None else on_quantizations)(op)
-    unread = _unread(graph, op)
+    kind, unread = kind_of(op), _unread(graph, op)
+    names = op.names if is_complete or kind.rule != "move" else ()
+    fillers = [name for name in kind.inputs_with_role(op, "filler") if not graph[name].is_quantized]
+    small = [graph[name] for name in (*kind.inputs_with_role(op, "index", "parameter"), *fillers)]
     types = {name: graph[name].dtype for name in op.names if name and (graph[name].dtype in IN_BYTES or name in unread)}
     return {
         "kind": op.kind, "inputs": list(op.inputs), "outputs": list(op.outputs), "attributes": dict(op.attributes), "source": op.source,
         "quantizations": {name: stated_quantization(found) for name in names if name and (found := graph[name].quantization) is not None
                   and not found.block_size and (found.is_per_tensor or graph[name].is_constant)},
-        "constants": {name: _write_constant(graph[name]) for name in _small_constants(graph, op)},
+        "constants": {tensor.name: (tensor.dtype, list(data.shape), data.reshape(-1).tolist()) for tensor in small
+                      if (data := tensor.data) is not None and data.size <= _SMALL and tensor.dtype in _NOTED and np.isfinite(data).all()},
         **({"types": types} if types else {}),
     }  # fmt: skip
 
@@ -83,35 +85,10 @@ def read_note(item: Mapping[str, Any]) -> Noted:
     return Noted(_operator(item), quantizations, _constants(item.get("constants", {})), types)
 
 
-def _on_quantizations(op: Op) -> tuple[str, ...]:
-    """The tensors whose quantizations an operator needs; data movement is the same with any."""
-    return () if kind_of(op).rule == "move" else op.names
-
-
-def _small_constants(graph: Graph, op: Op) -> list[str]:
-    """The constants of an operator that a note holds: sizes, parameters, and fillers without a quantization."""
-    kind = kind_of(op)
-    fillers = [name for name in kind.inputs_with_role(op, "filler") if not graph[name].is_quantized]
-    return [name for name in (*kind.inputs_with_role(op, "index", "parameter"), *fillers) if _is_small(graph[name])]
-
-
-def _is_small(tensor: Tensor) -> bool:
-    """Whether a tensor is a constant that a note can hold."""
-    return tensor.data is not None and tensor.data.size <= _SMALL and tensor.dtype in _NOTED and bool(np.isfinite(tensor.data).all())
-
-
-def _write_constant(tensor: Tensor) -> tuple[str, list[int], list[float]]:
-    assert tensor.data is not None
-    return tensor.dtype, list(tensor.data.shape), tensor.data.reshape(-1).tolist()
-
-
 def stated_quantization(quantization: Quantization) -> Stated:
     """A quantization as a note has it."""
-    limits = (
-        ()
-        if quantization.quant_min is None and quantization.quant_max is None
-        else ({"limits": (quantization.quant_min, quantization.quant_max)},)
-    )
+    ends = quantization.quant_min, quantization.quant_max
+    limits = () if ends == (None, None) else ({"limits": ends},)
     if quantization.axis is None:
         return quantization.step, quantization.point, *limits
     return tuple(quantization.scale.tolist()), tuple(quantization.zero_point.tolist()), quantization.axis, *limits
@@ -170,9 +147,8 @@ def _constants(given: Mapping[str, Any]) -> list[Tensor]:
     for name, (dtype, shape, values) in given.items():
         if dtype not in _NOTED or len(values) > _SMALL:
             raise ValueError("no small constant")
-        data = np.array([float(value) if "float" in dtype else int(value) for value in values], dtype).reshape(
-            [int(size) for size in shape]
-        )
+        numbers = [float(value) if "float" in dtype else int(value) for value in values]
+        data = np.array(numbers, dtype).reshape([int(size) for size in shape])
         found.append(Tensor(str(name), dtype, data.shape, data))
     return found
 
@@ -208,17 +184,15 @@ def restore_operators(
     text = graph.metadata.get(DECOMPOSED)
     if text is None:
         return graph
-    parsed = _parse_notes(text, len(graph.ops))
-    listed = [(item.op, item.quantizations) for item in parsed]
+    listed = _parse_notes(text, len(graph.ops))
     graph = replace(graph, metadata=drop_keys(graph.metadata, DECOMPOSED))
-    own = set(graph.tensors)
-    found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
-    found |= {tensor.name: tensor for op, _ in listed for tensor in constants(graph, op)}
+    found = {tensor.name: tensor for item in listed for tensor in item.constants if tensor.name not in graph.tensors}
+    found |= {tensor.name: tensor for item in listed for tensor in constants(graph, item.op)}
     graph = replace(graph, tensors={**graph.tensors, **found})
-    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _label_integers(graph, listed)}})
+    labelled = replace(graph, tensors={**graph.tensors, **_label_integers(graph, listed)})
     producers = graph.producers()
     ops = []
-    for op, _ in listed:
+    for op in (item.op for item in listed):
         if _is_decomposition(graph, labelled, op, rewritten, producers):
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
@@ -226,16 +200,16 @@ def restore_operators(
     return with_used_functions(graph.evolve(ops=needed_ops(graph.ops, graph.outputs)))
 
 
-def _label_integers(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
+def _label_integers(graph: Graph, listed: Iterable[Noted]) -> dict[str, Tensor]:
     """The tensors of plain integers that notes give one quantization."""
     found: dict[str, set[Stated]] = {}
-    for _, quantizations in listed:
-        for name, quantization in quantizations.items():
+    for item in listed:
+        for name, quantization in item.quantizations.items():
             tensor = graph.tensors.get(name)
             if tensor is not None and tensor.quantization is None and "int" in tensor.dtype:
                 found.setdefault(name, set()).add(stated_quantization(quantization))
     chosen = {name: quantizations.pop() for name, quantizations in found.items() if len(quantizations) == 1}
-    return [replace(graph[name], quantization=quantization_of(quantization)) for name, quantization in chosen.items()]
+    return {name: replace(graph[name], quantization=quantization_of(quantization)) for name, quantization in chosen.items()}
 
 
 def _join_operators(graph: Graph, ops: list[Op]) -> list[Op]:
@@ -313,8 +287,9 @@ def _inputs_of_alike(
     if not x or not y or y in inputs:
         return [] if x == y else None
     first, second = a[x], b[y]
-    if first.is_constant or second.is_constant:
-        return [] if _same_constant(first, second) else None
+    if first.is_constant or second.is_constant:  # the first may have a label from elsewhere
+        is_labelled_alike = second.quantization in (None, first.quantization)
+        return [] if first.is_constant and second.is_constant and is_labelled_alike and equal_data(first.data, second.data) else None
     one, two = producers.get(x), there.get(y)
     if one is None or two is None or one.kind != two.kind or len(one.inputs) != len(two.inputs):
         return None
@@ -341,11 +316,6 @@ def _same_function(a: Graph, b: Graph) -> bool:
         return False
     producers, there, inputs = a.producers(), b.producers(), set(b.inputs)
     return all(_same(a, producers, x, b, there, y, inputs) for x, y in zip(a.outputs, b.outputs, strict=True))
-
-
-def _same_constant(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are one constant; the first may have a label from elsewhere."""
-    return a.is_constant and b.is_constant and b.quantization in (None, a.quantization) and equal_data(a.data, b.data)
 
 
 def noted_signatures(graph: Graph) -> dict[str, str]:

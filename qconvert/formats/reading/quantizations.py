@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -156,25 +157,19 @@ def label_key(quantization: Quantization) -> str:
     return hashlib.sha256(parts).hexdigest()[:8]
 
 
-def with_input_quantization(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
-    """The function whose input `index` has another quantization, or on none: a Reinterpret gives it back the one that its operators
-    know."""
-    old = graph[graph.inputs[index]]
-    if old.quantization == quantization:
-        return graph
-    new = replace(old, name=graph.names().fresh(f"{old.name}/given"), quantization=quantization)
-    inputs = tuple(new.name if place == index else name for place, name in enumerate(graph.inputs))
-    return graph.evolve(tensors=[new], ops=(Op("Reinterpret", (new.name,), (old.name,)), *graph.ops), inputs=inputs)
-
-
-def with_output_quantization(graph: Graph, index: int, quantization: Quantization | None) -> Graph:
-    """Likewise of output `index`."""
-    old = graph[graph.outputs[index]]
+def requantize_end(graph: Graph, side: Literal["inputs", "outputs"], index: int, quantization: Quantization | None) -> Graph:
+    """The function one of whose inputs or outputs has another quantization, or none: a Reinterpret stands between it and the one that
+    operators know."""
+    names: tuple[str, ...] = getattr(graph, side)
+    old = graph[names[index]]
     if old.quantization == quantization:
         return graph
     new: Tensor = replace(old, name=graph.names().fresh(f"{old.name}/given"), data=None, quantization=quantization)
-    outputs = tuple(new.name if place == index else name for place, name in enumerate(graph.outputs))
-    return graph.evolve(tensors=[new], ops=(*graph.ops, Op("Reinterpret", (old.name,), (new.name,))), outputs=outputs)
+    if side == "inputs":
+        ops = (Op("Reinterpret", (new.name,), (old.name,)), *graph.ops)
+    else:
+        ops = (*graph.ops, Op("Reinterpret", (old.name,), (new.name,)))
+    return graph.evolve(tensors=[new], ops=ops, **{side: (*names[:index], new.name, *names[index + 1 :])})
 
 
 #: What makes quantized operators of the operators that a runtime runs as such.

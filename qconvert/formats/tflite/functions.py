@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.quantizations import with_input_quantization, with_output_quantization
+from qconvert.formats.reading.quantizations import requantize_end
 from qconvert.formats.tflite.schema import decode_text
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
@@ -111,7 +111,7 @@ class Functions:
                     )
         fitted = graph
         for index, tensor in enumerate(given):
-            fitted = with_input_quantization(fitted, index, tensor.quantization)
+            fitted = requantize_end(fitted, "inputs", index, tensor.quantization)
         for index, tensor in enumerate(results):
-            fitted = with_output_quantization(fitted, index, tensor.quantization)
+            fitted = requantize_end(fitted, "outputs", index, tensor.quantization)
         return name if fitted is graph else self._file(fitted)

@@ -52,7 +52,9 @@ class Archive:
             self._infos = self._check_entries(zipfile.ZipFile(BufferedReader(_Stream(self._mapping))).infolist())
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
             raise InvalidModelError(f"is not a readable zip archive: {error}", remedy=_DAMAGED, rule="not-a-zip") from error
-        self.root = self._common_root()
+        roots = {name.partition("/")[0] if "/" in name else "" for name in self._infos}
+        #: The folder, with its slash, in which everything lies; "" if there is none.
+        self.root = f"{roots.pop()}/" if len(roots) == 1 and "" not in roots else ""
         self._expanded: set[str] = set()
         self._expanded_size = 0
 
@@ -173,11 +175,6 @@ class Archive:
             end = info.header_offset + 30 + info.compress_size
             found[name] = info
         return found
-
-    def _common_root(self) -> str:
-        """The folder, with its slash, in which everything lies; "" if there is none."""
-        roots = {name.partition("/")[0] if "/" in name else "" for name in self._infos}
-        return f"{roots.pop()}/" if len(roots) == 1 and "" not in roots else ""
 
 
 class _Stream(RawIOBase):

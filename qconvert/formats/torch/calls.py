@@ -65,6 +65,12 @@ class Missing:
         )
 
 
+def bind_operator(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Operator, dict[str, Any]] | None:
+    """The first form of an operator that takes these arguments, and these by name, defaults filled in; None if none takes them."""
+    found = ((operator, operator.bind(given, named)) for operator in OPERATORS.get(name, ()))
+    return next(((operator, values) for operator, values in found if values is not None), None)
+
+
 def call_operator(session: Session, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
     """Return the results of a call.
 
@@ -80,13 +86,17 @@ def call_operator(session: Session, name: str, given: Sequence[Any], named: Mapp
         UnsupportedError: the operator, or this form of it, is not covered.
     """
     name = plain_name(name)
-    for operator in OPERATORS.get(name, ()):
-        values = operator.bind(given, named)
-        if values is not None:
-            call = Reading(session, name, values, f"{name} {where}", hint)
-            for argument in operator.quantized_arguments:
-                call.require_quantized(argument)
-            return _read(operator, call)
+    found = bind_operator(name, given, named)
+    if found is not None:
+        operator, values = found
+        call = Reading(session, name, values, f"{name} {where}", hint)
+        for argument in operator.quantized_arguments:
+            call.require_quantized(argument)
+        try:
+            return map_leaves(operator.read(call), _ref_of)
+        except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # such as a negative size
+            what = f"the arguments do not fit the operator: {type(error).__name__} {error}"
+            raise call.invalid(what, rule="invalid-arguments") from error
     if name in OPERATORS:
         counts = Counter([*map(_describe_type, given), *(f"{key}={_describe_type(value)}" for key, value in named.items())])
         listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -107,17 +117,6 @@ def is_change(name: str) -> bool:
 def plain_name(name: str) -> str:
     """The name of an operator that gives a tensor of its own: aten::relu of aten::relu_. That itself where it is read by this name."""
     return name[:-1] if is_change(name) and name not in OPERATORS else name
-
-
-def _read(operator: Operator, call: Reading) -> Any:
-    """Return the results of an operator, a Ref for each name of a tensor.
-
-    In a damaged file any argument may stand that fits the signature, such as a negative size.
-    """
-    try:
-        return map_leaves(operator.read(call), _ref_of)
-    except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
 
 
 def _ref_of(result: Any) -> Any:

@@ -30,8 +30,11 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
         graph: as read, biases real.
         wanted: one of ENGINES, or "" for that which the file hints at.
     """
-    if wanted == "qnnpack":
-        graph = _clear_reduced_range(graph)
+    if wanted == "qnnpack":  # which rounds float data in 255 steps, whether a file asks for a reduced range or not
+        changed = {"dynamic_reduced": "dynamic_tensor"}
+        arithmetics = [op.attributes.get("arithmetic") for op in graph.ops]
+        pairs = zip(graph.ops, arithmetics, strict=True)
+        graph = graph.evolve(ops=[op.with_attributes(arithmetic=changed[one]) if one in changed else op for op, one in pairs])
     layers = [op for op in graph.ops if kind_of(op).has_weights and _is_quantized(graph, op)]
     if not any(_is_quantized(graph, op) for op in graph.ops):
         return graph
@@ -49,16 +52,6 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
         ops.append(op)
     metadata = {**graph.metadata, SOURCE_KERNELS: f"torch:{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
     return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
-
-
-def _clear_reduced_range(graph: Graph) -> Graph:
-    """The graph whose operators round real data in 255 steps: qnnpack does, whether a file asks for a reduced range or not."""
-    return graph.evolve(
-        ops=[
-            op.with_attributes(arithmetic="dynamic_tensor") if op.attributes.get("arithmetic") == "dynamic_reduced" else op
-            for op in graph.ops
-        ]
-    )
 
 
 def _is_quantized(graph: Graph, op: Op) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.calls import call_operator, is_change
+from qconvert.formats.torch.calls import bind_operator, call_operator, is_change
 from qconvert.formats.torch.session import Session
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, map_leaves
@@ -24,13 +24,11 @@ def _aten(*names: str) -> frozenset[str]:
     return frozenset(f"aten::{name}" for name in names)
 
 
-#: Arguments after the data, where a view says which elements it takes.
-_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "permute": ("dims",), "transpose": ("dim0", "dim1"), "swapaxes": ("axis0", "axis1"), "swapdims": ("dim0", "dim1"),
-    "movedim": ("source", "destination"), "moveaxis": ("source", "destination"), "select": ("dim", "index"),
-    "slice": ("dim", "start", "end", "step"), "narrow": ("dim", "start", "length"), "unbind": ("dim",), "chunk": ("chunks", "dim"),
-    "split": ("split_size", "dim"), "split_with_sizes": ("split_sizes", "dim"), "tensor_split": ("indices_or_sections", "dim"),
-}  # fmt: skip
+#: Operators whose arguments say which elements a view takes, or in which order.
+_CHOSEN = (
+    "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "select", "slice", "narrow", "unbind", "chunk", "split",
+    "split_with_sizes", "tensor_split",
+)  # fmt: skip
 _RESHAPED = ("view", "view_as", "unflatten", "squeeze", "unsqueeze", "flatten", "reshape", "reshape_as", "contiguous", "ravel")
 _OTHER = ("expand", "expand_as", "broadcast_to", "diagonal", "unfold")
 #: Operators that give their input itself, or a copy of another type.
@@ -39,7 +37,7 @@ _SAME_OR_COPY = (
 )  # fmt: skip
 _SAME = ("detach", "alias", "dropout", "feature_dropout", "alpha_dropout", "positive", "t", "numpy_T", "mT", *_SAME_OR_COPY)
 #: Operators whose results share elements with their first input. Where a result is that input, it is the same tensor.
-VIEWS = _aten(*_ARGUMENTS, *_RESHAPED, *_OTHER, *_SAME)
+VIEWS = _aten(*_CHOSEN, *_RESHAPED, *_OTHER, *_SAME)
 #: Of these, those that copy tensors whose elements do not lie in the order of their axes, as those of a transposed one.
 MAY_COPY = _aten("flatten", "reshape", "reshape_as", "contiguous", "ravel")
 #: Of these, those whose form in place changes the shape of a tensor and none of its elements.
@@ -72,7 +70,7 @@ def write_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, A
         UnsupportedError: the operator is one of those whose results are not written to.
     """
     short = name.removeprefix("aten::")
-    values = dict(zip(_ARGUMENTS.get(short, ()), given, strict=False)) | dict(named)
+    _, values = bind_operator(name, [base, *given], named) or (None, dict(named))
     match short:
         case "t" | "numpy_T" | "mT":
             return call(name, new)
@@ -82,22 +80,22 @@ def write_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, A
         case "movedim" | "moveaxis":
             return call(name, new, values["destination"], values["source"])
         case "transpose" | "swapaxes" | "swapdims":
-            return call(name, new, *values.values())
+            return call(name, new, *given, **named)
         case "select":
             return call("aten::select_scatter", base, new, values["dim"], values["index"])
         case "diagonal":
             return call("aten::diagonal_scatter", base, new, *given, **named)
         case "unbind":
-            return call("aten::select_scatter", base, new, values.get("dim", 0), part)
+            return call("aten::select_scatter", base, new, values["dim"], part)
         case "slice":
-            return call("aten::slice_scatter", base, new, *({"dim": 0, "start": None, "end": None, "step": 1} | values).values())
+            return call("aten::slice_scatter", base, new, *(values[key] for key in ("dim", "start", "end", "step")))
         case "narrow" if isinstance(values["start"], int) and isinstance(values["length"], int):
             start, end = values["start"], values["start"] + values["length"]
             return call("aten::slice_scatter", base, new, values["dim"], start, None if start < 0 == end else end)
         case "chunk" | "split" | "split_with_sizes" | "tensor_split":
             parts = list(call(name, base, *given, **named))
             parts[part] = new
-            return call("aten::cat", parts, values.get("dim", 0))
+            return call("aten::cat", parts, values["dim"])
         case _ if short in _RESHAPED:
             return call("aten::view_as", new, base)
     raise UnsupportedError(f"an in-place change of the result of {name} is not covered", rule="change-of-a-view")
@@ -208,7 +206,10 @@ class InPlace:
         if is_change(name):
             plain = name[:-1]
             if plain in CHANGES_SHAPE:
-                self._change_shape(first, result, _Step(plain, *rest, None, True, where, hint))
+                base = self._held_of(first)  # a tensor with another shape becomes a view of its former value
+                self._note(first, _Held(result, base.root().version, base, _Step(plain, *rest, None, True, where, hint)))
+                self._strided[id(first)] = first
+                self._changed = True
                 return first
             return self._change_elements(first, result, where, hint) if isinstance(result, Ref) else result
         if name in VIEWS:
@@ -259,13 +260,6 @@ class InPlace:
         self._held[id(value)] = held
         self._kept.append(value)
         return held
-
-    def _change_shape(self, first: Any, new: Any, step: _Step) -> None:
-        """Notes that a tensor has another shape: it becomes a view of its former value."""
-        base = self._held_of(first)
-        self._note(first, _Held(new, base.root().version, base, step))
-        self._strided[id(first)] = first
-        self._changed = True
 
     def _change_elements(self, first: Any, new: Ref, where: str, hint: str) -> Any:
         """Notes that a tensor has other elements; it keeps its type."""

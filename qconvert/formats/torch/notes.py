@@ -128,7 +128,8 @@ def _rename_graph(graph: Graph, names: Mapping[str, str], sources: Mapping[str, 
         return None if shape is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
 
     def rename_source(op: Op) -> str:
-        return sources.get(op.outputs[0] if op.outputs else "") or sources.get(_node(op.source), op.source)
+        node = op.source.rpartition("(")[2].removesuffix(")")  # "conv2d_1" of "aten::conv2d (conv2d_1)"
+        return sources.get(op.outputs[0] if op.outputs else "") or sources.get(node, op.source)
 
     tensors = {name: replace(tensor, shape=rename_sizes(tensor.shape)) for name, tensor in graph.tensors.items()}
     return replace(graph, tensors=tensors, ops=tuple(replace(op, source=rename_source(op)) for op in graph.ops)).with_names(names)
@@ -146,8 +147,3 @@ def _sizes_after(graph: Graph, names: Mapping[str, str], noted: Mapping[str, str
     }
     taken = {size for _, shape in shapes for size in shape if isinstance(size, str)}.difference(found).union(noted.values())
     return {old: new for old, new in found.items() if new not in taken}
-
-
-def _node(source: str) -> str:
-    """The node that an operator was read from: "conv2d_1" of "aten::conv2d (conv2d_1)"."""
-    return source.rpartition("(")[2].removesuffix(")")

@@ -8,7 +8,7 @@ serialize_conv), and aten/src/ATen/native/RNN.cpp (CellParamsSerializationType, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,17 +159,23 @@ def round_to_float16(data: Array) -> Array:
     return np.clip(data, -limit, limit).astype(np.float16).astype(np.float32)
 
 
-def method_of_packed(packed: Packed, name: str, where: str) -> Any:
-    """Return a method of packed parameters: `unpack`, `stride`, `padding` …"""
-    if name == "unpack":
-        return packed.weight, packed.bias
-    if name == "transpose":
-        return packed.transposed
-    if name in ("stride", "padding", "dilation", "output_padding"):
-        return list(getattr(packed, name))
-    if name == "groups":
-        return packed.groups
-    raise InvalidModelError(f"packed parameters have no method {name!r}", where=where, rule="unknown-name")
+#: Methods of packed parameters.
+_METHODS: Mapping[str, Callable[[Packed], Any]] = {
+    "unpack": lambda packed: (packed.weight, packed.bias),
+    "stride": lambda packed: list(packed.stride),
+    "padding": lambda packed: list(packed.padding),
+    "output_padding": lambda packed: list(packed.output_padding),
+    "dilation": lambda packed: list(packed.dilation),
+    "groups": lambda packed: packed.groups,
+    "transpose": lambda packed: packed.transposed,
+}
+
+
+def call_packed(packed: Packed, name: str, where: str) -> Any:
+    """Return what a method of packed parameters gives."""
+    if name not in _METHODS:
+        raise InvalidModelError(f"packed parameters have no method {name!r}", where=where, rule="unknown-name")
+    return _METHODS[name](packed)
 
 
 def _numbers(value: Any, count: int) -> tuple[int, ...]:
@@ -193,12 +199,6 @@ def _pack_convolution(
     rank = len(weight.shape) - 2
     sizes = [_numbers(value, rank) for value in (stride, padding, dilation, output_padding)]
     return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], sizes[3], int(groups), transposed)
-
-
-def _conv_transpose(
-    place: str, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any, groups: Any
-) -> Packed:
-    return _pack_convolution(place, weight, bias, stride, padding, dilation, groups, output_padding, True)
 
 
 def _half_linear(place: str, weight: Any, bias: Any = None) -> Packed:
@@ -236,15 +236,18 @@ def _unpacking(read: Callable[[Packed], Any]) -> Callable[..., Any]:
     return unpack
 
 
-def _method(name: str) -> Callable[..., Any]:
-    return _unpacking(lambda packed: method_of_packed(packed, name, ""))
-
-
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 #: Operator -> (place, where, its arguments) -> what it gives.
 PACKING: dict[str, Callable[..., Any]] = {
     **{f"quantized::{name}_prepack": _packing(_pack_convolution) for name in ("conv", "conv1d", "conv2d", "conv3d")},
-    **{f"quantized::conv_transpose{rank}d_prepack": _packing(_conv_transpose) for rank in (1, 2, 3)},
+    **{
+        f"quantized::conv_transpose{rank}d_prepack": _packing(
+            lambda place, weight, bias, stride, padding, output_padding, dilation, groups: _pack_convolution(
+                place, weight, bias, stride, padding, dilation, groups, output_padding, True
+            )
+        )
+        for rank in (1, 2, 3)
+    },
     "quantized::linear_prepack": _packing(lambda place, weight, bias=None: Packed(place, weight, bias)),
     "quantized::linear_prepack_fp16": _packing(_half_linear),
     "quantized::make_quantized_cell_params_dynamic": _packing(  # its kernels take the biases that are packed with the weights
@@ -252,14 +255,14 @@ PACKING: dict[str, Callable[..., Any]] = {
     ),
     "quantized::make_quantized_cell_params_fp16": _packing(lambda place, w_ih, w_hh: cell_of(w_ih, w_hh, reduces=False)),
     "quantized::embedding_bag_prepack": _packing(lambda place, weight, *rest: Packed(place, weight, None)),
-    **{f"quantized::{name}_unpack": _method("unpack") for name in ("conv", *_CONVOLUTIONS, "linear")},
-    "quantized::linear_unpack_fp16": _method("unpack"),
+    **{f"quantized::{name}_unpack": _unpacking(_METHODS["unpack"]) for name in ("conv", *_CONVOLUTIONS, "linear")},
+    "quantized::linear_unpack_fp16": _unpacking(_METHODS["unpack"]),
     "quantized::embedding_bag_unpack": _unpacking(lambda packed: packed.weight),
     **{
-        f"quantized::{layer}_{name}": _method(name)
+        f"quantized::{layer}_{name}": _unpacking(read)
         for layer in _CONVOLUTIONS
         if not layer.endswith("1d")
-        for name in ("stride", "padding", "output_padding", "dilation", "groups", "transpose")
+        for name, read in _METHODS.items()
     },
 }
 PACKING |= {f"_{name}": PACKING[name] for name in PACKING if name.endswith(("_prepack", "_prepack_fp16"))}

@@ -20,8 +20,10 @@ import numpy as np
 from qconvert.arithmetic.float_kernels import dequantize_float32
 from qconvert.arithmetic.rounding import scale_and_zero_point
 from qconvert.formats.reading.quantizations import label_key
+from qconvert.formats.torch.operands import Part
 from qconvert.formats.torch.reading import Reading
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
+from qconvert.operators.values import Value, apply, clip
 
 ROUNDED, FUSED, SHIFTED = "rounded", "fused", "shifted"
 
@@ -157,21 +159,11 @@ def emit_quantize(
         bounds = [c.const(dequantize_float32(limit, quantization), "limit") for limit in quantization.limits(dtype)]
         name = c.emit("Clip", [name, *bounds], hint="limited")
         quantization = replace(quantization, quant_min=None, quant_max=None)
-    return c.emit(
-        "Quantize",
-        [name],
-        dtype=dtype,
-        quantization=quantization,
-        hint=hint,
-        **_rounding_attributes(c, name, dtype, quantization, order, exact),
-    )
-
-
-def _rounding_attributes(c: Reading, name: str, dtype: str, quantization: Quantization, order: str, exact: Array | None) -> dict[str, str]:
-    """The `arithmetic` of a Quantize that multiplies by a reciprocal in float32, if the quantization has the scale of the file."""
-    scale = quantization.scale.astype(np.float64) if exact is None else exact.reshape(-1)
+    # multiplies by a reciprocal in float32, which is known if the quantization has the scale of the file
     is_known = order == ROUNDED and quantization.is_per_tensor and dtype in ("int8", "uint8") and c.lookup(name).dtype == "float32"
-    return {"arithmetic": "reciprocal"} if is_known and np.array_equal(scale, quantization.scale) else {}
+    if is_known and (exact is None or np.array_equal(exact.reshape(-1), quantization.scale)):
+        return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint, arithmetic="reciprocal")
+    return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)
 
 
 def _require_fit(c: Reading, shape: tuple[int, ...], quantization: Quantization) -> None:
@@ -199,28 +191,23 @@ def cast_to_float32(c: Reading, name: str) -> str:
 
 def decomposed_quantize(
     c: Reading, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED
-) -> str:
+) -> Value:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
-    one = c.const(np.float32(1), "one")
-    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], hint="reciprocal")
-    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal], hint="steps")
+    reciprocal = 1.0 / Part(c, cast_to_float32(c, scale))
+    steps: Value = Part(c, cast_to_float32(c, data)) * reciprocal
     for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
         if part == "Round":
-            steps = c.emit("Round", [steps], hint="rounded")
+            steps = apply("Round", steps)
         elif zero_point:
-            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], hint="shifted")
-    bounds = [c.const(np.float32(limit), "limit") for limit in limits]
-    clipped = c.emit("Clip", [steps, *bounds], hint="limited")
-    return c.emit("Cast", [clipped], to=dtype)
+            steps = steps + Part(c, cast_to_float32(c, zero_point))
+    return apply("Cast", clip(steps, *limits), to=dtype, hint="")
 
 
-def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> str:
+def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> Value:
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     rounded = c.producer(data, "Cast")
-    if rounded is not None and c.lookup(rounded.inputs[0]).dtype == "float32":
-        steps = rounded.inputs[0]  # whole numbers within the type, before the Cast
-    else:
-        steps = cast_to_float32(c, data)
+    is_whole = rounded is not None and c.lookup(rounded.inputs[0]).dtype == "float32"  # within the type, before the Cast
+    steps: Value = Part(c, rounded.inputs[0] if rounded is not None and is_whole else cast_to_float32(c, data))
     if zero_point:
-        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], hint="steps")
-    return c.emit("Mul", [steps, cast_to_float32(c, scale)])
+        steps = steps - Part(c, cast_to_float32(c, zero_point))
+    return apply("Mul", steps, Part(c, cast_to_float32(c, scale)), hint="")

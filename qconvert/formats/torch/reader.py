@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
-from qconvert.formats.torch.given_inputs import GivenInputs
+from qconvert.formats.torch.session import GivenInputs
 from qconvert.formats.torch.unpickler import READABLE, unpickle_entry
 from qconvert.graph import Graph
 

@@ -94,8 +94,7 @@ class Reading(OperatorReading):
 
     def names(self, argument: str) -> list[str]:
         """The names of the tensors in an argument that is a list, one tensor, or None."""
-        value = self._values[argument]
-        return [self._constants.name(item) for item in (value if isinstance(value, (list, tuple)) else [] if value is None else [value])]
+        return [] if self._values[argument] is None else [self._constants.name(item) for item in self.items(argument)]
 
     def names_or_none(self, argument: str) -> list[str | None]:
         """The names of the tensors in a list; None for None."""

@@ -134,7 +134,7 @@ def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenanc
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
         "padding": [found for node, found in nodes.items() if node in builder.helpers],
         "sizes": _sizes(graph, program),
-        "decomposed": [write_note(graph, op, lambda op: op.names) for op in builder.decomposed.values()],
+        "decomposed": [write_note(graph, op, is_complete=True) for op in builder.decomposed.values()],
     }
 
 

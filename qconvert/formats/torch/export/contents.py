@@ -48,6 +48,21 @@ class Node:
     outputs: Sequence[Any]
     name: str
 
+    @property
+    def gives_list(self) -> bool:
+        """Whether its one result is a list of values."""
+        return len(self.outputs) == 1 and isinstance(self.outputs[0], (list, tuple))
+
+    @property
+    def results(self) -> Sequence[Any]:
+        """What it computes, those in a list one by one."""
+        return self.outputs[0] if self.gives_list else self.outputs  # type: ignore[no-any-return]
+
+    def split_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments by position, where they have no other names, and by name."""
+        positional = [self.arguments[str(place)] for place in range(len(self.arguments)) if str(place) in self.arguments]
+        return positional, {key: value for key, value in self.arguments.items() if not key.isdigit()}
+
 
 @dataclass(frozen=True, slots=True)
 class Body:

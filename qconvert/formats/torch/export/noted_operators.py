@@ -6,7 +6,7 @@ The notes next to the program say where to look. A false note is no harm: then t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +17,10 @@ from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import Noted
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
+from qconvert.formats.torch.calls import bind_operator
 from qconvert.formats.torch.export.contents import Node as Call
 from qconvert.formats.torch.export.contents import Program
 from qconvert.formats.torch.notes import Notes
-from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.session import Constants
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, TorchType
@@ -73,7 +73,12 @@ def restore_noted(program: Program, stored: Mapping[str, Any], notes: Notes | No
         if calls and _is_written_as_noted(held, item):
             last = max(calls, key=lambda call: order[id(call)])
             gone.update(id(call) for call in calls)
-            replaced[id(last)] = _make_call(held, item, last.name)
+            known = {tensor.name for tensor in item.constants}
+            inputs = [None if not name or name in known else Ref(held.name(name)) for name in item.op.inputs]
+            outputs = [Ref(held.name(name)) if held.has(name) else None for name in item.op.outputs]
+            types = [program.tensors[there.name] if there else ("", ()) for there in outputs]
+            arguments = {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}
+            replaced[id(last)] = Call(DECOMPOSED, "", arguments, outputs, last.name)
     nodes = [replaced.get(id(call), call) for call in program.nodes if id(call) in replaced or id(call) not in gone]
     return replace(program, nodes=tuple(nodes))
 
@@ -85,15 +90,8 @@ def _index_program(program: Program, stored: Mapping[str, Any], notes: Notes) ->
         if isinstance(argument, Ref) and isinstance(stored.get(target), StoredTensor):
             constants[argument.name] = stored[target]
             names[notes.buffers.get(target, target)] = argument.name
-    calls = {name: (call, index) for call in program.nodes for index, name in enumerate(_outputs(call)) if name}
+    calls = {item.name: (call, index) for call in program.nodes for index, item in enumerate(call.results) if isinstance(item, Ref)}
     return _Held(program, constants, calls, names, notes.metadata.get(NUMERICS) or "fast")
-
-
-def _outputs(call: Call) -> Iterator[str]:
-    """The names of what a call gives, one after the other."""
-    several = call.outputs[0] if len(call.outputs) == 1 and isinstance(call.outputs[0], (list, tuple)) else call.outputs
-    for item in several:
-        yield item.name if isinstance(item, Ref) else ""
 
 
 def _results(held: _Held, item: Noted) -> list[Call]:
@@ -101,15 +99,6 @@ def _results(held: _Held, item: Noted) -> list[Call]:
     found = {name: held.calls.get(held.name(name)) for name in item.op.outputs if name}
     known = all(call is not None or item.types.get(name) in DTYPES for name, call in found.items())
     return [call for call, _ in filter(None, found.values())] if known else []
-
-
-def _make_call(held: _Held, item: Noted, name: str) -> Call:
-    """A DECOMPOSED call for a noted operator, with the names of the program's tensors."""
-    known = {tensor.name for tensor in item.constants}
-    inputs = [None if not name or name in known else Ref(held.name(name)) for name in item.op.inputs]
-    outputs = [Ref(held.name(name)) if held.has(name) else None for name in item.op.outputs]
-    types = [held.program.tensors[there.name] if there else ("", ()) for there in outputs]
-    return Call(DECOMPOSED, "", {**{str(place): value for place, value in enumerate(inputs)}, "operator": (item, types)}, outputs, name)
 
 
 def _is_written_as_noted(held: _Held, item: Noted) -> bool:
@@ -172,7 +161,8 @@ def _is_same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], know
     if isinstance(node, TorchType):
         return isinstance(value, int) and EXPORT.get(value) == IN_BYTES.get(node.name, node.name)
     if not isinstance(node, Node):
-        return _is_same_number(value, node)
+        is_nan = isinstance(value, float) and isinstance(node, float) and math.isnan(value) and math.isnan(node)
+        return is_nan or bool(value == node)
     if not isinstance(value, Ref):
         return False
     if known.get(id(node)) == value.name:
@@ -186,12 +176,6 @@ def _is_same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], know
     if found:
         known[id(node)] = value.name
     return found
-
-
-def _is_same_number(value: Any, other: Any) -> bool:
-    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
-        return value == other or (value != value and other != other)
-    return bool(value == other)
 
 
 def _is_same_constant(stored: StoredTensor | None, node: Node) -> bool:
@@ -213,27 +197,14 @@ def _is_same_call(held: _Held, name: str, node: Node, names: Mapping[Node, str],
     target = f"prim::{operator}" if space == "operator" else f"{space}::{operator}"
     if call.target != target or (space != "operator" and call.overload != (overload[0] if overload else "default")):
         return False
-    own, there = _bind_arguments(target, node.arguments, node.named), _bind_arguments(target, *_split_arguments(call))
-    if own is None or there is None:  # nothing reads this form of it, so nothing knows its arguments: they must all be stated
+    built, read = bind_operator(target, node.arguments, node.named), bind_operator(target, *call.split_arguments())
+    if built is None or read is None:  # nothing reads this form of it, so nothing knows its arguments: they must all be stated
         values = [*node.arguments, *node.named.values()]
         return len(values) == len(call.arguments) and all(
             _is_same(held, one, other, names, known) for one, other in zip(call.arguments.values(), values, strict=True)
         )
-    if own.keys() != there.keys():
-        return False
-    return all(_is_same(held, there[key], own[key], names, known) for key in own)
-
-
-def _split_arguments(call: Call) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a call by position, where they have no other names, and by name."""
-    positional = [call.arguments[str(place)] for place in range(len(call.arguments)) if str(place) in call.arguments]
-    return positional, {key: value for key, value in call.arguments.items() if not key.isdigit()}
-
-
-def _bind_arguments(target: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Arguments by their names, defaults filled in; None if the operator has no form with them."""
-    found = (operator.bind(given, named) for operator in OPERATORS.get(target, ()))
-    return next((values for values in found if values is not None), None)
+    own, there = built[1], read[1]
+    return own.keys() == there.keys() and all(_is_same(held, there[key], own[key], names, known) for key in own)
 
 
 def emit_noted(call: Call, values: Mapping[str, Any], draft: Draft, constants: Constants) -> list[Ref]:
@@ -269,12 +240,9 @@ def _result(item: Noted, name: str, there: Ref | None, dtype: str, shape: Shape,
     quantization = item.quantizations.get(name)
     if there is None:
         return draft.add(name, item.types[name], None, None, quantization)
-    return draft.add(there.name, _narrow_type(item, name, dtype), _named_sizes(shape), None, quantization)
-
-
-def _named_sizes(shape: Shape) -> Shape:
-    """A shape without the expressions that a program has for sizes: these are called as the operator's shape rule says."""
-    return tuple(UNKNOWN if isinstance(size, str) and not size.isidentifier() else size for size in shape)
+    # sizes that are expressions in the program are called as the operator's shape rule says
+    named = tuple(UNKNOWN if isinstance(size, str) and not size.isidentifier() else size for size in shape)
+    return draft.add(there.name, _narrow_type(item, name, dtype), named, None, quantization)
 
 
 def _operand(item: Noted, name: str, value: Any, draft: Draft, constants: Constants) -> str:

@@ -21,10 +21,9 @@ from qconvert.formats.torch.export.contents import (
 )
 from qconvert.formats.torch.export.noted_operators import DECOMPOSED, emit_noted, restore_noted
 from qconvert.formats.torch.finishing import finish_graph
-from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.in_place import VIEWS, InPlace
 from qconvert.formats.torch.notes import Notes
-from qconvert.formats.torch.session import Constants, Session, flatten_outputs
+from qconvert.formats.torch.session import Constants, GivenInputs, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import EndlessError, Ref, map_leaves
 from qconvert.graph import Graph, Op, Tensor
@@ -110,18 +109,20 @@ def body_of(node: Node) -> tuple[Body, list[Any]] | None:
 def require_covered(nodes: Iterable[Node]) -> None:
     """Raises UnsupportedError with the names of all operators that are not covered, if there are any."""
     missing = Missing()
-    pending = [iter(nodes)]
-    while pending:
-        node = next(pending[-1], None)
-        if node is None:
-            pending.pop()
-            continue
-        found = body_of(node)
-        if found is not None:
-            pending.append(iter(find_needed_nodes(found[0].nodes, names_in(list(found[0].outputs)))))
-        elif node.target != DECOMPOSED and not is_covered(node.target):
+    for node in _nodes_and_bodies(nodes):
+        if node.target != DECOMPOSED and not is_covered(node.target):
             missing.operator(node.target, f"({node.name})")
     missing.require_none()
+
+
+def _nodes_and_bodies(nodes: Iterable[Node]) -> Iterator[Node]:
+    """Nodes, and in the place of those that run a graph what is needed of it."""
+    for node in nodes:
+        found = body_of(node)
+        if found is None:
+            yield node
+        else:
+            yield from _nodes_and_bodies(find_needed_nodes(found[0].nodes, names_in(found[0].outputs)))
 
 
 #: Where programs stand in an archive of today, and in one of PyTorch 2.1 to 2.7.
@@ -300,11 +301,9 @@ class _Reading:
         if inner is not None:
             result = self._inline_body(*inner, values, node)
         else:
-            arguments = {name: _resolve_names(value, values, node.name) for name, value in node.arguments.items()}
-            positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
-            result = self._in_place.run(node.target, positional, arguments, f"({node.name})", node.name)
-        several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
-        wanted = node.outputs[0] if several else node.outputs
+            positional, named = _resolve_names(node.split_arguments(), values, node.name)
+            result = self._in_place.run(node.target, positional, named, f"({node.name})", node.name)
+        several, wanted = node.gives_list, node.results
         if inner is not None and not several and len(wanted) == 1 and len(result) == 1:
             result = result[0]
         found = result if isinstance(result, (list, tuple)) and (several or len(wanted) > 1) else [result]
@@ -322,7 +321,7 @@ class _Reading:
         for argument, value in zip(body.inputs, given, strict=True):
             for name in names_in(argument):
                 inner[name] = _resolve_names(value, values, node.name)
-        for item in find_needed_nodes(body.nodes, names_in(list(body.outputs))):
+        for item in find_needed_nodes(body.nodes, names_in(body.outputs)):
             self._follow(item, inner)
         return [_resolve_names(output, inner, node.name) for output in body.outputs]
 

@@ -24,6 +24,7 @@ from qconvert.formats.torch.quantizing import (
 from qconvert.formats.torch.reading import ReadFunction, Reading
 from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.graph import Array, Quantization
+from qconvert.operators.values import Value
 
 
 def read_inner(c: Reading) -> Any:
@@ -73,15 +74,6 @@ def _has_known_scales(c: Reading, counts: Sequence[int | str]) -> bool:
     return c.constant("scale") is not None and (c.constant("input") is not None or all(count == 1 for count in counts))
 
 
-def _type(c: Reading, argument: str) -> str:
-    """The storage type that an argument names; those of fewer bits than 8 are stored as 8 bits."""
-    dtype = c.dtype(argument) or "int8"
-    if match := _SMALL.fullmatch(dtype):
-        return f"{match[1]}8"
-    c.range_of(dtype)
-    return dtype
-
-
 _SMALL = re.compile("(u?int)[1-7]")
 
 
@@ -107,18 +99,20 @@ def _computed_scales(c: Reading, counts: Sequence[int | str]) -> tuple[str, str]
     return _per_block(c, c.name("scale"), counts), point
 
 
-def read_quantize(c: Reading) -> str:
+def read_quantize(c: Reading) -> Value:
     """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
-    dtype = _type(c, "output_dtype")
-    low, high = stated_limits(c, dtype)
+    dtype = c.dtype("output_dtype") or "int8"
+    if match := _SMALL.fullmatch(dtype):  # fewer bits than 8 are stored as 8 bits
+        dtype = f"{match[1]}8"
+    limits = stated_limits(c, dtype)
     counts = _counts(c, c.operand().shape or ())
     if _has_known_scales(c, counts):
         quantization, exact = _quantization(c, dtype)
         return emit_quantize(c, c.name(), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
-    return decomposed_quantize(c, c.name(), *_computed_scales(c, counts), (low, high), dtype)
+    return decomposed_quantize(c, c.name(), *_computed_scales(c, counts), limits, dtype)
 
 
-def read_dequantize(c: Reading) -> str:
+def read_dequantize(c: Reading) -> Value:
     """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
     tensor = c.operand()
     counts = _counts(c, tensor.shape or ())

@@ -111,7 +111,7 @@ def read_diagonal_scatter(c: Reading) -> str:
     return emit_transpose(c, result, back)
 
 
-def read_trace(c: Reading) -> str:
+def read_trace(c: Reading) -> Value:
     """aten::trace: the sum of the diagonal of a matrix."""
     c.require_plain(c.name())
     shape = c.static_shape()
@@ -119,9 +119,8 @@ def read_trace(c: Reading) -> str:
         raise c.invalid(f"the shape is {shape}; the operator requires a matrix", rule="wrong-rank")
     name = c.name() if c.is_real(c.name()) else cast_operand(c, c.name(), "int64", "whole")
     c.take(8 * shape[0] * shape[1])
-    eye = c.const(np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype)), "diagonal")
-    masked = c.emit("Mul", [name, eye], hint="masked")
-    return c.emit("ReduceSum", [masked, c.list64([0, 1], "axes")], keepdims=0)
+    eye = np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype))
+    return apply("ReduceSum", Part(c, name) * eye, [0, 1], keepdims=0, hint="")
 
 
 def read_count(c: Reading) -> str:

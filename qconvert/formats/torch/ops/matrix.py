@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands
+from qconvert.formats.torch.ops.unary import scale_values
 from qconvert.formats.torch.packed_parameters import round_to_float16
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
 from qconvert.formats.torch.reading import ReadFunction, Reading
@@ -171,11 +172,11 @@ def read_added_product(c: Reading) -> str:
         return emit_gemm(c, a, [op.inputs[0], added], None)
     result = product(c, a, b, "product")
     if alpha != 1:
-        result = c.emit("Mul", [result, c.real_constant(c.number("alpha"), a, "alpha")], hint="scaled")
+        result = scale_values(c, result, c.number("alpha"), "scaled")
     if beta == 0:
         return result
     if beta != 1:
-        added = c.emit("Mul", [added, c.real_constant(c.number("beta"), added, "beta")], quantization=None, hint="added")
+        added = scale_values(c, added, c.number("beta"), "added")
     return c.emit("Add", [added, result], quantization=None)
 
 

@@ -182,7 +182,7 @@ def _is_computed(c: Reading) -> bool:
     return "scale" in c and isinstance(c["scale"], Ref) and c.constant("scale") is None
 
 
-def read_decomposed_quantize(c: Reading) -> str:
+def read_decomposed_quantize(c: Reading) -> Value:
     """quantized_decomposed::quantize_per_tensor and quantize_per_channel."""
     dtype = c.dtype("dtype") or "int8"
     low, high = c.integer("quant_min"), c.integer("quant_max")
@@ -192,7 +192,7 @@ def read_decomposed_quantize(c: Reading) -> str:
     return emit_quantize(c, c.name(), dtype, set_limits(c, quantization, dtype), ROUNDED, exact)
 
 
-def read_decomposed_dequantize(c: Reading) -> str:
+def read_decomposed_dequantize(c: Reading) -> Value:
     """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their quantization.
 
     The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
@@ -239,13 +239,13 @@ def read_group_dequantize(c: Reading) -> str:
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("output_dtype") or "float32")
 
 
-def read_token_quantize(c: Reading) -> str:
+def read_token_quantize(c: Reading) -> Value:
     """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
     limits = c.integer("quant_min"), c.integer("quant_max")
     return decomposed_quantize(c, c.name(), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
 
 
-def read_token_dequantize(c: Reading) -> str:
+def read_token_dequantize(c: Reading) -> Value:
     """quantized_decomposed::dequantize_per_token."""
     return decomposed_dequantize(c, c.name(), c.name("scales"), c.name("zero_points"))
 

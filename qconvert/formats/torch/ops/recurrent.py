@@ -144,19 +144,17 @@ class _Layer:
         Returns:
             What each direction gives for all steps, (steps, rows, cells), and the last states, (directions, rows, cells).
         """
-        if len(directions) == 1:
-            whole, *last = self._operator(data, directions, states, _WAYS[0])
-            return [self._emit_squeeze(whole)], last
-        if all(weights.rounding == "" and weights.projection is None for weights in directions):
+        if len(directions) == 2 and all(weights.rounding == "" and weights.projection is None for weights in directions):
             whole, *last = self._operator(data, directions, states, "bidirectional")
             ways = (self._c.const(np.int64(index), "way") for index in (0, 1))
             return [self._c.emit("Gather", [whole, way], hint=hint, axis=1) for way, hint in zip(ways, _WAYS, strict=True)], last
-        found = [
-            self._operator(data, [weights], [slice_first_axis(self._c, state, index, 1) for state in states], _WAYS[index])
-            for index, weights in enumerate(directions)
-        ]
-        last = [self._c.emit("Concat", parts, hint="last", axis=0) for parts in zip(*(item[1:] for item in found), strict=True)]
-        return [self._emit_squeeze(item[0]) for item in found], last
+        found = []
+        for index, weights in enumerate(directions):
+            own = states if len(directions) == 1 else [slice_first_axis(self._c, state, index, 1) for state in states]
+            found.append(self._operator(data, [weights], own, _WAYS[index]))
+        last = [_join(self._c, parts, "last", 0) for parts in zip(*(item[1:] for item in found), strict=True)]
+        axes = (self._c.list64([1], "axes") for _ in found)
+        return [self._c.emit("Squeeze", [item[0], each], hint="steps") for item, each in zip(found, axes, strict=True)], last
 
     def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
         c, kind = self._c, self._kind
@@ -195,12 +193,13 @@ class _Layer:
         key = "/".join(["both", *(weights.names[2] for weights in others if weights.biases is not None)])
         return self._c.draft.variant(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
 
-    def _emit_squeeze(self, name: str) -> str:
-        c = self._c
-        return c.emit("Squeeze", [name, c.list64([1], "axes")], hint="steps")
-
 
 _WAYS = ("forward", "reverse")
+
+
+def _join(c: Reading, names: Sequence[str], hint: str, axis: int) -> str:
+    """Tensors one after the other; the one where there is one."""
+    return names[0] if len(names) == 1 else c.emit("Concat", names, hint=hint, axis=axis)
 
 
 def slice_first_axis(c: Reading, name: str, start: int, count: int) -> str:
@@ -284,11 +283,10 @@ def read_layer(c: Reading, kind: str, activation: str = "", *, packed: bool = Fa
     last: list[list[str]] = []
     for depth in range(layers):
         parts, ends = layer.run(data, weights[depth * directions : (depth + 1) * directions], states[depth])
-        data = parts[0] if directions == 1 else c.emit("Concat", parts, hint="both", axis=2)
+        data = _join(c, parts, "both", 2)
         last.append(ends)
     result = c.emit("Transpose", [data], perm=(1, 0, 2)) if c["batch_first"] else c.emit("Identity", [data])
-    stacked = [list(parts) for parts in zip(*last, strict=True)]
-    return (result, *(p[0] if layers == 1 else c.emit("Concat", p, hint="last", axis=0) for p in stacked))
+    return (result, *(_join(c, parts, "last", 0) for parts in zip(*last, strict=True)))
 
 
 @with_arguments

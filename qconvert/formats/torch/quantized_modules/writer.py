@@ -17,11 +17,11 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.formats.torch.archive import Archive
-from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.program import Module, Node, make_quantized_tensor, quantized_modules, tensor_of, torch_package
 from qconvert.formats.torch.quantized_modules.builder import LAYER, Layer, ModuleBuilder
 from qconvert.formats.torch.quantized_modules.operators import module_writers
+from qconvert.formats.torch.session import GivenInputs
 from qconvert.formats.torch.torchscript.reader import read_named
 from qconvert.formats.torch.writer import fill, lower_graph
 from qconvert.graph import Array, Graph, Op, Producers
@@ -187,7 +187,12 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         builder = build(graph)
         made = Modules(builder)
         script = _compile_script(made.module, graph.name, bool(options.get("freeze")))
-        content = _archive(script, lite=path.suffix.lower() == ".ptl")
+        if path.suffix.lower() == ".ptl":
+            content = script._save_to_buffer_for_lite_interpreter()
+        else:
+            buffer = io.BytesIO()
+            torch_package().jit.save(script, buffer)
+            content = buffer.getvalue()
     notes = {**graph_notes(graph, dict(options.get("provenance") or {})), **collect_names(builder, made, content)}
     path.write_bytes(_with_notes(content, json.dumps(notes, ensure_ascii=False).encode()))
     return ()
@@ -229,15 +234,6 @@ def _compile_script(module: Any, name: str, freeze: bool) -> Any:
         raise QConvertError(
             f"PyTorch does not compile the modules: {str(error).strip()[:300]}", where=name, rule="runtime-refused-model"
         ) from error
-
-
-def _archive(script: Any, lite: bool) -> bytes:
-    """The module as an archive."""
-    if lite:
-        return script._save_to_buffer_for_lite_interpreter()  # type: ignore[no-any-return]
-    buffer = io.BytesIO()
-    torch_package().jit.save(script, buffer)
-    return buffer.getvalue()
 
 
 def _with_notes(content: bytes, notes: bytes) -> bytes:

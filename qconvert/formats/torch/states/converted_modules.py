@@ -45,24 +45,25 @@ def read_converted(entries: Entries) -> Parameters:
             tensors[name] = plain_tensor(value, name)
         elif value is None or isinstance(value, (str, bool, int, float, TorchType)):
             entries.used.add(name)
-    dtype = _common_type([*results.values(), *inputs.values(), *data.values(), *(item for listed in functions.values() for item in listed)])
+    listed = [*results.values(), *inputs.values(), *data.values(), *(item for items in functions.values() for item in items)]
+    # PyTorch's engines compute on uint8 unless a model says otherwise
+    dtype = "int8" if any(item.dtype == "int8" for item in listed) else "uint8"
+
+    def set_types(found: Mapping[str, QParams]) -> dict[str, QParams]:
+        return {name: _set_type(item, dtype) for name, item in found.items()}
+
     return Parameters(
         tensors,
         absent,
-        results={name: _set_type(item, dtype) for name, item in results.items()},
-        inputs={name: _set_type(item, dtype) for name, item in inputs.items()},
-        data={name: _set_type(item, dtype) for name, item in data.items()},
-        functions={name: tuple(_set_type(item, dtype) for item in listed) for name, listed in functions.items()},
+        results=set_types(results),
+        inputs=set_types(inputs),
+        data=set_types(data),
+        functions={name: tuple(_set_type(item, dtype) for item in items) for name, items in functions.items()},
         fixed={kind: QParams(dtype, Quantization.per_tensor(*by_type[dtype])) for kind, by_type in FIXED_RESULTS.items()},
         function_names=FUNCTION_NAMES,
         dynamic=dict.fromkeys(_layers(tensors), "dynamic_reduced") if is_dynamic else {},
         notes=(_REDUCED,) if is_dynamic and _layers(tensors) else (),
     )
-
-
-def _common_type(quantizations: list[QParams]) -> str:
-    """int8 where a zero point is negative; PyTorch's engines compute on uint8 unless a model says otherwise."""
-    return "int8" if any(item.dtype == "int8" for item in quantizations) else "uint8"
 
 
 def _set_type(item: QParams, dtype: str) -> QParams:

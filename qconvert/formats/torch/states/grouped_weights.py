@@ -119,9 +119,9 @@ def _class_or_value(value: Any) -> str:
     return str(value)
 
 
-#: Bits that a layer may have -> the types that hold them, unsigned and signed.
-_TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
-_WIDEST = ("uint8", "int8")
+def _type_of(bits: int, *, is_signed: bool) -> str:
+    """The type that holds the integers of a layer."""
+    return f"{'' if is_signed else 'u'}int{4 if 2 <= bits <= 4 else 8}"
 
 
 def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Parameters | None:
@@ -209,10 +209,10 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
     codes = weight.codes if order is None else weight.codes[:, order]
     scales = weight.scales
     if weight.table is not None:
-        dtype = _TYPES.get(weight.bits, _WIDEST)[0]
+        dtype = _type_of(weight.bits, is_signed=False)
         tensor = Tensor(name, dtype, codes.shape, codes.astype(numpy_dtype(dtype)), Quantization.per_tensor(1.0, 0))
         return tensor, Decoding(scales, table=weight.table)
-    dtype = _TYPES.get(weight.bits, _WIDEST)[weight.is_signed]
+    dtype = _type_of(weight.bits, is_signed=weight.is_signed)
     half = symmetric_zero_point(weight.bits) if weight.is_signed else 0
     integers = codes.astype(np.int16) - half if half else codes
     zeros = np.zeros(scales.shape, np.int64) if weight.zero is None else weight.zero.astype(np.int64) - half

@@ -139,8 +139,7 @@ def _fold_weights(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon), in float32, with a quantization of its own range; beta + (bias - mean) * that factor."""
     if norm:
-        gamma, beta, mean, variance = (norm[name] for name in STATISTICS)
-        weight, bias = fold_batch_norm(weight, bias, gamma, beta, mean, variance, epsilon, "float32")
+        weight, bias = fold_batch_norm(weight, bias, *(norm[name] for name in STATISTICS), epsilon, "float32")
     if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
         raise InvalidModelError("a weight is NaN or infinite", where=module, rule="weights-not-finite")
     flat = weight.reshape(1 if how.grain == "per_layer" else weight.shape[0], -1)

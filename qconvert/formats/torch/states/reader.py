@@ -53,17 +53,13 @@ def _join_parts(tensors: dict[str, StoredTensor], classes: Mapping[str, Mapping[
         module, _, own = name.rpartition(".")
         names = {part: f"{module}{'.' if module else ''}_{own}_{part}" for part in said["_tensor_data_names"]}
         parts = {part: found.pop(key) for part, key in names.items()}
-        kept = {key: _value(value) for key, value in said["_data"].items()}
+        kept = {
+            key: TorchType(str(value.get("_data"))) if isinstance(value, dict) and value.get("_type") == "torch.dtype" else value
+            for key, value in said["_data"].items()
+        }
         shape = parts["qdata"].shape if "qdata" in parts else ()
         found[name] = WrappedTensor(f"torchao.quantization.{said['_type']}", shape, {**kept, **parts})
     return found
-
-
-def _value(value: Any) -> Any:
-    """What a part is that is no tensor: dtypes are objects of their own."""
-    if isinstance(value, dict) and value.get("_type") == "torch.dtype":
-        return TorchType(str(value.get("_data")))
-    return value
 
 
 #: Entries of a dictionary around a state_dict, as training scripts name them.
@@ -131,9 +127,7 @@ def _state(path: Path) -> Mapping[str, Any]:
     archive = open_archive(path)
     if holds_graph(archive):
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")
-    state = None
-    if "data.pkl" in archive:
-        state = _find_state_dict(unpickle_entry(archive))
+    state = _find_state_dict(unpickle_entry(archive)) if "data.pkl" in archive else None
     if state is None:
         raise UnsupportedError(
             "the file holds no state_dict",

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qconvert.arithmetic import batch_norm_factor
+from qconvert.arithmetic import fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.quantizing import ROUNDED, integers
-from qconvert.formats.torch.states.entries import Entries, entry_name, parent, quantization, sort_by_number, take_rest
+from qconvert.formats.torch.states.entries import STATISTICS, Entries, entry_name, parent, quantization, sort_by_number, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.kernels.torch import FUNCTION_NAMES, OBSERVED_KINDS
@@ -157,11 +157,10 @@ def _fold_weights(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon) with its quantization, in float32 as in training; beta + (bias - mean) * that factor."""
     if norm:
-        factor, last = (batch_norm_factor(norm["weight"], norm["running_var"], epsilon, real) for real in ("float32", "float64"))
+        numbers = [norm[name] for name in STATISTICS]
+        single, double = (fold_batch_norm(weight, bias, *numbers, epsilon, real) for real in ("float32", "float64"))
         with np.errstate(all="ignore"):
-            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-            offset = np.zeros(factor.shape) if bias is None else bias.astype(np.float64)
-            bias = ((offset - norm["running_mean"]) * last + norm["bias"]).astype(np.float32)
+            weight, bias = single[0], double[1].astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias).all():
             raise InvalidModelError(
                 "folding the normalization makes weights that are NaN or infinite", where=module, rule="weights-not-finite"

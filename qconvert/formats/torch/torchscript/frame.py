@@ -82,8 +82,12 @@ class Frame:
         match node:
             case ast.Constant():
                 return node.value
+            case ast.Name() if node.id in self._values:
+                return self._values[node.id]
+            case ast.Name() if node.id in _NAMES:
+                return _NAMES[node.id]
             case ast.Name():
-                return self._variable(node)
+                raise self._invalid_error(f"the code uses {node.id!r} before it is set", node, rule="unknown-name")
             case ast.Attribute():
                 return self._attribute(node)
             case ast.List() | ast.Tuple():
@@ -99,13 +103,6 @@ class Frame:
                 return self._evaluate_call(node, hint)
         raise self._unsupported_error(f"the expression {type(node).__name__} in its code", node)
 
-    def _variable(self, node: ast.Name) -> Any:
-        if node.id in self._values:
-            return self._values[node.id]
-        if node.id in _NAMES:
-            return _NAMES[node.id]
-        raise self._invalid_error(f"the code uses {node.id!r} before it is set", node, rule="unknown-name")
-
     def _attribute(self, node: ast.Attribute) -> Any:
         parts = dotted_names(node)
         if parts and parts[0] not in self._values:
@@ -120,13 +117,11 @@ class Frame:
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
                 raise self._unsupported_error("a dictionary within another", node)
-            found[self._key(self.value(key), node)] = self.value(value, hint)
+            name = self.value(key)
+            if not isinstance(name, (str, int, float)):
+                raise self._unsupported_error("a key that is no text or number", node)
+            found[name] = self.value(value, hint)
         return found
-
-    def _key(self, value: Any, node: ast.AST) -> Any:
-        if isinstance(value, (str, int, float)):
-            return value
-        raise self._unsupported_error("a key that is no text or number", node)
 
     def _evaluate_unary(self, node: ast.UnaryOp, hint: str) -> Any:
         value = self.value(node.operand)

@@ -12,8 +12,7 @@ from typing import Any
 
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.given_inputs import GivenInputs, Input
-from qconvert.formats.torch.session import quantization_of
+from qconvert.formats.torch.session import GivenInputs, Input, quantization_of
 from qconvert.formats.torch.stored_values import QUANTIZED, StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.values import EndlessError, Ref, leaves, map_leaves

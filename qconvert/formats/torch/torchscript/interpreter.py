@@ -17,7 +17,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.calls import Missing, is_covered
 from qconvert.formats.torch.in_place import InPlace
-from qconvert.formats.torch.packed_parameters import PACKING, is_packed, method_of_packed, unpack_parameters
+from qconvert.formats.torch.packed_parameters import PACKING, call_packed, is_packed, unpack_parameters
 from qconvert.formats.torch.session import Constants, Session
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method, file_of
@@ -264,7 +264,7 @@ class Interpreter:
         if isinstance(target, ScriptObject):
             return self.invoke(target, name, given, named, where)
         if isinstance(target, Packed):
-            return method_of_packed(target, name, where)
+            return call_packed(target, name, where)
         if name in ("prim::RaiseException", "aten::raise"):
             raise CodeError(str(given[0])[:500] if given else "")
         if name.startswith("__torch__."):

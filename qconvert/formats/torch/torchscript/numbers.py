@@ -121,10 +121,6 @@ def _set_item(items: Any, index: Any, value: Any) -> Any:
     return items
 
 
-def _truncate_divide(a: int, b: int) -> int:
-    return a // b if (a < 0) == (b < 0) else -(-a // b)
-
-
 def _to_int(value: Any) -> int:
     _require_short(value, len(value)) if isinstance(value, str) else None
     return int(value)
@@ -138,10 +134,6 @@ def _get_item(items: Any, index: Any) -> Any:
     return items[index]
 
 
-def _slice_items(items: Any, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
-    return items[start:end:step]
-
-
 def _format_text(text: str, *values: Any) -> str:
     for value in values:
         text = text.replace("{}", str(value)[:80] if isinstance(value, (str, int, float)) else "...", 1)
@@ -151,7 +143,7 @@ def _format_text(text: str, *values: Any) -> str:
 _PLAIN: Mapping[str, Callable[..., Any]] = {
     "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _dividing(operator.truediv),
     "aten::floordiv": _dividing(operator.floordiv), "aten::__floordiv__": _dividing(operator.floordiv),
-    "aten::__round_to_zero_floordiv": _dividing(_truncate_divide),
+    "aten::__round_to_zero_floordiv": _dividing(lambda a, b: a // b if (a < 0) == (b < 0) else -(-a // b)),
     "aten::remainder": _dividing(operator.mod), "aten::pow": math.pow, "aten::__lshift__": _shift_left, "aten::divmod": divmod,
     **{f"aten::{name}": getattr(operator, name) for name in (
         "neg", "eq", "ne", "lt", "le", "gt", "ge", "__not__", "__and__", "__or__", "__xor__", "__rshift__",
@@ -178,7 +170,8 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
 _OF_LISTS: Mapping[str, Callable[..., Any]] = {
     "aten::len": len, "aten::append": lambda items, item: _extend_list(items, [item]), "aten::extend": _extend_list,
     "aten::insert": list.insert, "aten::__getitem__": _get_item,
-    "aten::_set_item": _set_item, "aten::slice": _slice_items, "aten::list": list, "aten::copy": lambda items: items.copy(),
+    "aten::_set_item": _set_item, "aten::list": list,
+    "aten::slice": lambda items, start=None, end=None, step=1: items[start:end:step], "aten::copy": lambda items: items.copy(),
     "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
     "aten::Delete": lambda items, place: items.pop(place), "aten::reverse": lambda items: items.reverse(), "aten::keys": list,
     "aten::values": lambda items: list(items.values()), "aten::items": lambda items: list(items.items()),

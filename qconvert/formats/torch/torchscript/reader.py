@@ -9,15 +9,14 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.finishing import finish_graph
-from qconvert.formats.torch.given_inputs import GivenInputs, Input
-from qconvert.formats.torch.session import Session, flatten_outputs
+from qconvert.formats.torch.session import GivenInputs, Input, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.inputs import Guesses, arguments, guess_shapes, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
 from qconvert.formats.torch.unpickler import unpickle, unpickle_entry
 from qconvert.formats.torch.values import EndlessError, Ref, leaves
-from qconvert.graph import Graph
+from qconvert.graph import Array, Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
 
 #: Version of archives that PyTorch 2.13 still reads (caffe2/serialize/versions.h, kMaxSupportedFileFormatVersion).
@@ -110,15 +109,16 @@ class _Script:
         """The tensors that the code names CONSTANTS."""
         if "constants.pkl" not in self._archive:
             return []
-        content = self._archive.read("constants.pkl")
-        found = unpickle(content, lambda key: self._archive.storage(self._constant_storage(key)), "constants.pkl")
+
+        def storage(key: str) -> Array:
+            """Files of the lite interpreter share storages with other pickles and call them 12.storage."""
+            name = f"constants/{key}"
+            return self._archive.storage(name if name in self._archive else f"{name}.storage")
+
+        found = unpickle(self._archive.read("constants.pkl"), storage, "constants.pkl")
         if not isinstance(found, (list, tuple)):
             raise InvalidModelError("constants.pkl does not hold a list", rule="malformed-entry")
         return list(found)
-
-    def _constant_storage(self, key: str) -> str:
-        """Where a storage of constants lies; files of the lite interpreter share them with other pickles and call them 12.storage."""
-        return f"constants/{key}" if f"constants/{key}" in self._archive else f"constants/{key}.storage"
 
 
 def _verify_version(archive: Archive) -> None:

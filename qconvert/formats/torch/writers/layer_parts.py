@@ -205,7 +205,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     weights = subtract_zero_point(b, b.stored_value(w.name), dtype, quantizations[1], w.rank or 0)
     joined = b.cast(b.stored_value(bias.name), dtype) if bias is not None and joins else None
     total = made(steps, weights, joined)
-    shape = [-1 if place == axis else 1 for place in range(_rank(op, b))]
+    shape = [-1 if place == axis else 1 for place in range(len(b.shape(op, op.outputs[0])))]
     real = total * b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor")
     if bias is None or joins:
         return real
@@ -246,13 +246,6 @@ def subtract_zero_point(b: Builder, node: Node, dtype: str, quantization: Quanti
         return real if points[0] == 0 else real - float(points[0])
     along = quantization.zero_point.astype(dtype).reshape([-1, *[1] * (rank - 1)])
     return real - b.buffer(along, f"{node.name}/zero_points")
-
-
-def _rank(op: Op, b: Builder) -> int:
-    rank = b.result(op).rank
-    if rank is None:
-        raise b.unsupported_error(op, "a result of unknown rank", rule="unknown-size")
-    return rank
 
 
 def _fits(tensor: Tensor, axis: int | None) -> bool:

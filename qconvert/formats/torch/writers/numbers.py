@@ -94,11 +94,6 @@ def _concat_sizes(op: Op, b: Builder) -> list[Any]:
     return [size for name in op.inputs for size in sizes_of(b, name)]
 
 
-def _slice_sizes(op: Op, b: Builder) -> list[Any]:
-    steps = b.integers(op, 4) if op.has(4) else [1]
-    return sizes_of(b, op.inputs[0])[slice(b.integers(op, 1)[0], b.integers(op, 2)[0], steps[0])]
-
-
 def _compute_sizes(op: Op, b: Builder) -> list[Any]:
     left, right = (sizes_of(b, name) for name in op.inputs)
     count = max(len(left), len(right))
@@ -114,7 +109,7 @@ _FOLLOWED: Mapping[str, Any] = {
     "Shape": _shape,
     "Concat": _concat_sizes,
     "Pack": _concat_sizes,
-    "Slice": _slice_sizes,
+    "Slice": lambda op, b: sizes_of(b, op.inputs[0])[slice(*(b.integers(op, index)[0] for index in (1, 2, 4) if op.has(index)))],
     "Gather": lambda op, b: [sizes_of(b, op.inputs[0])[index] for index in b.integers(op, 1)],
     **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), lambda op, b: sizes_of(b, op.inputs[0])),
     **dict.fromkeys(_ARITHMETIC, _compute_sizes),
