@@ -185,20 +185,15 @@ class InPlace:
         return value if held is None else self._current(held)
 
     def run(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
-        """Return the result of an operator on tensors as they are now, and note what it changes and shares; see note_result()."""
-        result = call_operator(self._session, name, self.current_value(given), self.current_value(named), where, hint)
-        return self.note_result(name, given, named, result, where, hint)
-
-    def note_result(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
-        """Return the result of an operator; notes changes, and results that share elements with its input.
+        """Return the result of an operator on tensors as they are now; notes changes, and results that share elements with its input.
 
         Args:
             name: of the operator, with the "_" of one that changes its input.
             given, named: its arguments, as the program has them.
-            result: of the operator, or of that which gives the same as a tensor of its own.
             where: it stands.
             hint: the name of the result.
         """
+        result = call_operator(self._session, name, self.current_value(given), self.current_value(named), where, hint)
         first = given[0] if given else named.get("self", named.get("input"))
         if not isinstance(first, (Ref, StoredTensor)):
             return result

@@ -94,11 +94,7 @@ class Reading(OperatorReading):
 
     def names(self, argument: str) -> list[str]:
         """The names of the tensors in an argument that is a list, one tensor, or None."""
-        return [] if self._values[argument] is None else [self._constants.name(item) for item in self.items(argument)]
-
-    def names_or_none(self, argument: str) -> list[str | None]:
-        """The names of the tensors in a list; None for None."""
-        return [None if value is None else self._constants.name(value) for value in self._values[argument]]
+        return [self._constants.name(item) for item in self.items(argument) if item is not None]
 
     def operand(self, argument: str = "") -> Tensor:
         """The canonical tensor that an argument is."""

@@ -220,6 +220,8 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
     for name in graph.inputs:
         builder.take_input(name)
     for op in graph.ops:
+        if op.attributes.get("data_format", "channels_first") != "channels_first":
+            raise builder.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="channels-last")
         builder.op, builder.wide = op, builder.is_exact and computes_on_quantizations(graph, op)
         known[op.kind](op, builder)
     builder.op, builder.wide = None, False

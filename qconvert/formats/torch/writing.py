@@ -296,11 +296,6 @@ class Builder(OperatorWriting):
         size = self.shape(op)[axis]
         return self.aten("sym_size.int", self.stored_input(op), axis) if isinstance(size, str) else size
 
-    def channels_first(self, op: Op) -> None:
-        """PyTorch's spatial operators know one layout."""
-        if op["data_format"] != "channels_first":
-            raise self.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="channels-last")
-
     def finish_program(self) -> None:
         """Sets the outputs of the program, and drops nodes that they do not depend on."""
         self.outputs = [self.output_node(name) for name in self.graph.outputs]
@@ -321,7 +316,7 @@ def along_axis(values: Array, axis: int | None, rank: int | None) -> Array:
     return values.reshape([-1 if place == axis else 1 for place in range(rank or 0)])
 
 
-def _number_or_buffer(b: Builder, tensor: Tensor, values: Array, hint: str) -> Any:
+def _number_or_buffer(b: Builder, tensor: Tensor, values: Array, hint: str) -> float | Node:
     """The one number of a scale or zero point, or the buffer of those along an axis of a tensor."""
     axis = tensor.require_quantization().axis
     return values[0].item() if axis is None else b.buffer(along_axis(values, axis, tensor.rank), f"{tensor.name}/{hint}")

@@ -56,7 +56,7 @@ class Node:
     @property
     def results(self) -> Sequence[Any]:
         """What it computes, those in a list one by one."""
-        return self.outputs[0] if self.gives_list else self.outputs  # type: ignore[no-any-return]
+        return self.outputs[0] if self.gives_list else self.outputs
 
     def split_arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """The arguments by position, where they have no other names, and by name."""
@@ -87,7 +87,6 @@ class Program:
         inputs: each with its kind ("parameter", "buffer", "user_input" …), its name in the graph, and its name in the model.
         outputs: each with its kind ("user_output", "buffer_mutation" …), its argument, and the name of a buffer.
         tensors: name -> storage type and sizes, None for one known only at run time.
-        version: of the schema.
         torch_version: that wrote it.
     """
 
@@ -95,7 +94,6 @@ class Program:
     inputs: tuple[tuple[str, Any, str], ...]
     outputs: tuple[tuple[str, Any, str], ...]
     tensors: Mapping[str, tuple[str, tuple[int | str, ...]]]
-    version: tuple[int, int]
     torch_version: str
 
 
@@ -108,7 +106,7 @@ def parse_program(text: str) -> Program:
     """
     try:
         document = json.loads(text)
-        version = _version(document)
+        _verify_version(document["schema_version"])
         module = document["graph_module"]
         graph, signature = module["graph"], module["signature"]
         nodes = graph["nodes"]
@@ -119,23 +117,20 @@ def parse_program(text: str) -> Program:
             tuple(_read_spec(spec) for spec in signature["input_specs"]),
             tuple(_read_spec(spec) for spec in signature["output_specs"]),
             {str(name): (EXPORT.get(meta["dtype"], "unknown"), sizes_of(meta["sizes"])) for name, meta in graph["tensor_values"].items()},
-            version,
             str(document.get("torch_version", "")),
         )
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise InvalidModelError(f"the program is damaged: {type(error).__name__} {error}", rule="damaged-program") from error
 
 
-def _version(document: Any) -> tuple[int, int]:
-    stated = document["schema_version"]
-    version = (stated, 0) if isinstance(stated, int) else (int(stated["major"]), int(stated["minor"]))
-    if not _OLDEST <= version[0] <= _NEWEST:
+def _verify_version(stated: Any) -> None:
+    major, minor = (stated, 0) if isinstance(stated, int) else (int(stated["major"]), int(stated["minor"]))
+    if not _OLDEST <= major <= _NEWEST:
         raise UnsupportedError(
-            f"the program has schema {version[0]}.{version[1]}; {_OLDEST} to {_NEWEST} are covered",
+            f"the program has schema {major}.{minor}; {_OLDEST} to {_NEWEST} are covered",
             remedy="Save it with another version of PyTorch: 2.13 writes schema 8.",
             rule="version-not-covered",
         )
-    return version
 
 
 def sizes_of(sizes: Any) -> tuple[int | str, ...]:

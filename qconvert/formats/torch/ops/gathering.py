@@ -148,11 +148,11 @@ def read_gather(c: Reading) -> str:
 
 def read_indices(c: Reading) -> tuple[list[int], list[str]]:
     """The axes that the argument `indices` has a tensor for, and these tensors."""
-    refs = c.names_or_none("indices")
-    chosen = [axis for axis, name in enumerate(refs) if name is not None]
-    if len(refs) > c.rank() or not chosen:
-        raise c.invalid(f"there are {len(refs)} indices for {c.rank()} axes", rule="counts-differ")
-    return chosen, [name for name in refs if name is not None]
+    items = c.items("indices")
+    chosen = [axis for axis, item in enumerate(items) if item is not None]
+    if len(items) > c.rank() or not chosen:
+        raise c.invalid(f"there are {len(items)} indices for {c.rank()} axes", rule="counts-differ")
+    return chosen, c.names("indices")
 
 
 def read_index(c: Reading) -> str:

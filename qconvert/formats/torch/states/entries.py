@@ -96,6 +96,11 @@ class Entries:
         return float(found.reshape(()).item())
 
 
+def norm_numbers(norm: Mapping[str, Array]) -> tuple[Array, Array, Array, Array]:
+    """The factors, summands, means and variances of a normalization."""
+    return norm["weight"], norm["bias"], norm["running_mean"], norm["running_var"]
+
+
 def entry_name(module: str, name: str) -> str:
     """The name of an entry of a module; "" is the network itself."""
     return f"{module}.{name}" if module else name

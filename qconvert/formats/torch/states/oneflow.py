@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.states.entries import STATISTICS, Entries, entry_name, quantization, take_rest
+from qconvert.formats.torch.states.entries import Entries, entry_name, norm_numbers, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
@@ -139,7 +139,7 @@ def _fold_weights(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon), in float32, with a quantization of its own range; beta + (bias - mean) * that factor."""
     if norm:
-        weight, bias = fold_batch_norm(weight, bias, *(norm[name] for name in STATISTICS), epsilon, "float32")
+        weight, bias = fold_batch_norm(weight, bias, *norm_numbers(norm), epsilon, "float32")
     if not np.isfinite(weight).all() or (bias is not None and not np.isfinite(bias).all()):
         raise InvalidModelError("a weight is NaN or infinite", where=module, rule="weights-not-finite")
     flat = weight.reshape(1 if how.grain == "per_layer" else weight.shape[0], -1)

@@ -21,7 +21,7 @@ from qconvert.arithmetic import fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.quantizing import ROUNDED, integers
-from qconvert.formats.torch.states.entries import STATISTICS, Entries, entry_name, parent, quantization, sort_by_number, take_rest
+from qconvert.formats.torch.states.entries import Entries, entry_name, norm_numbers, parent, quantization, sort_by_number, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES
 from qconvert.kernels.torch import FUNCTION_NAMES, OBSERVED_KINDS
@@ -157,8 +157,7 @@ def _fold_weights(
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon) with its quantization, in float32 as in training; beta + (bias - mean) * that factor."""
     if norm:
-        numbers = [norm[name] for name in STATISTICS]
-        single, double = (fold_batch_norm(weight, bias, *numbers, epsilon, real) for real in ("float32", "float64"))
+        single, double = (fold_batch_norm(weight, bias, *norm_numbers(norm), epsilon, real) for real in ("float32", "float64"))
         with np.errstate(all="ignore"):
             weight, bias = single[0], double[1].astype(np.float32)
         if not np.isfinite(weight).all() or not np.isfinite(bias).all():

@@ -21,7 +21,6 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.operators.properties import Suits
 from qconvert.operators.sizes import Shapes
 
-_Tensor = Callable[[str, StoredTensor | None], Input]
 _TENSOR = ast.Name("Tensor")
 _REMEDY = "Save the model by torch.jit.trace, which notes its inputs, or by torch.export.save."
 
@@ -41,34 +40,19 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
     node = method.node.args
     names = [*node.posonlyargs, *node.args][1:]
     defaults = [None] * (len(names) - len(node.defaults)) + list(node.defaults)
-    count = 0
-
-    def tensor(name: str, example: StoredTensor | None) -> Input:
-        nonlocal count
-        stated = given.of(name, count)
-        count += 1
-        if example is None:
-            return stated
-        shape = example.shape if stated.shape is None else stated.shape
-        if stated.dtype:
-            return replace(stated, shape=shape)
-        return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), quantization_of(example, name))
-
-    def members(name: str) -> list[str]:
-        return given.members(name, count)
-
+    inputs = _Inputs(given)
     found: list[Any] = []
     for index, (argument, default) in enumerate(zip(names, defaults, strict=True)):
         example = traced[index] if index < len(traced) else None
         optional = (isinstance(default, ast.Constant) and default.value is None) or _text(argument).startswith("Optional[")
-        if example is None and optional and given.of(argument.arg, count).shape is None:
+        if example is None and optional and given.of(argument.arg, inputs.count).shape is None:
             found.append(None)
         elif (
             default is not None and not any(isinstance(leaf, StoredTensor) for leaf in leaves(example)) and "Tensor" not in _text(argument)
         ):
             found.append(_literal(default))
         else:
-            found.append(_build_input(argument.arg, argument.annotation or _TENSOR, example, tensor, members))
+            found.append(inputs.build(argument.arg, argument.annotation or _TENSOR, example))
     given.require_used()
     if not any(isinstance(leaf, Input) for leaf in leaves(found)):
         raise OptionError("the method 'forward' takes no tensors", rule="no-inputs")
@@ -87,48 +71,67 @@ def _literal(node: ast.expr) -> Any:
         return None
 
 
-def _build_input(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:
-    """A tensor, or tensors in lists, tuples and dictionaries, named after their places: those of an example, or of an annotation.
+class _Inputs:
+    """Inputs as they are made, one after the other.
 
-    Args:
-        name: of the argument.
-        kind: its annotation.
-        example: of the trace; None if there is none.
-        tensor: makes an Input of a name and of an example.
-        members: gives what follows the name of a list or dictionary in the names of its tensors, as the user states them.
+    Attributes:
+        count: of the tensors so far.
     """
-    if isinstance(example, (list, tuple)):
-        made = [_build_input(f"{name}_{index}", _TENSOR, item, tensor, members) for index, item in enumerate(example)]
-        return made if isinstance(example, list) else tuple(made)
-    if isinstance(example, dict):
-        return {key: _build_input(f"{name}_{key}", _TENSOR, item, tensor, members) for key, item in example.items()}
-    if isinstance(example, (bool, int, float, str)):
-        return example
-    if isinstance(example, StoredTensor) or (isinstance(kind, ast.Name) and kind.id == "Tensor"):
-        return tensor(name, example if isinstance(example, StoredTensor) else None)
-    form, parts = _split_type(kind)
-    if form == "Optional":
-        return _build_input(name, parts[0], None, tensor, members)
-    if form == "Tuple":
-        return tuple(_build_input(f"{name}_{index}", part, None, tensor, members) for index, part in enumerate(parts))
-    text = ast.unparse(kind)[:80]
-    if form == "List" or (form == "Dict" and ast.unparse(parts[0]) == "str"):
-        keys = members(name)
-        if not keys or (form == "List" and keys != [str(index) for index in range(len(keys))]):
-            first, second = (f"{name}_{key}" for key in (("0", "1") if form == "List" else ("first", "second")))
-            raise OptionError(
-                f"the input {name!r} is {text}; the file does not state how many tensors it has or what they are called",
-                remedy=f"State the shape of each: --input-shape '{first}=1,3,224,224; {second}=1,3,224,224'.",
-                rule="input-not-stated",
-            )
-        found = {key: _build_input(f"{name}_{key}", parts[-1], None, tensor, members) for key in keys}
-        return found if form == "Dict" else list(found.values())
-    raise UnsupportedError(
-        f"the input is {text}, for which the file has no example; such inputs are not covered",
-        where=name,
-        remedy=_REMEDY,
-        rule="input-not-stated",
-    )
+
+    def __init__(self, given: GivenInputs) -> None:
+        self._given = given
+        self.count = 0
+
+    def _tensor(self, name: str, example: StoredTensor | None) -> Input:
+        stated = self._given.of(name, self.count)
+        self.count += 1
+        if example is None:
+            return stated
+        shape = example.shape if stated.shape is None else stated.shape
+        if stated.dtype:
+            return replace(stated, shape=shape)
+        return Input(name, shape, QUANTIZED.get(example.dtype, example.dtype), quantization_of(example, name))
+
+    def build(self, name: str, kind: ast.expr, example: Any = None) -> Any:
+        """A tensor, or tensors in lists, tuples and dictionaries, named after their places: those of an example, or of an annotation.
+
+        Args:
+            name: of the argument.
+            kind: its annotation.
+            example: of the trace; None if there is none.
+        """
+        if isinstance(example, (list, tuple)):
+            made = [self.build(f"{name}_{index}", _TENSOR, item) for index, item in enumerate(example)]
+            return made if isinstance(example, list) else tuple(made)
+        if isinstance(example, dict):
+            return {key: self.build(f"{name}_{key}", _TENSOR, item) for key, item in example.items()}
+        if isinstance(example, (bool, int, float, str)):
+            return example
+        if isinstance(example, StoredTensor) or (isinstance(kind, ast.Name) and kind.id == "Tensor"):
+            return self._tensor(name, example if isinstance(example, StoredTensor) else None)
+        form, parts = _split_type(kind)
+        if form == "Optional":
+            return self.build(name, parts[0])
+        if form == "Tuple":
+            return tuple(self.build(f"{name}_{index}", part) for index, part in enumerate(parts))
+        text = ast.unparse(kind)[:80]
+        if form == "List" or (form == "Dict" and ast.unparse(parts[0]) == "str"):
+            keys = self._given.members(name, self.count)
+            if not keys or (form == "List" and keys != [str(index) for index in range(len(keys))]):
+                first, second = (f"{name}_{key}" for key in (("0", "1") if form == "List" else ("first", "second")))
+                raise OptionError(
+                    f"the input {name!r} is {text}; the file does not state how many tensors it has or what they are called",
+                    remedy=f"State the shape of each: --input-shape '{first}=1,3,224,224; {second}=1,3,224,224'.",
+                    rule="input-not-stated",
+                )
+            found = {key: self.build(f"{name}_{key}", parts[-1]) for key in keys}
+            return found if form == "Dict" else list(found.values())
+        raise UnsupportedError(
+            f"the input is {text}, for which the file has no example; such inputs are not covered",
+            where=name,
+            remedy=_REMEDY,
+            rule="input-not-stated",
+        )
 
 
 def _split_type(kind: ast.expr) -> tuple[str, list[ast.expr]]:

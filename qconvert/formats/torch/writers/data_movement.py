@@ -190,7 +190,6 @@ def gather_in_batches(op: Op, b: Builder) -> None:
 @conditions(lambda op, scope: "" if op["mode"] == "CRD" else "pixel_shuffle has the channels before the positions in a block")
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace of mode CRD."""
-    b.channels_first(op)
     b.store(op, b.aten("pixel_shuffle", b.stored_input(op), op["blocksize"]))
 
 
@@ -201,11 +200,6 @@ def write_reshape(op: Op, b: Builder) -> None:
         b.note_operator()
         wanted = [b.size_at(op, index) if isinstance(size, int) and size == 0 else size for index, size in enumerate(wanted)]
     b.store(op, b.aten("reshape", b.stored_input(op), wanted))
-
-
-def write_transpose(op: Op, b: Builder) -> None:
-    """Transpose."""
-    b.store(op, b.aten("permute", b.stored_input(op), op["perm"]))
 
 
 def write_squeeze(op: Op, b: Builder) -> None:
@@ -234,11 +228,6 @@ def write_expand(op: Op, b: Builder) -> None:
     b.store(op, b.aten("expand", b.stored_input(op), sizes))
 
 
-def write_tile(op: Op, b: Builder) -> None:
-    """Tile."""
-    b.store(op, b.aten("repeat", b.stored_input(op), sizes_of(b, op.inputs[1])))
-
-
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers if all sides have one quantization, else of float values."""
     sides = [b.tensor(name) for name in op.names]
@@ -247,11 +236,6 @@ def write_concat(op: Op, b: Builder) -> None:
         b.store(op, b.aten("cat", b.stored_values(op), axis))
     else:
         b.finish(op, b.aten("cat", b.float_values(op), axis))
-
-
-def write_pack(op: Op, b: Builder) -> None:
-    """Pack: a new axis."""
-    b.store(op, b.aten("stack", b.stored_values(op), op["axis"]))
 
 
 def write_unpack(op: Op, b: Builder) -> None:
@@ -346,13 +330,13 @@ def write_gather(op: Op, b: Builder) -> None:
 WRITERS: Mapping[str, WriteFunction] = {
     "DepthToSpace": write_depth_to_space,
     "Reshape": write_reshape,
-    "Transpose": write_transpose,
+    "Transpose": lambda op, b: b.store(op, b.aten("permute", b.stored_input(op), op["perm"])),
     "Squeeze": write_squeeze,
     "Unsqueeze": write_unsqueeze,
     "Expand": write_expand,
-    "Tile": write_tile,
+    "Tile": lambda op, b: b.store(op, b.aten("repeat", b.stored_input(op), sizes_of(b, op.inputs[1]))),
     "Concat": write_concat,
-    "Pack": write_pack,
+    "Pack": lambda op, b: b.store(op, b.aten("stack", b.stored_values(op), op["axis"])),
     "Unpack": write_unpack,
     "Split": write_split,
     "Slice": write_slice,

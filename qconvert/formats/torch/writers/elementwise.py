@@ -158,11 +158,6 @@ def write_dequantize(op: Op, b: Builder) -> None:
     b.store(op, node if dtype == "float32" else b.cast(node, dtype))
 
 
-def write_cast(op: Op, b: Builder) -> None:
-    """Cast of plain numbers."""
-    b.store(op, b.cast(b.stored_input(op), op["to"]))
-
-
 def write_identity(op: Op, b: Builder) -> None:
     """Identity, and Reinterpret: the same integers, which readers dequantize by the new quantization."""
     b.store(op, b.aten("alias", b.stored_input(op)))
@@ -173,7 +168,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Requantize": write_quantize,
     "Dequantize": write_dequantize,
     "Reinterpret": write_identity,
-    "Cast": write_cast,
+    "Cast": lambda op, b: b.store(op, b.cast(b.stored_input(op), op["to"])),
     "Identity": write_identity,
     **{kind: simple(kind.lower()) for kind in _UNARY},
     **{kind: simple(name) for kind, name in _BINARY.items()},

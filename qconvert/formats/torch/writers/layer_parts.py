@@ -54,7 +54,6 @@ def torch_pads(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 def pad_conv_data(op: Op, b: Builder, spatial: int) -> tuple[Node, list[int]]:
     """The stored data of a convolution, padded if its padding differs on both sides, and the padding that is left to it."""
-    b.channels_first(op)
     pads = pads_of(op, b, b.known_sizes(op, b.shape(op, 1)[2:], "weights of unknown size"), op["dilations"])
     if is_symmetric(pads):
         return b.stored_input(op), pads[:spatial]

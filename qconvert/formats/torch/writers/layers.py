@@ -20,7 +20,7 @@ from qconvert.formats.torch.writers.layer_parts import (
     sum_as_tflite,
     torch_pads,
 )
-from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.torch.writing import Builder, WriteFunction, with_note
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.sizes import swapped_weights
@@ -73,7 +73,6 @@ def _length(op: Op, b: Builder) -> int:
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose, whose weights PyTorch has as I,O/group,spatial; cropping that differs on both sides is a slice after it."""
-    b.channels_first(op)
     spatial, pads = b.rank(op) - 2, op["pads"]
     begins, ends = pads[:spatial], pads[spatial:]
     less = [min(pair) for pair in zip(begins, ends, strict=True)]
@@ -155,16 +154,9 @@ def write_conv_integer(op: Op, b: Builder) -> None:
     if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
     sizes = (op["strides"], pads[:spatial], op["dilations"], op["group"])
-    b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
     b.store(op, b.cast(total, "int32"))
-
-
-def write_einsum(op: Op, b: Builder) -> None:
-    """Einsum."""
-    b.note_operator()
-    b.finish(op, b.aten("einsum", op["equation"].replace(" ", ""), b.float_values(op)))
 
 
 def write_matmul(op: Op, b: Builder) -> None:
@@ -186,5 +178,5 @@ WRITERS: Mapping[str, WriteFunction] = {
     "MatMul": write_matmul,
     "MatMulInteger": write_matmul_integer,
     "ConvInteger": write_conv_integer,
-    "Einsum": write_einsum,
+    "Einsum": with_note(lambda op, b: b.finish(op, b.aten("einsum", op["equation"].replace(" ", ""), b.float_values(op)))),
 }

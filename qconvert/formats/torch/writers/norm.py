@@ -14,7 +14,6 @@ from qconvert.rewriting.lowering import conditions
 
 def write_batch_norm(op: Op, b: Builder) -> None:
     """BatchNormalization by its stored mean and variance."""
-    b.channels_first(op)
     b.finish(op, b.aten("batch_norm", *b.float_values(op), False, 0.1, float(op["epsilon"]), False))
 
 
@@ -40,14 +39,12 @@ def write_layer_norm(op: Op, b: Builder) -> None:
 
 def write_instance_norm(op: Op, b: Builder) -> None:
     """InstanceNormalization."""
-    b.channels_first(op)
     data, weight, bias = b.float_values(op)
     b.finish(op, b.aten("instance_norm", data, weight, bias, None, None, True, 0.1, float(op["epsilon"]), False))
 
 
 def write_group_norm(op: Op, b: Builder) -> None:
     """GroupNormalization."""
-    b.channels_first(op)
     data, weight, bias = b.float_values(op)
     b.finish(op, b.aten("group_norm", data, op["num_groups"], weight, bias, float(op["epsilon"])))
 
@@ -131,7 +128,6 @@ def write_cumulative(op: Op, b: Builder) -> None:
 
 def write_local_response(op: Op, b: Builder) -> None:
     """LRN: sums of squares of neighbouring channels."""
-    b.channels_first(op)
     node, size, rank = b.float_input(op), op["size"], b.rank(op)
     before = (size - 1) // 2
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)

@@ -25,7 +25,6 @@ _SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear
 
 def write_resize(op: Op, b: Builder) -> None:
     """Resize: nearest and linear."""
-    b.channels_first(op)
     mode, places, spatial = op["mode"], op["coordinate_transformation_mode"], b.rank(op) - 2
     known = known_sizes(op, b)
     aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
@@ -123,7 +122,6 @@ def _can_state(pads: Sequence[int], kernel: Sequence[int]) -> bool:
 
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool; padding that PyTorch cannot state is added before, with the smallest value."""
-    b.channels_first(op)
     kernel = list(op["kernel_shape"])
     dilations = list(op["dilations"]) or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
@@ -135,7 +133,6 @@ def write_max_pool(op: Op, b: Builder) -> None:
 
 def write_average_pool(op: Op, b: Builder) -> None:
     """AveragePool. With padding that is asymmetric and not counted, each average is multiplied by window size / counted elements."""
-    b.channels_first(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
     fits = _can_state(pads, kernel)
@@ -204,13 +201,11 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
 
 def write_global_max(op: Op, b: Builder) -> None:
     """GlobalMaxPool."""
-    b.channels_first(op)
     b.finish(op, b.aten("amax", b.float_input(op), list(range(2, b.rank(op))), True))
 
 
 def write_global_average(op: Op, b: Builder) -> None:
     """GlobalAveragePool."""
-    b.channels_first(op)
     spatial = b.rank(op) - 2
     data = b.operand(op)
     sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
