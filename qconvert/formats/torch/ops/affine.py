@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from qconvert.formats.torch.ops.quantize import exact_scales
 from qconvert.formats.torch.quantizing import (
     ROUNDED,
     decomposed_dequantize,
@@ -56,10 +57,8 @@ def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     shape = c.static_shape()
     counts = [int(count) for count in _counts(c, shape)]
     blocks = c.integers("block_size")
-    scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
+    scales, points = exact_scales(c)
     count = math.prod(counts)
-    if scales is None or (c["zero_point"] is not None and points is None):
-        raise c.unsupported_error("scales that are computed at run time for weights", rule="not-constant")
     if scales.size != count or (points is not None and points.size not in (0, count)):
         raise c.invalid(f"the number of scales is {scales.size}, the number of blocks of shape {blocks} is {count}", rule="counts-differ")
     if count > 1 and math.prod(shape) > 2**31:

@@ -33,13 +33,6 @@ def emit_full(c: Reading, sizes: Sequence[Any], value: Any, dtype: str) -> str:
     return c.emit("Expand", [number, sizes_tensor(c, sizes, "shape")])
 
 
-def _fill_type(c: Reading, value: Any) -> str:
-    """The type of a filled tensor, if the call states none: that of the number."""
-    if isinstance(value, Ref):
-        return c.lookup(value.name).dtype
-    return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
-
-
 @with_arguments
 def read_full(c: Reading, value: float | None) -> str:
     """aten::zeros, ones, full, empty, in the type that the call states; new_zeros … in that of a tensor, zeros_like … in its shape too."""
@@ -47,7 +40,7 @@ def read_full(c: Reading, value: float | None) -> str:
     if "self" in c:
         dtype = "float32" if c.operand().is_quantized else c.operand().dtype
     else:
-        dtype = "float32" if value is not None else _fill_type(c, number)
+        dtype = "float32" if value is not None else common_type(c, [number])
     return emit_full(c, c.items("size") if "size" in c else sizes_of(c), number, c.dtype("dtype") or dtype)
 
 
@@ -106,10 +99,8 @@ def read_tensor(c: Reading) -> str:
         return c.emit("Pack", names, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")
-    kinds = {type(item) for item in items}
-    dtype = c.dtype("dtype") or ("float32" if float in kinds or not kinds else "int64" if int in kinds else "bool")
     try:
-        return c.const(np.array(value, numpy_dtype(dtype)), "data")
+        return c.const(np.array(value, numpy_dtype(c.dtype("dtype") or common_type(c, items))), "data")
     except (ValueError, OverflowError) as error:
         raise c.invalid(f"the numbers do not make a tensor: {error}", rule="ragged-list") from error
 

@@ -211,13 +211,15 @@ def read_power(c: Reading) -> str:
 
 
 @with_arguments
-def read_weighted(c: Reading, kind: str) -> str:
+def read_weighted(c: Reading, kind: str) -> Value:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
     names, dtype = operands(c, "self", "tensor1", "tensor2", real=kind == "Div")
-    term = _emit_binary(c, kind, names[1:], "term")
+    c.require_plain(*names)
+    x, a, b = (Part(c, name) for name in names)
+    term = apply(kind, a, b)
     if c["value"] != 1:
-        term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], "scaled")
-    return _emit_binary(c, "Add", [names[0], term])
+        term = term * Part(c, cast_operand(c, c["value"], dtype, "value"))
+    return apply("Add", x, term, hint="")
 
 
 def read_lerp(c: Reading) -> Value:

@@ -156,8 +156,8 @@ def _scale_names(c: Reading) -> tuple[str, str]:
     return ("scales", "zero_points") if "scales" in c else ("scale", "zero_point")
 
 
-def _exact_scales(c: Reading) -> tuple[Array, Array | None]:
-    """Scales along an axis as the file has them, float32 or float64, and their zero points, if there are any.
+def exact_scales(c: Reading) -> tuple[Array, Array | None]:
+    """Scales along an axis, or in blocks, as the file has them, float32 or float64, and their zero points, if there are any.
 
     Raises:
         UnsupportedError: they are computed at run time.
@@ -173,7 +173,7 @@ def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization that a call states, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
         return c.quantization(dtype=dtype), np.array([c.number("scale")])
-    scales, points = _exact_scales(c)
+    scales, points = exact_scales(c)
     return quantization_along(c, scales, points, c.axis_of("axis"), dtype), scales
 
 
@@ -208,7 +208,7 @@ def read_decomposed_dequantize(c: Reading) -> Value:
 
 def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of scales for groups along the last axis."""
-    scales, points = _exact_scales(c)
+    scales, points = exact_scales(c)
     shape, size = c.static_shape(), c.integer("group_size")
     if len(shape) < 2 or size < 1 or 0 in shape:
         raise c.invalid(f"groups of {size} do not divide the last axis of shape {shape}", rule="blocks-do-not-fit")

@@ -26,7 +26,7 @@ _SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear
 def write_resize(op: Op, b: Builder) -> None:
     """Resize: nearest and linear."""
     mode, places, spatial = op["mode"], op["coordinate_transformation_mode"], b.rank(op) - 2
-    known = known_sizes(op, b)
+    known = _spatial_sizes(op, b)
     aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
     if mode == "nearest":
         _write_nearest(op, b, known)
@@ -38,7 +38,7 @@ def write_resize(op: Op, b: Builder) -> None:
         raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
 
 
-def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
+def _spatial_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
     """The spatial sizes before and after, if all are known."""
     before, after = (b.shape(op, name)[2:] for name in (op.inputs[0], op.outputs[0]))
     sizes = [[size for size in shape if isinstance(size, int)] for shape in (before, after)]
@@ -48,7 +48,7 @@ def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
 def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None) -> None:
     """Stored values that are repeated or left out: by an operator that has these places, else by their indices along each axis."""
     places, spatial = op["coordinate_transformation_mode"], b.rank(op) - 2
-    name = nearest_operator(op, known)
+    name = _nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
         b.finish(op, b.aten(f"{name}{spatial}d", b.float_input(op), sizes_of(b, op.inputs[1])))
         return
@@ -62,7 +62,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     b.finish(op, node)
 
 
-def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) -> str | None:
+def _nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) -> str | None:
     """The operator that takes the nearest element, without its number of axes; None if PyTorch places points otherwise.
 
     Of two elements that are as near, _upsample_nearest_exact takes the second: it has `round_prefer_floor` where no point is such.
