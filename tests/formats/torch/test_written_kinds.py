@@ -137,6 +137,11 @@ for _classes in (1, 2):
     _boxes = [_real(1, 9, 4), _RNG.uniform(0, 1, (1, 9, 3)).astype(np.float32), _RNG.uniform(0.2, 0.8, (9, 4)).astype(np.float32)]
     CASES.append(("DetectionPostProcess", _boxes, {**_DETECTION, "max_classes_per_detection": _classes}, ("float32",) * 4))
 
+CASES.append(  # weights of groups that are computed at run time
+    ("ConvTranspose", [_real(1, 4, 5, 4), _real(6, 2, 3, 2)],
+     {"group": 2, "strides": (2, 1), "pads": (0,) * 4, "dilations": (1, 1), "output_padding": (0, 0), "data_format": "channels_first"}, ())
+)  # fmt: skip
+
 
 def _graph(case: tuple[str, Sequence[Any], dict[str, Any], Sequence[str]]) -> tuple[Graph, dict[str, Array]]:
     """The graph of one operator, and values of its inputs. Results of real kinds have a quantization of their own."""

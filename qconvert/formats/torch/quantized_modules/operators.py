@@ -38,11 +38,6 @@ def _of_layer(make: Callable[[Op, ModuleBuilder], Layer]) -> ModuleFunction:
     return lambda op, b: b.close(op, b.layer(op, make(op, b), b.stored_input(op)))
 
 
-def write_celu(op: Op, b: ModuleBuilder) -> None:
-    """Celu."""
-    b.store(op, b.call("quantized.celu", b.stored_input(op), *b.output_qparams(op), float(op["alpha"])))
-
-
 def write_clip(op: Op, b: ModuleBuilder) -> None:
     """Clip of stored integers between numbers, which are rounded to the quantization."""
     low, high = bounds_of(op, b)
@@ -174,7 +169,7 @@ WRITERS: Mapping[str, ModuleFunction] = {
     "HardSwish": _layer("Hardswish"),
     "LeakyRelu": _layer("LeakyReLU", "alpha"),
     "Elu": _layer("ELU", "alpha"),
-    "Celu": write_celu,
+    "Celu": lambda op, b: b.store(op, b.call("quantized.celu", b.stored_input(op), *b.output_qparams(op), float(op["alpha"]))),
     "Clip": write_clip,
     "Softmax": _of_layer(lambda op, b: Layer("Softmax", (op["axis"], *b.output_qparams(op)))),
     "BatchNormalization": _of_layer(make_batch_norm),

@@ -12,11 +12,6 @@ from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
 
 
-def write_batch_norm(op: Op, b: Builder) -> None:
-    """BatchNormalization by its stored mean and variance."""
-    b.finish(op, b.aten("batch_norm", *b.float_values(op), False, 0.1, float(op["epsilon"]), False))
-
-
 def write_layer_norm(op: Op, b: Builder) -> None:
     """LayerNormalization over the axes from `axis` on."""
     shape = b.shape(op)
@@ -141,7 +136,7 @@ def write_local_response(op: Op, b: Builder) -> None:
 
 
 WRITERS: Mapping[str, WriteFunction] = {
-    "BatchNormalization": write_batch_norm,
+    "BatchNormalization": lambda op, b: b.finish(op, b.aten("batch_norm", *b.float_values(op), False, 0.1, float(op["epsilon"]), False)),
     "LayerNormalization": write_layer_norm,
     "InstanceNormalization": write_instance_norm,
     "GroupNormalization": write_group_norm,

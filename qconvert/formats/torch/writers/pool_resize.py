@@ -199,11 +199,6 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
     return count
 
 
-def write_global_max(op: Op, b: Builder) -> None:
-    """GlobalMaxPool."""
-    b.finish(op, b.aten("amax", b.float_input(op), list(range(2, b.rank(op))), True))
-
-
 def write_global_average(op: Op, b: Builder) -> None:
     """GlobalAveragePool."""
     spatial = b.rank(op) - 2
@@ -225,5 +220,5 @@ WRITERS: Mapping[str, WriteFunction] = {
     "MaxPool": write_max_pool,
     "AveragePool": write_average_pool,
     "GlobalAveragePool": write_global_average,
-    "GlobalMaxPool": write_global_max,
+    "GlobalMaxPool": lambda op, b: b.finish(op, b.aten("amax", b.float_input(op), list(range(2, b.rank(op))), True)),
 }
