@@ -27,10 +27,9 @@ from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.passes.absorb_quantization import absorb_quantization
-from qconvert.passes.constants import fold_constants
+from qconvert.passes.constants import fold_constants, remove_dead_code
 from qconvert.passes.gemms import matmul_to_gemm
-from qconvert.passes.pads import fuse_pad
-from qconvert.passes.remove_dead_code import remove_dead_code
+from qconvert.passes.pads_and_dilations import fuse_pad
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

@@ -1,5 +1,5 @@
 """Recurrent networks in a check: sequences of steps through which both sides carry their states, and integer LSTMs that the conversion
-made LSTMs in float (passes/real_recurrence.py).
+made LSTMs in float (passes/recurrences.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader
-from qconvert.passes.real_recurrence import lstms_to_float
+from qconvert.passes.recurrences import lstms_to_float
 from qconvert.plugins import LoadedModel
 from qconvert.rewriting.parts import trace_back
 from qconvert.rules.changed_values import constant_difference

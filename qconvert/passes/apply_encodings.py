@@ -19,8 +19,8 @@ from qconvert.errors import InvalidModelError, UnsupportedError, format_count, f
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes.absorb_quantization import absorb_quantization
-from qconvert.passes.bias_types import float_bias_to_int32
 from qconvert.passes.encoding_entries import Matched, drop_unrounded, fit_encoding, match_entries, normalize, split_limits
+from qconvert.passes.weights_and_biases import float_bias_to_int32
 from qconvert.plugins import Change, PassResult, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter

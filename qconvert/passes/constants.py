@@ -19,6 +19,8 @@ deduplicate_constants: constants of equal type, shape, bits and quantization bec
 
 Large models have many weights of one shape. Only constants that agree in type, shape, quantization and a sample of their first
 elements are read through, so that a file of gigabytes is not hashed to find a few equal scalars.
+
+remove_dead_code: operators whose outputs nobody needs disappear, and so do the tensors that only they used. Exact.
 """
 
 from __future__ import annotations
@@ -259,3 +261,14 @@ def _bits(data: Array) -> bytes:
     if data.dtype.name in ("int2", "uint2", "int4", "uint4"):
         return data.astype(np.int8).tobytes()
     return np.ascontiguousarray(data).tobytes()
+
+
+def remove_dead_code(graph: Graph, target: Target | None) -> PassResult:
+    """Keep what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""
+    changed = Rewriter(graph).finish(prune=True)
+    ops, tensors = len(graph.ops) - len(changed.ops), len(graph.tensors) - len(changed.tensors)
+    if not ops and not tensors:
+        return graph, ()
+    gone = count_kinds(graph) - count_kinds(changed)
+    listed = f" ({format_counts(gone)})" if gone else ""
+    return changed, (f"{format_count(ops, 'operator')}{listed} and {format_count(tensors, 'tensor')} that no output needs are removed",)

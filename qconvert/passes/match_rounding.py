@@ -35,7 +35,7 @@ from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
-from qconvert.passes.unary_to_table import Tables
+from qconvert.passes.missing_operators import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, has_torch_form

@@ -17,7 +17,7 @@ from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries, read_names
 from qconvert.operators import kind_of
-from qconvert.passes.pads import fuse_pads
+from qconvert.passes.pads_and_dilations import fuse_pads
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import adds_as_litert

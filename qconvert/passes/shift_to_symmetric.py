@@ -40,10 +40,8 @@ from qconvert.passes.shifting.operators import (
     shift_linear,
     shift_product,
 )
-from qconvert.passes.shifting.shifted_graph import Shifting
-from qconvert.passes.shifting.uint8_io import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
-from qconvert.passes.store_activations import find_weights, separate_roles
-from qconvert.passes.stored_types import UNSIGNED
+from qconvert.passes.shifting.shifted_graph import Shifting, bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
+from qconvert.passes.stored_types import UNSIGNED, find_weights, separate_roles
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter

@@ -24,7 +24,7 @@ from qconvert.formats.qgraph.document import from_document, to_document
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import KINDS, Kind, function, has
-from qconvert.passes.remove_dead_code import remove_dead_code
+from qconvert.passes.constants import remove_dead_code
 from qconvert.plugins import format_named, passes, target_named, targets
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate

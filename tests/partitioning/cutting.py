@@ -10,7 +10,7 @@ import numpy as np
 from qconvert import Graph, Op, Partition, Target, Tensor
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, equal_data
-from qconvert.partitioning.stages import Staged
+from qconvert.partitioning.splitting import Staged
 from qconvert.plugins import Violation
 from qconvert.testing import random_inputs
 

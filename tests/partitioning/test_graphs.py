@@ -11,7 +11,7 @@ from refusals import refused
 
 from qconvert import Graph, Op, Partition, Quantization, Tensor, diff, load, partition, save
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.partitioning.stages import Staged, stage_graph
+from qconvert.partitioning.splitting import Staged, stage_graph
 from qconvert.plugin import Pattern
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate

@@ -10,7 +10,7 @@ from random_graphs import random_graph
 
 from qconvert import Graph, Op, Target, partition
 from qconvert.operators import KINDS
-from qconvert.partitioning.stages import stage_graph
+from qconvert.partitioning.splitting import stage_graph
 from qconvert.partitioning.types import Partition
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate

@@ -7,7 +7,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.passes.match_scales import match_scales
+from qconvert.passes.operand_scales import match_scales
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 

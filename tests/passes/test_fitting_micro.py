@@ -15,7 +15,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernels
 from qconvert.passes.number_types import narrow_indices
-from qconvert.passes.pads import separate_pads
+from qconvert.passes.pads_and_dilations import separate_pads
 from qconvert.plugins import kernels_named, target_named
 
 

@@ -13,7 +13,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
 from qconvert.operators.values import FAR
-from qconvert.passes.lower_missing import lower_missing
+from qconvert.passes.missing_operators import lower_missing
 from qconvert.plugins import Accelerator, Target, target_named
 from qconvert.rules.validation import validate
 

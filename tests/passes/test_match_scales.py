@@ -12,7 +12,7 @@ from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
-from qconvert.passes.match_scales import match_scales
+from qconvert.passes.operand_scales import match_scales
 from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.changed_values import changed_values
 

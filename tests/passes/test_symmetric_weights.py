@@ -18,7 +18,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.passes.symmetric_weights import symmetric_weights
+from qconvert.passes.weight_storage import symmetric_weights
 from qconvert.plugins import Change, Target, target_named
 from qconvert.rules.validation import validate
 

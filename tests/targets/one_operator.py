@@ -541,7 +541,7 @@ def isolated(jobs: list[tuple[str, str, str, int]]) -> Iterator[tuple[tuple[str,
 
 
 def table(runtime: str) -> dict[str, dict[str, int]]:
-    """Operator -> type -> the largest rank up to which the runtime is right: the tables of targets/kernels_tflite.py, found again."""
+    """Operator -> type -> the largest rank up to which the runtime is right: the tables of targets/rules_tflite.py, found again."""
     jobs = [(runtime, name, dtype, rank) for name in CASES for dtype in TYPES for rank in ranks_of(dtype)]
     right: dict[tuple[str, str], dict[int, bool]] = {}
     for (_, name, dtype, rank), verdict in isolated(jobs):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qconvert.targets.kernels_tflite import OPERATORS, SURVEYED, has_cast, largest_rank
+from qconvert.targets.rules_tflite import OPERATORS, SURVEYED, has_cast, largest_rank
 
 pytestmark = pytest.mark.end_to_end
 

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from qconvert.conversion.states.inserted_operators import Rounding, adjust_inputs, round_at_run_time
 from qconvert.conversion.states.joined_layers import join_experts, split_joined_layers
 from qconvert.conversion.states.network import Network, align_prefixes, module_of, with_linear_layers
-from qconvert.conversion.states.places import Places
-from qconvert.conversion.states.sequences import place_sequences
+from qconvert.conversion.states.places import Places, place_sequences
 from qconvert.conversion.states.tensors import Substitution, require_matched
 from qconvert.graph import Graph
 from qconvert.graph.metadata import ASSUMED

@@ -190,7 +190,7 @@ _RECOGNIZED = frozenset(("Clip", "Cast", "Identity", "Pad"))
 
 def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
     """Whether the nodes, by their operators, that were written for `op` are others than the one that ONNX has for it."""
-    if is_dynamic(op):  # DynamicQuantizeLinear and an integer product are found without a note (passes/fuse_dynamic.py)
+    if is_dynamic(op):  # DynamicQuantizeLinear and an integer product are found without a note (passes/dynamic_range.py)
         return op["arithmetic"] != "dynamic_tensor" or "Scan" in nodes
     core = [name for name in nodes if name not in _STORAGE]
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:

@@ -1,7 +1,7 @@
 """Weights whose storage onnxruntime chooses when it loads a file: signed where its kernels add products in 32 bits, else unsigned.
 
 On x86 CPUs without VNNI, onnxruntime's kernels of unsigned data and signed weights add two products in 16 bits and saturate
-(passes/guard_saturation.py); those of unsigned weights are exact, and 2 to 4 times slower where a CPU has VNNI. One product of
+(passes/weight_storage.py); those of unsigned weights are exact, and 2 to 4 times slower where a CPU has VNNI. One product of
 constants that would saturate tells which CPU it is: onnxruntime folds it to a constant, and inlines the branch of the If that it chooses
 (from 1.17 on), before it puts integer kernels in the place of operators. Both branches give the same float values, so that a runtime
 that folds nothing computes the same.

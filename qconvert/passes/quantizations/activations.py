@@ -20,8 +20,7 @@ from qconvert.operators.properties import ANY, Interval, hull
 from qconvert.passes.absorb_quantization import fuse_clips
 from qconvert.passes.linear import with_biases
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
-from qconvert.passes.store_activations import changed_edges, find_weights, separate_roles
-from qconvert.passes.stored_types import needs_storage, replace_quantizations
+from qconvert.passes.stored_types import changed_edges, find_weights, needs_storage, replace_quantizations, separate_roles
 from qconvert.plugins import Change, Cost, describe_worst
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.requantize import requantize_tensor

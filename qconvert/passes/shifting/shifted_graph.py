@@ -1,16 +1,23 @@
-"""A graph whose activations lose their zero points, while it is rewritten."""
+"""A graph whose activations lose their zero points, while it is rewritten.
+
+uint8 inputs and outputs of a graph whose quantized values are signed: they become plain numbers, a multiplication and a rounding; and
+such plain numbers get a scale and a zero point again.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
-from qconvert.rewriting import Rewriter
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.operators import kind_of
+from qconvert.passes.stored_types import shift_to_dtype
+from qconvert.plugins import Target
+from qconvert.rewriting import Pattern, Rewriter
 
 #: Real types of 16 bits.
 _SHORT = ("float16", "bfloat16")
@@ -162,3 +169,145 @@ class Shifting(Rewriter):
                 rewriter.remove(op)
         changed = rewriter.finish()
         return changed, {name: point for name, point in self._shifted.items() if name in changed}
+
+
+_QUANTIZED_TWICE = Pattern("Requantize", Pattern("Quantize", "real"))
+_DEQUANTIZED_TWICE = Pattern("Dequantize", Pattern("Requantize", "stored"))
+#: The steps of float values that are rounded, limited and stored.
+_STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), *integer_range("uint8")))
+
+
+def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
+    """Whether the target has no Quantize and Dequantize of a tensor's type, but plain numbers of it."""
+    taken = target.storage.activation_dtypes if target is not None else ()
+    return tensor.dtype == "uint8" and tensor.per_tensor is not None and bool(taken) and "uint8" not in taken
+
+
+def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
+    """Let conversions from and to float values that go by uint8, as float inputs and outputs of uint8 networks do, go by int8 at once,
+    which has the same float values."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        for kind, pattern in (("Quantize", _QUANTIZED_TWICE), ("Dequantize", _DEQUANTIZED_TWICE)):
+            match = rewriter.match(pattern, op.name)
+            if match is None or not runs_in_float(middle := graph[op.inputs[0]], target):
+                continue
+            other = graph[match.tensors.get("stored", op.name)]
+            if shift_to_dtype(middle, "int8").shares_quantization(other):
+                rewriter.replace(op, replace(op, kind=kind, inputs=tuple(match.tensors.values())))
+    return rewriter.finish(prune=rewriter.is_changed)
+
+
+def from_unsigned(s: Shifting, op: Op) -> None:
+    """Emit a Requantize of uint8: the integers less their middle, times the scale, which is exact in float32, then to the signed
+    quantization."""
+    name, result = op.inputs[0], op.name
+    own, new = s.quantization(name), s.quantization(result)
+    point, same = own.point, own.scale[0] == new.scale[0]
+    # The float values of the signed quantization are shifted already where both have one scale.
+    off = point - (round(s.shift(result) / new.step) if same else 0)
+    value = s.compute_float("Cast", (name,), f"{name}/numbers", name, to="float32")
+    value = s.plus(value, -float(off))
+    scale = s.constant(f"{name}/scale", own.step)
+    value = s.compute_float("Mul", (value, scale), f"{name}/value", name)
+    s.quantize(value if same else s.plus(value, s.shift(result)), result)
+
+
+def to_unsigned(s: Shifting, op: Op) -> None:
+    """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
+    name, result = op.inputs[0], op.name
+    own, new = s.quantization(name), s.quantization(result)
+    value, moved = s.dequantize_shifted(name), s.shift(name)
+    same = own.scale[0] == new.scale[0]
+    point = new.point - (round(moved / own.step) if same else 0)
+    value = value if same else s.plus(value, -moved)
+    scale = s.constant(f"{result}/scale", new.step)
+    value = s.compute_float("Div", (value, scale), f"{result}/steps", result)
+    value = s.compute_float("Round", (s.plus(value, float(point)),), f"{result}/rounded", result)
+    limits = zip(("lowest", "highest"), integer_range("uint8"), strict=True)
+    ends = (s.constant(f"{result}/{word}", float(end)) for word, end in limits)
+    value = s.compute_float("Clip", (value, *ends), f"{result}/limited", result)
+    s.write("Cast", (value,), result, to="uint8")
+
+
+#: How far a zero point that float32 numbers were added up to may be from a whole number.
+_WHOLE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A float value as factor * another one + constant, and the operator that makes that one."""
+
+    maker: Op
+    factor: float
+    constant: float
+
+
+def restore_unsigned(graph: Graph) -> Graph:
+    """Put a Requantize in place of what brings uint8 inputs to a signed quantization, and signed values to uint8 outputs."""
+    rewriter, done = Rewriter(graph), set[str]()
+    for op in rewriter:
+        found = _input(rewriter, op) if kind_of(op).quantizes else _output(rewriter, op)
+        if found is not None and found[0].name not in done:
+            tensor, source, result = found
+            done.add(rewriter.define(tensor, shift=0))
+            rewriter.replace(op, op.derive("Requantize", (source,), (result,)))
+    return rewriter.finish(prune=rewriter.is_changed)
+
+
+def _line(rewriter: Rewriter, name: str) -> _Line | None:
+    """Follow a float value back through numbers that are added to it and that it is multiplied by."""
+    factor, constant = 1.0, 0.0
+    for _ in range(8):
+        op = rewriter.producers.get(name)
+        if op is None:
+            return None
+        affine = kind_of(op).affine
+        number = _number(rewriter.graph, op) if affine is not None else None
+        step = affine(1, number) if affine is not None and number is not None else None
+        if step is None:
+            return _Line(op, factor, constant)
+        by, added = step
+        factor, constant, name = factor * by, constant + factor * added, op.inputs[0]
+    return None
+
+
+def _number(graph: Graph, op: Op) -> float | None:
+    """Return the one number that is an operator's second operand; None if it has another, or an activation."""
+    data = graph.constant(op.inputs[1])
+    if data is None or data.size != 1 or data.dtype != np.float32 or op.attributes.get("activation") or not data.reshape(-1)[0]:
+        return None
+    return float(data.reshape(-1)[0])
+
+
+def _quantization(scale: float, point: float) -> Quantization | None:
+    low, high = integer_range("uint8")
+    if not scale > 0 or abs(point - round(point)) > _WHOLE or not low <= round(point) <= high:
+        return None
+    return Quantization.per_tensor(float(np.float32(scale)), round(point))
+
+
+def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
+    """Return the input of uint8 that a Quantize gets as numbers, with its quantization, that input, and the result."""
+    line = _line(rewriter, op.inputs[0])
+    if line is None or not kind_of(line.maker).casts:
+        return None
+    graph = rewriter.graph
+    tensor = graph[line.maker.inputs[0]]
+    if tensor.name not in graph.inputs or tensor.dtype != "uint8" or tensor.is_quantized or len(rewriter.readers[tensor.name]) != 1:
+        return None
+    quantization = _quantization(line.factor, -line.constant / line.factor)
+    return None if quantization is None else (replace(tensor, quantization=quantization), tensor.name, op.name)
+
+
+def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
+    """Return the output of uint8 that a Cast of rounded steps gives, with its quantization, the signed tensor that it is made of, and the
+    result."""
+    graph, match = rewriter.graph, rewriter.match(_STORED, op.name)
+    if match is None or op.name not in graph.outputs or graph[op.name].dtype != "uint8":
+        return None
+    line = _line(rewriter, match.tensors["steps"])
+    if line is None or not kind_of(line.maker).dequantizes or not graph[line.maker.inputs[0]].is_quantized:
+        return None
+    quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
+    return None if quantization is None else (replace(graph[op.name], quantization=quantization), line.maker.inputs[0], op.name)

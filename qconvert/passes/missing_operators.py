@@ -1,4 +1,13 @@
-"""unary_to_table: elementwise functions of one quantized tensor that the target has no operator for become tables of their values.
+"""Operators that a target lacks: composed of others, looked up in tables, or named.
+
+lower_missing: operators that the target's runtime lacks become others that it has, by the formulas of operators/formulas/.
+
+The writer of a format puts a formula in the place of what the format lacks; here it is the runtime that has no kernel, as a row of the
+target's kernels says (`runs="nothing"`), or the target's rules say of the file that would be written (tflite-micro has no TILE, LiteRT has
+one). Each operator of a formula is held against the same rows and rules, alone, and is lowered in its turn where it does not pass. A
+constant with scales along an axis, before a Dequantize, is float there: tflite-micro reads the first scale for all.
+
+unary_to_table: elementwise functions of one quantized tensor that the target has no operator for become tables of their values.
 
 Everything that is computed of one tensor of 8 bits, element by element, has at most 256 values, however many operators and quantizations
 lie between: a Gelu decomposed with Quantize and Dequantize between its parts is one table. The table holds what the evaluation of the
@@ -15,6 +24,11 @@ have tables of 65,536 values.
 
 With tables=chains every function of 8 bits of two operators or more becomes one table. It begins at the farthest tensor of codes with no
 other readers in between; with tables=chains16 functions of 16 bits become tables too.
+
+carry_custom: list custom operators of a result, which no runtime runs by itself, and refuse those that cannot be carried.
+
+Nothing is rewritten: a reader makes an Opaque of each, and a writer takes it as it is. What a vendor's compiler has made of a part of a
+model (compiler_of) is no operator that another runtime could have: the part is gone, and with it the integers and scales.
 """
 
 from __future__ import annotations
@@ -27,12 +41,66 @@ from functools import cache
 import numpy as np
 
 from qconvert.arithmetic.storage import bit_width
+from qconvert.errors import UnsupportedError, format_count, format_counts
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph.schema import count_kinds
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS, formulas_of
+from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom
+from qconvert.operators.shapes_and_functions import all_graphs, all_ops
+from qconvert.passes.constants import fold_float_constants
 from qconvert.plugins import Change, PassResult, Target, operators
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.lowering import legality, lower
+
+
+def lower_missing(graph: Graph, target: Target | None) -> PassResult:
+    """Lower the operators that have a formula of which all is accepted; constants that the runtime cannot dequantize become float."""
+    if target is None or (target.own_rules is None and not target.kernels.missing):
+        return graph, ()
+    lowered, composed = _lower_operators(graph, target)
+    unpacked, floats = _unpack_constants(lowered, target)
+    return unpacked, (*composed, *floats)
+
+
+def _lower_operators(graph: Graph, target: Target) -> PassResult:
+    if not any(map(formulas_of, all_ops(graph))):
+        return graph, ()
+    known, writers, lacks = {id(op) for op in all_ops(graph)}, operators(target.format, "write"), target.kernels.lacks
+    takes = legality(writers) if writers else None  # a format of a plugin may have one function that writes all kinds
+    lacking = {
+        id(op)
+        for _, inner in all_graphs(graph)
+        for op in inner.ops
+        if formulas_of(op) and (lacks(op) or target.has_no_kernel(inner.tensors, op))
+    }
+
+    def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+        if id(op) in lacking or (id(op) not in known and lacks(op)):
+            return "no kernel"
+        if id(op) in known:
+            return ""
+        return (takes(tensors, op) if takes is not None else "") or next(
+            (broken.rule for broken in target.violations_alone(tensors, op)), ""
+        )
+
+    lowered = lower(graph, legal)
+    counts = count_kinds(op for op in all_ops(graph) if id(op) in lowered.reasons)
+    return lowered.graph, (f"composed of operators that {target.name} has: {format_counts(counts)}",) if counts else ()
+
+
+def _unpack_constants(graph: Graph, target: Target) -> PassResult:
+    unpacked = [
+        op.name
+        for op in graph.ops
+        if kind_of(op).dequantizes and graph[op.inputs[0]].is_constant and target.violations_alone(graph.tensors, op)
+    ]
+    if not unpacked:
+        return graph, ()
+    note = f"{format_count(len(unpacked), 'constant')} in float: {target.name} has no kernel that dequantizes by these scales"
+    return fold_float_constants(graph, unpacked), (note,)
+
 
 #: curve_roots() of a graph.
 _Roots = Callable[[], Mapping[str, tuple[str, ...]]]
@@ -164,3 +232,61 @@ class Tables(Rewriter):
             codes, index = index, self.add(f"{result.name}/index", root, dtype="int32", quantization=None)
             found.append(op.derive("Add", (codes, offset), (index,)))
         return [*found, op.derive("Gather", (table, index), (result.name,), axis=0)]
+
+
+_FLEX = "Flex"
+
+
+def carry_custom(graph: Graph, target: Target | None, *, custom: str = "carry") -> PassResult:
+    """Name the custom operators, with counts.
+
+    Args:
+        graph: stays as it is.
+        target: whose format the result has.
+        custom: "carry"; "refuse" all that TFLite's format or the source's does not have; "keep" compiled ones too.
+
+    Raises:
+        UnsupportedError: some are refused; all are listed.
+    """
+    found = [op for op in graph.ops if is_custom(op)]
+    if not found:
+        return graph, ()
+    compiled = [op for op in found if op["format"] == "tflite" and compiler_of(str(op["op_type"]))]
+    if compiled and custom != "keep":
+        makers = ", ".join(dict.fromkeys(compiler_of(str(op["op_type"])) for op in compiled))
+        raise UnsupportedError(
+            f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_list_operators(compiled)} ({makers})",
+            where=compiled[0].location,
+            remedy=f"{BEFORE_COMPILER} -O custom=keep keeps the compiled operators as they are.",
+            rule="compiled-for-accelerator",
+        )
+    foreign = [op for op in found if target is None or op["format"] != target.format]
+    refused = [op for op in found if op["format"] == "tflite" or op in foreign] if custom == "refuse" else []
+    if refused:
+        raise UnsupportedError(
+            f"{len(refused)} of {len(graph.ops)} operators are not covered: {_list_operators(refused)}",
+            where=refused[0].location,
+            remedy="-O custom=carry copies custom operators unchanged; a plugin can add operators (hook qconvert_operators).",
+            rule="operators-not-covered",
+        )
+    if not foreign:
+        return graph, ()
+    said = (
+        f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_list_operators(foreign)}"
+    )
+    return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
+
+
+def _list_operators(ops: list[Op]) -> str:
+    counts = Counter(_operator_label(op) for op in ops)
+    listed = [f"{name} ({count})".replace("\n", "\\n") for name, count in counts.most_common()]
+    return ", ".join(listed[:12]) + (f" and {len(listed) - 12} others" if len(listed) > 12 else "")
+
+
+def _operator_label(op: Op) -> str:
+    """TFLite's by their codes, those of TensorFlow with its name."""
+    code = str(op["op_type"])
+    if op["format"] != "tflite":
+        return custom_name(op)
+    flex = code.removeprefix(_FLEX)
+    return f"{code} (TensorFlow's {flex}, for the Flex delegate)" if code.startswith(_FLEX) and flex[:1].isupper() else code
