@@ -222,7 +222,10 @@ def run_calibration(
         found, reports, tiny = drop_tiny_scales(found, reports)
         encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {format_count(seen, 'sample')}")
         notes += [*tiny, *kept]
-        costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
+        units = [*(group.names for group in found.groups), *((item.name,) for item in found.weights)]
+        costs: tuple[Sensitivity, ...] = ()
+        if sensitivity or keep_float:
+            costs = sensitivities(graph, encodings, units, list(work.samples(_TRIED)), runtime, progress)
         warnings = _warnings(work, found, reports, chosen, encodings)
         if strict and warnings:
             raise LossError(
@@ -378,10 +381,3 @@ def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chose
             best = "everything" if other is None else f"{other:.1f} dB"
             lost = f"the outputs have {own:.1f} dB; with scales of min-max they have {best}"
     return tuple(filter(None, (warning_of_tensors(reports), lost)))
-
-
-def _costs(work: _Work, found: Plan, encodings: Encodings) -> tuple[Sensitivity, ...]:
-    """What each group of activations, and each weight, costs by itself."""
-    units = [*(group.names for group in found.groups), *((item.name,) for item in found.weights)]
-    feeds = list(work.samples(_TRIED))
-    return sensitivities(work.graph, encodings, units, feeds, work.runtime, work.progress)

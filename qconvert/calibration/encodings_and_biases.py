@@ -110,11 +110,7 @@ def _widen_for_bias(graph: Graph, item: Weights, quantization: QParams, steps: d
     scale = np.maximum(q.scale, least.astype(np.float32))
     if np.array_equal(scale, q.scale):
         return quantization
-    return replace(quantization, quantization=replace(q, scale=_replace_infinite(scale, q.scale)))
-
-
-def _replace_infinite(scale: Array, otherwise: Array) -> Array:
-    return np.where(np.isfinite(scale), scale, otherwise).astype(np.float32)
+    return replace(quantization, quantization=replace(q, scale=np.where(np.isfinite(scale), scale, q.scale).astype(np.float32)))
 
 
 def with_corrected_biases(

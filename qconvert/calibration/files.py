@@ -154,7 +154,9 @@ def calibrate_file(
     if scales:
         save_encodings(found.encodings, scales, graph=found.graph, force=force, reads=(model,))
     if real:
-        _save_float(found, Path(real), force, model)
+        form = format_of(Path(real))
+        fitted, _ = normalize(found.graph, chosen_target(form, form.own_target))
+        save(fitted, real, force=force, reads=(model,))
     if kind is not None:
         written = {name: value for name, value in writing.items() if name not in reading}
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=(model,), **written)
@@ -196,12 +198,6 @@ def _convert_calibrated(
             save(found.graph, source)
             arguments = {name: value for name, value in arguments.items() if name not in (*reading, "source_format")}
         return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
-
-
-def _save_float(found: Calibration, path: Path, force: bool, model: Path) -> None:
-    kind = format_of(path)
-    fitted, _ = normalize(found.graph, chosen_target(kind, kind.own_target))
-    save(fitted, path, force=force, reads=(model,))
 
 
 def _encodings_format(result: Path, name: str) -> Format | None:

@@ -14,6 +14,7 @@ from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import count_groups, is_dynamic
+from qconvert.rewriting import Rewriter
 
 
 class ChannelMeans:
@@ -60,10 +61,8 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
     Returns:
         The graph, and what was changed in words; layers that have no constant bias to add to are named.
     """
-    made: dict[str, Tensor] = {}
-    ops, names, readers, notes = list(graph.ops), graph.names(made), graph.consumers(), list[str]()
-    count = 0
-    for number, op in enumerate(graph.ops):
+    rewriter, notes = Rewriter(graph), list[str]()
+    for op in rewriter:
         shift = shifts.get(op.outputs[0]) if op.outputs else None
         if shift is None:
             continue
@@ -74,12 +73,10 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
         old = op.input(2)
         bias = np.zeros(1) if not old else np.asarray(graph.constant(old), np.float64).reshape(-1)
         data = (bias + np.asarray(shift, np.float64).reshape(-1)).astype(np.float32)
-        shared = not old or len(readers[old]) > 1 or old in graph.public
-        name = names.fresh(f"{old or op.outputs[0]}/{'corrected' if old else 'bias'}") if shared else old
-        made[name] = Tensor(name, "float32", data.shape, data)
-        ops[number] = op.with_input(2, name)
-        count += 1
-    return graph.evolve(tensors=made.values(), ops=ops), (f"{format_count(count, 'bias', 'are')} corrected", *notes)
+        wanted = f"{old}/corrected" if old else f"{op.outputs[0]}/bias"
+        name = rewriter.replace_constant(old, Tensor("", "float32", data.shape, data), wanted)
+        rewriter.replace(op, op.with_input(2, name))
+    return rewriter.finish(), (f"{format_count(rewriter.replaced, 'bias', 'are')} corrected", *notes)
 
 
 def _obstacle(graph: Graph, op: Op) -> str:
@@ -123,17 +120,14 @@ def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple
 
 def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:
     """The graph with these parameters of its operators; a bias that something else reads too stays next to."""
-    made: dict[str, Tensor] = {}
-    ops, names, readers = list(graph.ops), graph.names(made), graph.consumers()
+    rewriter = Rewriter(graph)
     for number, layer in layers.items():
-        inputs = [*ops[number].inputs]
-        made[inputs[1]] = replace(graph[inputs[1]], data=layer.weights.astype(np.float32))
+        op = graph.ops[number]
+        rewriter.define(replace(graph[op.inputs[1]], data=layer.weights.astype(np.float32)))
         if layer.bias is not None:
-            shared = len(readers[inputs[2]]) > 1 or inputs[2] in graph.public
-            name = names.fresh(f"{inputs[2]}/equalized") if shared else inputs[2]
-            made[name] = replace(graph[inputs[2]], name=name, shape=layer.bias.shape, data=layer.bias.astype(np.float32))
-            ops[number] = ops[number].with_input(2, name)
-    return graph.evolve(tensors=made.values(), ops=ops)
+            bias = replace(graph[op.inputs[2]], shape=layer.bias.shape, data=layer.bias.astype(np.float32))
+            rewriter.replace(op, op.with_input(2, rewriter.replace_constant(bias.name, bias, f"{bias.name}/equalized")))
+    return rewriter.finish()
 
 
 @dataclass(slots=True)

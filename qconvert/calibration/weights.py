@@ -112,10 +112,6 @@ def _best_shares(rows: Array, whole: Array, shares: Array, high: int, low: int) 
     return best
 
 
-def _admm(rows: Array, high: int, low: int) -> Array:
-    return admm_scales(rows, high)
-
-
 def _mnn_admm(rows: Array, high: int, low: int) -> Array:
     """MNN's tool rounds weights with their largest magnitudes before it looks at activations, and has ADMM look at what comes of it."""
     whole = (_absmax(rows) / _F(high))[:, None]
@@ -161,7 +157,11 @@ WEIGHT_METHODS: Mapping[str, WeightMethod] = {
     for method in (
         WeightMethod("max-abs", "the largest magnitude gets the largest integer; MNN's MAX_ABS", _max_abs),
         WeightMethod("mse", "the scale with the smallest squared error", _squared_error),
-        WeightMethod("admm", "alternating least squares: the integers for a scale, then the scale for these integers", _admm),
+        WeightMethod(
+            "admm",
+            "alternating least squares: the integers for a scale, then the scale for these integers",
+            lambda rows, high, low: admm_scales(rows, high),
+        ),
         WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that are already quantized, equal in every bit", _mnn_admm),
     )
 }

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import islice
+from operator import call
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -199,7 +200,7 @@ class Cluster(Workers):
         shared = self._share_function(function)
 
         def submit(item: Any) -> Any:
-            return self._client.submit(_call_function, shared, item, pure=False)
+            return self._client.submit(call, shared, item, pure=False)
 
         def again(parts: deque[_Part]) -> None:
             nonlocal shared
@@ -236,10 +237,6 @@ class Cluster(Workers):
 
     def close(self) -> None:
         self._client.close()
-
-
-def _call_function(function: Callable[[Any], Any], item: Any) -> Any:
-    return function(item)
 
 
 @lru_cache(1)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file, model_title
@@ -45,10 +45,6 @@ from qconvert.plugins.options import ConvertOptions, check_options, json_object,
 from qconvert.plugins.rules import join_words
 from qconvert.rewriting.claims import write_claims
 from qconvert.targets.audit import audit, refuse_violations
-
-if TYPE_CHECKING:
-    from qconvert.conversion.verifying import Verifier
-
 
 #: What convert() takes besides options.
 _KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
@@ -237,7 +233,11 @@ def _convert_file(
         scales.require_place(result, force=force, reads=reads)
     kept = carried_over(graph)
     said = name_changes(remarks(graph), by=reader.name)
-    verifier = _verifier(graph) if verify_each else None
+    verifier = None
+    if verify_each:
+        from qconvert.conversion.verifying import Verifier
+
+        verifier = Verifier(graph)
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
     loaded = graph
@@ -360,9 +360,3 @@ def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) 
 
 def _command(source_format: str, result_format: str, source: Path, result: Path) -> str:
     return f"qconvert {source_format}2{result_format} {shlex.quote(str(source))} {shlex.quote(str(result))}"
-
-
-def _verifier(graph: Graph) -> Verifier:
-    from qconvert.conversion.verifying import Verifier
-
-    return Verifier(graph)

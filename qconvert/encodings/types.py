@@ -14,6 +14,7 @@ from qconvert.arithmetic.storage import INTEGERS, Array, bit_width, canonical_dt
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys
 from qconvert.operators import kind_of, output_axis
+from qconvert.rewriting import Rewriter
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
 ROLES = ("tensor", "input", "output")
@@ -327,18 +328,21 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
                 where=str(op),
                 rule="integers-required",
             )
-    entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
-    tensors = [_dequantize_tensor(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
-    ops: list[Op] = []
+    rewriter, entries = Rewriter(graph), dict[Place, Encoding]()
+    for name, tensor in graph.tensors.items():
+        if tensor.quantization is not None:
+            entries[Place(name)] = Encoding(QParams(tensor.dtype, tensor.quantization), integers=tensor.data)
+            data = None if tensor.data is None else tensor.float_values().astype(np.float32)
+            rewriter.define(Tensor(name, "float32", tensor.shape, data))
     for op, factor in zip(graph.ops, factors, strict=True):
         if factor:
-            name = graph.names().fresh(f"{op.outputs[0]}/factor")
-            tensors.append(Tensor(name, "float32", (), np.array(factor, np.float32)))
-            ops.append(replace(op, kind="Mul", inputs=(op.inputs[0], name)))
-        else:
-            is_conversion = kind_of(op).rule == "convert"
-            ops.append(op.derive("Identity", op.inputs, op.outputs) if is_conversion else _drop_arithmetic(op))
-    real = graph.evolve(tensors=tensors, ops=ops)
+            name = rewriter.constant(f"{op.outputs[0]}/factor", factor)
+            rewriter.replace(op, replace(op, kind="Mul", inputs=(op.inputs[0], name)))
+        elif kind_of(op).rule == "convert":
+            rewriter.replace(op, op.derive("Identity", op.inputs, op.outputs))
+        elif "arithmetic" in op.attributes:  # which says something of integers alone
+            rewriter.replace(op, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
+    real = rewriter.finish()
     origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
     return _without_identities(real, entries), Encodings(entries, origin)
 
@@ -354,53 +358,29 @@ def _scaling_factor(graph: Graph, op: Op) -> float:
     return b.step / a.step if a.point == b.point and data.dtype == result.dtype else 0.0
 
 
-def _encoding(tensor: Tensor) -> Encoding:
-    assert tensor.quantization is not None
-    return Encoding(QParams(tensor.dtype, tensor.quantization), integers=tensor.data)
-
-
-def _dequantize_tensor(tensor: Tensor) -> Tensor:
-    data = None if tensor.data is None else tensor.float_values().astype(np.float32)
-    return Tensor(tensor.name, "float32", tensor.shape, data)
-
-
-def _drop_arithmetic(op: Op) -> Op:
-    """The operator without what it says of integers alone."""
-    return replace(op, attributes=drop_keys(op.attributes, "arithmetic")) if "arithmetic" in op.attributes else op
-
-
 def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
     """Conversions are nothing in float: both sides are one tensor, where one of them has no quantization.
 
     It has the name that is seen outside, or that of the value before, and the quantization. An Identity between two quantizations, or two
     names that are seen, stays; between quantizations it is a Requantize again once they are applied.
     """
-    producers, readers = graph.producers(), graph.consumers()
-    names: dict[str, str] = {}
-    kept = []
-    for op in graph.ops:
+    rewriter = Rewriter(graph)
+    for op in rewriter:
         if not kind_of(op).copies:
-            kept.append(op)
             continue
-        source, result = _final_name(op.inputs[0], names), op.outputs[0]
+        source, result = rewriter.resolve(op.inputs[0]), op.outputs[0]
         quantizations = [entries.get(Place(source)), entries.get(Place(result))]
-        seen = source in graph.public or source not in producers
-        rounds = quantizations[1] is not None and (quantizations[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
+        seen = source in graph.public or source not in rewriter.producers
+        rounds = quantizations[1] is not None and (
+            quantizations[0] is not None or source in graph.public or len(rewriter.readers[op.inputs[0]]) > 1
+        )
         if rounds or graph[source].is_constant or (seen and result in graph.public):
-            kept.append(op)
             continue
         old, new = (source, result) if result in graph.public else (result, source)
-        names[old] = new
+        rewriter.rename(old, new)
+        rewriter.remove(op)
         encoding = quantizations[0] or quantizations[1]
         entries.pop(Place(old), None)
         if encoding is not None:
             entries[Place(new)] = encoding
-    final = {name: _final_name(name, names) for name in names}
-    return graph.evolve(ops=[op.with_names(final) for op in kept])
-
-
-def _final_name(name: str, names: Mapping[str, str]) -> str:
-    """The name at the end of a chain of new names."""
-    while name in names:
-        name = names[name]
-    return name
+    return rewriter.finish()

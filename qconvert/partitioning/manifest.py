@@ -141,30 +141,24 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
         raise InvalidModelError(
             f"the manifest has {len(data):,} bytes; at most {_LARGEST:,} are allowed", file=str(path), rule="file-too-large"
         )
-    manifest = _manifest(json_of(bytes(data), "the manifest"))
-    _require_order(manifest)
-    for item in manifest.files() if verify else ():
-        place = path.parent / item.file
-        if not os.path.isfile(place):
-            raise FileAccessError(
-                f"the file {item.file!r}, which the manifest names, does not exist", file=str(path), rule="file-not-found"
-            )
-        if file_digest(place) != item.sha256:
-            reason = f"the file {item.file!r} was changed since the split: its SHA-256 differs"
-            raise InvalidModelError(reason, file=str(path), remedy="Split the model again.", rule="file-changed")
-    return manifest
-
-
-def _manifest(found: Any) -> Manifest:
-    at = "manifest"
+    at, found = "manifest", json_of(bytes(data), "the manifest")
     item = object_of(found, at, (_KEY, "qconvert", *_MEMBERS), ("read",))
     if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
         fail(f"{at}.{_KEY}", f"is {item[_KEY]}; version {_VERSION} can be read", rule="unknown-version")
-    return Manifest(**read_members(item, at, _MEMBERS), read=_any_object(item.get("read", {}), f"{at}.read"))
-
-
-def _any_object(found: Any, at: str) -> Mapping[str, Any]:
-    return object_of(found, at, (), found if isinstance(found, dict) else ())
+    read = item.get("read", {})
+    options = object_of(read, f"{at}.read", (), read if isinstance(read, dict) else ())
+    manifest = Manifest(**read_members(item, at, _MEMBERS), read=options)
+    _require_order(manifest)
+    for entry in manifest.files() if verify else ():
+        place = path.parent / entry.file
+        if not os.path.isfile(place):
+            raise FileAccessError(
+                f"the file {entry.file!r}, which the manifest names, does not exist", file=str(path), rule="file-not-found"
+            )
+        if file_digest(place) != entry.sha256:
+            reason = f"the file {entry.file!r} was changed since the split: its SHA-256 differs"
+            raise InvalidModelError(reason, file=str(path), remedy="Split the model again.", rule="file-changed")
+    return manifest
 
 
 def _file(found: Any, at: str, *, named: bool = True) -> FileOf:

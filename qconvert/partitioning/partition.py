@@ -124,11 +124,7 @@ def _write(found: Cut, place: Path, writer: Format, reader: Format | None, sourc
     origin = provenance(source, others, target, changes) if source is not None else {}
     origin = drop_keys(origin, OPTIONS)  # a check would otherwise repeat the conversion
     read = noted_options(given.read)
-    origin |= {REGIONS: _regions(found.partition), **({READ: json.dumps(read, default=str)} if read else {}), **declared.provenance(graph)}
+    regions = {region.name: {"target": region.target, "operators": region.size} for region in found.partition.regions}
+    origin |= {REGIONS: json.dumps(regions), **({READ: json.dumps(read, default=str)} if read else {}), **declared.provenance(graph)}
     options = {**(target.write_options if target is not None else {}), **given.write}
     write_file(graph, place, writer, force=force, provenance=origin, reads=() if source is None else (source, *others), **options)
-
-
-def _regions(found: Partition) -> str:
-    """Return the metadata on the regions of a file, as JSON."""
-    return json.dumps({region.name: {"target": region.target, "operators": region.size} for region in found.regions})

@@ -97,7 +97,9 @@ def expand_graph(graph: Graph) -> Expanded:
         ops.append(op.with_names(given[position]) if position in given else op)
         ops += copies.get(position, ())
     made = graph.evolve(tensors=tensors.values(), ops=ops)
-    data, states = _data_before(made), tuple(_states_before(made))
+    places = {name: place for place, op in enumerate(made.ops) for name in op.outputs if name}
+    data = tuple(frozenset(places[name] for name in op.inputs if name in places) for op in made.ops)
+    states = tuple(_states_before(made))
     through = (_find_state_writers(made, op, found) for op, found in zip(made.ops, states, strict=True))
     before = tuple(map(frozenset.union, data, states))
     return Expanded(made, original, before, tuple(map(frozenset.union, data, through)), _readers(made.ops))
@@ -110,11 +112,6 @@ def _readers(ops: Iterable[Op]) -> dict[str, tuple[int, ...]]:
         for name in filter(None, op.inputs):
             found.setdefault(name, {})[position] = None
     return {name: tuple(places) for name, places in found.items()}
-
-
-def _data_before(graph: Graph) -> tuple[frozenset[int], ...]:
-    places = {name: place for place, op in enumerate(graph.ops) for name in op.outputs if name}
-    return tuple(frozenset(places[name] for name in op.inputs if name in places) for op in graph.ops)
 
 
 def _states_before(graph: Graph) -> Iterator[frozenset[int]]:

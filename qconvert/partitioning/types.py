@@ -49,17 +49,7 @@ class Region:
 
     def to_dict(self) -> dict[str, Any]:
         """The region as JSON has it."""
-        return {
-            "name": self.name,
-            "target": self.target,
-            "operators": dict(self.operators),
-            **({"groups": dict(self.groups)} if self.groups else {}),
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-            "bytes_in": self.bytes_in,
-            "bytes_out": self.bytes_out,
-            "macs": self.macs,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "groups" or value}
 
 
 @dataclass(frozen=True, slots=True)

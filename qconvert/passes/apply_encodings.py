@@ -263,27 +263,17 @@ def propagate_quantizations(graph: Graph, quantizations: MutableMapping[str, QPa
     while before != len(given):
         before = len(given)
         for op in graph.ops:
-            given += _propagate_forward(graph, op, quantizations)
+            if (kind := kind_of(op)).keeps_range:
+                data = [name for name in kind.data(op) if _is_float_activation(graph, name)]
+                given += _propagate(graph, quantizations, data, kind.results_of(op))
         for op in reversed(graph.ops):
-            given += _propagate_backward(graph, op, quantizations)
+            if (kind := kind_of(op)).rule == "move" or (kind.chooses and kind.keeps_range):
+                given += _propagate(graph, quantizations, list(filter(None, kind.results_of(op))), kind.data(op))
     return given
 
 
 def _is_float_activation(graph: Graph, name: str) -> bool:
     return graph[name].dtype == "float32" and not graph[name].is_constant
-
-
-def _propagate_forward(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
-    if not kind_of(op).keeps_range:
-        return []
-    data = [name for name in kind_of(op).data(op) if _is_float_activation(graph, name)]
-    return _propagate(graph, quantizations, data, kind_of(op).results_of(op))
-
-
-def _propagate_backward(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
-    if kind_of(op).rule != "move" and not (kind_of(op).chooses and kind_of(op).keeps_range):
-        return []
-    return _propagate(graph, quantizations, list(filter(None, kind_of(op).results_of(op))), kind_of(op).data(op))
 
 
 def _propagate(graph: Graph, quantizations: MutableMapping[str, QParams], given: Sequence[str], taken: Iterable[str]) -> list[str]:

@@ -214,7 +214,10 @@ _SAMPLED_ELEMENTS = 256
 
 def deduplicate_constants(graph: Graph, target: Target | None) -> PassResult:
     """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
-    groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _describe_form)
+    groups = _split_groups(
+        [[tensor for tensor in graph.constants() if tensor.name not in graph.public]],
+        lambda tensor: (tensor.dtype, tensor.shape, tensor.quantization and tensor.quantization.key),
+    )
     groups = _split_groups(_split_groups(groups, _sample), _digest)
     rewriter = Rewriter(graph)
     count = saved = 0
@@ -237,10 +240,6 @@ def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashab
             parts[key(tensor)].append(tensor)
         found += [part for part in parts.values() if len(part) > 1]
     return found
-
-
-def _describe_form(tensor: Tensor) -> Hashable:
-    return tensor.dtype, tensor.shape, tensor.quantization and tensor.quantization.key
 
 
 def _sample(tensor: Tensor) -> bytes:

@@ -62,7 +62,9 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
             op = own.get(place.name) or producers.get((renamed or {}).get(place.name, place.name))
-            where = _locate_operand(op, place, producers) if op is not None else _locate_graph_input(place, graph)
+            # Runtimes have an operator for an input of the graph.
+            is_input = place.name in graph.inputs and (place.role, place.index) == ("output", 0)
+            where = _locate_operand(op, place, producers) if op is not None else (place.name, _WHOLE) if is_input else None
         if where is None:
             (lost if encoding.required else found.absent).append(place)
         elif place.role == "output":
@@ -101,11 +103,6 @@ def _locate_operand(op: Op, place: Place, producers: Mapping[str, Op]) -> tuple[
     if place.index >= len(op.inputs) or not op.inputs[place.index]:
         return None
     return op.name, place.index
-
-
-def _locate_graph_input(place: Place, graph: Graph) -> tuple[str, int] | None:
-    """Return an input of the graph, which runtimes have an operator for."""
-    return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
 
 
 def _skip_activations(name: str, rewriter: Rewriter, named: Container[str]) -> str:

@@ -84,14 +84,12 @@ class _Loop:
 
     def __init__(self, graph: Graph, op: Op, body: Graph) -> None:
         self._body, self._makers, self._readers = body, body.producers(), body.consumers()
-        self._first = [graph.constant(name) for name in op.inputs]
-        self.counters = {index: start for index in range(len(body.inputs)) if (start := self._start(index)) is not None}
-
-    def _start(self, index: int) -> int | None:
-        body = self._body
-        return counter_start(
-            self._makers, self._first[index], body.inputs[index], body.outputs[index], lambda name: single_number(body.constant(name))
+        given = [graph.constant(name) for name in op.inputs]
+        found = (
+            counter_start(self._makers, first, own, after, lambda name: single_number(body.constant(name)))
+            for first, own, after in zip(given, body.inputs, body.outputs, strict=True)
         )
+        self.counters = {index: start for index, start in enumerate(found) if start is not None}
 
     def count_turns(self, condition: Graph) -> int | None:
         """Return how often the body runs: as long as counters are below constants."""

@@ -177,7 +177,9 @@ class TorchRounding(TorchForms):
         elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self.replace(op, _drop_arithmetic(op))
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self.graph.is_from("tflite"):
-            self._run_coarse_in_float(op)
+            self.done["operators in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
+            data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
+            self.run_in_float(op, (data, *op.inputs[1:]), "real")
         elif has_torch_form(op) and (self._runtime == "onnx" or kind_of(op).quantizes):
             forms = TorchForms(self.graph, self._runtime)  # left to the writer
             forms.visit(op)
@@ -218,7 +220,11 @@ class TorchRounding(TorchForms):
     def _add_as(self, op: Op) -> None:
         quantizations = addition_quantizations(self.graph, op, str(op["arithmetic"]))
         in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
-        if quantizations is None or self._is_own_addition(op):
+        # Whether the runtime's own kernel gives the same for all pairs of inputs.
+        is_own = quantizations is not None and (
+            is_onnxruntime_add(self.graph, op) if in_onnx else adds_as_litert(self.graph, op, str(op["arithmetic"]))
+        )
+        if quantizations is None or is_own:
             if not in_onnx:
                 self.replace(op, _drop_arithmetic(op))
             if quantizations is not None and self._runtime == "tflite":
@@ -248,16 +254,6 @@ class TorchRounding(TorchForms):
         """Whether data and result are of 8 bits with one scale each."""
         sides = [self.graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
         return all(t.dtype in _BYTES and t.per_tensor is not None for t in sides)
-
-    def _run_coarse_in_float(self, op: Op) -> None:
-        """An operator between Dequantize and Quantize."""
-        self.done["operators in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
-        data = self.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
-        self.run_in_float(op, (data, *op.inputs[1:]), "real")
-
-    def _is_own_addition(self, op: Op) -> bool:
-        """Whether the runtime's own kernel gives the same for all pairs of inputs."""
-        return is_onnxruntime_add(self.graph, op) if self._runtime == "onnx" else adds_as_litert(self.graph, op, str(op["arithmetic"]))
 
 
 #: Forms of ONNX alone: PyTorch's sums of float32 are in float64, or in the order of vectors.

@@ -132,12 +132,11 @@ def unary_to_table(graph: Graph, target: Target | None, *, tables: str = "missin
         (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the target lacks, are lookup tables"),
         (sizes[True], "chains of operators on one tensor are lookup tables"),
     )
-    changes = tuple(Change(f"{text}: {_list_sizes(found)}", exact=True) for found, text in notes if found)
-    return (rewriter.finish(), changes) if changes else (graph, ())
-
-
-def _list_sizes(sizes: Counter[int]) -> str:
-    return ", ".join(f"{count} of {size} values" for size, count in sorted(sizes.items()))
+    changes = []
+    for found, text in notes:
+        listed = ", ".join(f"{count} of {size} values" for size, count in sorted(found.items()))
+        changes += [Change(f"{text}: {listed}", exact=True)] if found else []
+    return (rewriter.finish(), tuple(changes)) if changes else (graph, ())
 
 
 def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:

@@ -65,16 +65,12 @@ _TEXTS = {
 _EXACT = ("before", "averages", "zeros")
 
 
-def _count(number: int, text: str) -> str:
-    """Return a number with what is said of it; kinds of operators have no plural."""
-    noun, _, words = text.partition(": ")
-    return format_count(number, noun, words) if noun in ("constant", "operand") else f"{number} {text}"
-
-
 def _describe_change(key: str, text: str, matching: _Matching) -> Change:
     costs = tuple(matching.costs[key])
     cost = f"; {describe_worst(costs)}" if costs else ""
-    return Change(f"{_count(matching.counts[key], text)}{cost}", exact=key in _EXACT, costs=costs)
+    count, (noun, _, words) = matching.counts[key], text.partition(": ")  # kinds of operators have no plural
+    said = format_count(count, noun, words) if noun in ("constant", "operand") else f"{count} {text}"
+    return Change(f"{said}{cost}", exact=key in _EXACT, costs=costs)
 
 
 class _Matching(Rewriter):

@@ -216,12 +216,12 @@ def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
     others read its result."""
     data, result = op.inputs[0], op.name
     if op["data_format"] == "channels_first":
-        before, after = rewriter.producers.find(data, "Transpose"), _find_reader(rewriter, result, "Transpose")
+        before, after = rewriter.producers.find(data, "Transpose"), rewriter.only_reader(result, "Transpose")
         turns = [() if item is None else tuple(item["perm"]) for item in (before, after)]
         if turns != [permutation(layout, 4) for layout in ("channels_first", "channels_last")] or before is None or after is None:
             return None
         data, result = before.inputs[0], after.outputs[0]
-    before, after = rewriter.producers.find(data, "Reshape"), _find_reader(rewriter, result, "Reshape")
+    before, after = rewriter.producers.find(data, "Reshape"), rewriter.only_reader(result, "Reshape")
     if before is None or after is None:
         return None
     return _find_unpadded(rewriter, before.inputs[0]), _find_cut(rewriter, after.outputs[0])
@@ -237,16 +237,10 @@ def _find_unpadded(rewriter: Rewriter, name: str) -> str:
 
 def _find_cut(rewriter: Rewriter, name: str) -> str:
     """Return the tensor after merge_pixels' Slice that ends the rows earlier, or the tensor itself."""
-    cut = _find_reader(rewriter, name, "Slice") if _SUFFIX in name else None
+    cut = rewriter.only_reader(name, "Slice") if _SUFFIX in name else None
     bounds = [] if cut is None or cut.has(4) else [rewriter.graph.constant(bound) for bound in cut.inputs[1:]]
     is_row = [values.reshape(-1).tolist() for values in bounds[::2] if values is not None] == [[0], [2]]
     return cut.outputs[0] if cut is not None and is_row else name
-
-
-def _find_reader(rewriter: Rewriter, name: str, kind: str) -> Op | None:
-    """Return the operator of a kind that alone reads a tensor; None where it is another, or there are several."""
-    op = rewriter.only_reader(name)
-    return op if op is not None and op.kind == kind else None
 
 
 def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array, int, tuple[int, ...]] | None:

@@ -149,7 +149,7 @@ class _Restoring(Rewriter):
 
     def visit(self, op: Op) -> None:
         """Emit what an operator becomes."""
-        inputs, outputs = (tuple(self._name(name) for name in side) for side in (op.inputs, op.outputs))
+        inputs, outputs = (tuple(self._called.get(name) or self._ends.get(name, name) for name in side) for side in (op.inputs, op.outputs))
         kind = kind_of(op)
         if kind.rule == "relabel" and inputs == outputs:
             return
@@ -166,9 +166,6 @@ class _Restoring(Rewriter):
             self.emit(replace(op, inputs=self._restore_constants(op, inputs), outputs=outputs))
         elif not (touched and self._requantize(op, inputs, outputs)) and not self._average(op) and not self._sum(op, inputs):
             self._emit_as_in_file(op, inputs, outputs)
-
-    def _name(self, name: str) -> str:
-        return self._called.get(name) or self._ends.get(name, name)
 
     def _shift(self, name: str) -> float:
         """Return by how much the file's float values of a tensor are larger."""

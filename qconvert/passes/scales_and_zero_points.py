@@ -55,7 +55,6 @@ from qconvert.passes.quantizations.scales_and_costs import fitting_quantization,
 from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
-    Scaling,
     requantize_network,
     rescale_symmetric,
     symmetric_limits,
@@ -96,13 +95,13 @@ def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:
     if rounding == "nearest":
         return round(math.log2(largest / limits[1]))
     if rounding == "mse":
-        tried = range(formula - _TRIED, formula + 1)
-        return min(reversed(tried), key=lambda position: _loss(values, 2.0**position, limits))
+
+        def loss(position: int) -> float:
+            scale = 2.0**position
+            return float(np.square(np.clip(np.rint(values / scale), *limits) * scale - values).sum())
+
+        return min(reversed(range(formula - _TRIED, formula + 1)), key=loss)
     return formula
-
-
-def _loss(values: Array, scale: float, limits: tuple[int, int]) -> float:
-    return float(np.square(np.clip(np.rint(values / scale), *limits) * scale - values).sum())
 
 
 def _choose_power_of_two(dtype: str, q: Quantization, rounding: str) -> tuple[str, Quantization] | None:
@@ -121,17 +120,14 @@ def _choose_power_of_two(dtype: str, q: Quantization, rounding: str) -> tuple[st
 def _rescale_to_powers(use: WeightUse, weights: Tensor, rounding: str, granularity: str) -> Rescaled | None:
     low, high = integer_range(weights.dtype)
     limits = (low - middle(weights.dtype), high - middle(weights.dtype))
-    return rescale_symmetric(use, weights, limits, _scaling(limits, rounding), granularity)
 
-
-def _scaling(limits: tuple[int, int], rounding: str) -> Scaling:
     def scaling(channel: Channel) -> float | None:
         fits = channel.steps.min() >= limits[0] and channel.steps.max() <= limits[1]
         if is_power_of_two(channel.scale) and fits:
             return None
         return 2.0 ** _position(channel.steps * channel.scale, limits, rounding) / channel.scale
 
-    return scaling
+    return rescale_symmetric(use, weights, limits, scaling, granularity)
 
 
 def is_power_of_two(scale: float) -> bool:

@@ -251,7 +251,9 @@ def _join_depthwise(rewriter: Rewriter, op: Op) -> None:
     biases = [graph[item.inputs[2]] for item in parts if item.has(2)]
     if len(weights) != len(parts) or len(points) != 1 or len({item.require_quantization().step for item in weights}) != 1:
         return
-    if len(biases) not in (0, len(parts)) or not all(_has_rows(bias, item) for bias, item in zip(biases, weights, strict=False)):
+    if len(biases) not in (0, len(parts)) or any(
+        bias.data is None or bias.data.shape != (item.shape or ())[:1] for bias, item in zip(biases, weights, strict=False)
+    ):
         return
     rows = [item.data.astype(np.int16) - item.require_quantization().point for item in weights if item.data is not None]
     name = _add_unsigned(rewriter, weights[0], np.concatenate(rows), points.pop() + 128)
@@ -270,11 +272,6 @@ def _differs(graph: Graph, op: Op, other: Op) -> bool:
     if other["group"] != shapes[1][0] or shapes[0][1:] != shapes[1][1:] or other.kind != op.kind:
         return True
     return {**other.attributes, "group": 0} != {**op.attributes, "group": 0}
-
-
-def _has_rows(bias: Tensor, weights: Tensor) -> bool:
-    """Whether a bias is a constant with an integer for each row of the weights."""
-    return bias.data is not None and bias.data.shape == (weights.shape or ())[:1]
 
 
 def _join_rows(rewriter: Rewriter, biases: Sequence[Tensor]) -> str:

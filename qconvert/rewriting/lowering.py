@@ -231,26 +231,19 @@ class Emission:
             elif not made or symbol.name in taken:
                 self.ops.append(Op("Identity", (symbol.name,), (name,), {}, self.source))
             else:
-                self._rename(symbol.name, name)
+                del self.tensors[symbol.name]
+                self.ops = [item.with_names({symbol.name: name}) for item in self.ops]
             self.tensors[name] = self.given[name]
             taken.add(symbol.name)
-        self._drop_unread(op)
-        self._keep_quantization_of_results(op)
-
-    def _drop_unread(self, op: Op) -> None:
-        """Remove what only absent outputs need."""
-        self.ops = needed_ops(self.ops, op.outputs)
+        self.ops = needed_ops(self.ops, op.outputs)  # not what only absent outputs need
         named = {*op.outputs, *(name for item in self.ops for name in item.names)}
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
+        self._keep_quantization_of_results(op)
 
     def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
         low, high = ACTIVATIONS[activation]
         found: Symbol = self.emit("Relu", [symbol], {}, 1) if (low, high) == (0.0, None) else self.emit("Clip", [symbol, low, high], {}, 1)
         return found
-
-    def _rename(self, old: str, new: str) -> None:
-        del self.tensors[old]
-        self.ops = [op.with_names({old: new}) for op in self.ops]
 
     def _keep_quantization_of_results(self, op: Op) -> None:
         """What is moved into a quantized result is quantized like it; a value that others compute with is so after a Quantize."""

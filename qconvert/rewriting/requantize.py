@@ -76,14 +76,9 @@ def _requantize_exactly(tensor: Tensor, quantization: Quantization) -> Tensor:
     back = requantize_tensor(tensor, quantization)
     if tensor.dtype != "int32" or tensor.data is None:
         return back
-    real = tensor.float_values()
-    if (np.abs(back.float_values() - real) > _half_step(quantization, real.shape)).any():
+    half_step = np.abs(quantization.scale.astype(np.float64)) * 0.5001  # of channels along the last axis, and what float64 adds
+    if (np.abs(back.float_values() - tensor.float_values()) > half_step).any():
         raise OptionError(
             f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
         )
     return back
-
-
-def _half_step(quantization: Quantization, shape: tuple[int, ...]) -> np.ndarray:
-    """Return half a step of each element of a bias, whose channels run along its last axis, and what float64 adds."""
-    return np.broadcast_to(np.abs(quantization.scale.astype(np.float64)) * 0.5001, shape)

@@ -91,10 +91,11 @@ class Rewriter:
         not."""
         return match_producer(self.graph, self.producers, pattern, name)
 
-    def only_reader(self, name: str) -> Op | None:
-        """Return the one operator that reads the tensor, once, if no user sees it; else None."""
+    def only_reader(self, name: str, *kinds: str) -> Op | None:
+        """Return the one operator, of one of the kinds if any is given, that reads the tensor, once, if no user sees it; else None."""
         readers = self.readers[name]
-        return readers[0] if len(readers) == 1 and name not in self.graph.public else None
+        is_alone = len(readers) == 1 and name not in self.graph.public
+        return readers[0] if is_alone and (not kinds or readers[0].kind in kinds) else None
 
     def is_computed(self, name: str) -> bool:
         """Whether an operator that computes gives a tensor, or one whose elements it has; else it is an input, a constant or a state."""

@@ -7,16 +7,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Graph, Op
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import closed_graphs, is_quantized
 from qconvert.plugins import Target, Verdict, Violation
-
-if TYPE_CHECKING:
-    from qconvert.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,18 +206,14 @@ def dynamic_dimension(graph: Graph, op: Op) -> Iterator[Breach]:
             yield name, f"has the shape {shape}"
 
 
-def _rule_like(name: str, find: Callable[..., Iterator[Breach]]) -> Rule:
-    """A further case of what the data of TFLite's targets demand, in its words."""
-    return next(rule_of_demand(demand, target, find) for target in TARGETS for demand in demands(target) if demand.name == name)
-
-
 def rule_of_demand(demand: Demand, target: Target, find: Callable[..., Iterator[Breach]] = lambda graph, op: iter(())) -> Rule:
     """A demand of a target's data as a rule, with its text and its source."""
     return Rule(demand.text(target), target.sources.get(demand.name, ""), demand.remedy(target), find)
 
 
 _EVERYWHERE = (
-    _rule_like("weight_dtypes", packed_weights),
+    # A further case of what the data of TFLite's targets demand, in its words.
+    next(rule_of_demand(item, target, packed_weights) for target in TARGETS for item in demands(target) if item.name == "weight_dtypes"),
     Rule("Concat fuses no activation", "concatenation.cc:143, measured", "", activated_concat),
 )
 RULES = (
@@ -263,9 +259,10 @@ def own_rules(graph: Graph, is_micro: bool = False) -> Callable[[Op], Iterator[V
     for op, error in found.failures:
         late.setdefault(id(op), []).append(Violation(f"{error.where}: {error.reason}", _REFUSED, error.remedy, 1))
     for operator in found.writing.operators:
+        place = operator.builtin if operator.origin is None else operator.origin.location
         for rule in file_rules:
             late.setdefault(id(operator.origin), []).extend(
-                Violation(f"{_operator_origin(operator)}: {name!r}: {how}", rule.text, rule.remedy, IN_THE_FILE)
+                Violation(f"{place}: {name!r}: {how}", rule.text, rule.remedy, IN_THE_FILE)
                 for name, how in rule.find(found.writing, operator)
             )
 
@@ -279,10 +276,6 @@ def own_rules(graph: Graph, is_micro: bool = False) -> Callable[[Op], Iterator[V
         yield from () if foreign else late.get(id(op), ())
 
     return broken
-
-
-def _operator_origin(operator: Operator) -> str:
-    return operator.builtin if operator.origin is None else operator.origin.location
 
 
 #: The types that were tried. Those of 8 and 16 bits have scales, or are "plain".

@@ -41,7 +41,8 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
     # The parser calls an input that is an output besides otherwise.
     found = {f"__{name}" if name in graph.outputs else name: shapes for name, shapes in bounds(graph).items()}
     for flag, place in (("--minShapes", 0), ("--optShapes", 1), ("--maxShapes", 2)) if found else ():
-        words.append(f"{flag}={','.join(f'{_quote_name(name)}:{_format_shape(shapes[place])}' for name, shapes in found.items())}")
+        sizes = (f"{_quote_name(name)}:{'x'.join(map(str, shapes[place]))}" for name, shapes in found.items())
+        words.append(f"{flag}={','.join(sizes)}")
     words.append(f"--saveEngine={PurePath(model).with_suffix('.plan')}")
     said = "TensorRT 8 to 10; 11 takes no caches" if scales else "TensorRT 10; in 11 --stronglyTyped is always on"
     return f"{shlex.join(words)}  # {said}{'; dynamic dimensions are examples' if found else ''}"
@@ -50,10 +51,6 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
 def _quote_name(name: str) -> str:
     """A name as trtexec takes it: between single quotes where other signs than those of words are in it."""
     return name if re.fullmatch(r"[\w./-]+", name, re.ASCII) else f"'{name}'"
-
-
-def _format_shape(shape: Shape) -> str:
-    return "x".join(map(str, shape))
 
 
 def bounds(graph: Graph) -> dict[str, tuple[Shape, Shape, Shape]]:

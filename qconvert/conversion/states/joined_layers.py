@@ -16,6 +16,7 @@ from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Decoding, Parameters
+from qconvert.rewriting import Rewriter
 
 #: A layer of a network -> the layers of a file whose outputs, one after another, are its own (conversion_mapping.py of transformers).
 PARTS_OF_LAYERS: Mapping[str, tuple[str, ...]] = {
@@ -32,44 +33,34 @@ def split_joined_layers(graph: Graph, known: Mapping[str, Tensor]) -> Graph:
         graph: whose linear layers are Gemm.
         known: the tensors of the file, by names of the graph.
     """
-    splitting = _Splitting(graph, known)
-    ops = [part for op in graph.ops for part in splitting.split(op)]
-    return graph.evolve(tensors=splitting.tensors.values(), ops=ops) if splitting.tensors else graph
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        _split_layer(rewriter, op, known)
+    return rewriter.finish()
 
 
-class _Splitting:
-    def __init__(self, graph: Graph, known: Mapping[str, Tensor]) -> None:
-        self._graph, self._known = graph, known
-        self.tensors: dict[str, Tensor] = {}
-        self._names = graph.names(self.tensors)
-
-    def split(self, op: Op) -> list[Op]:
-        """Return the operators that compute what a layer does; itself where the file has it as it is."""
-        kind = kind_of(op)
-        modules = _find_modules(op.inputs[1], self._known) if kind.has_weights and kind.is_matrix_product else ()
-        sizes = [(self._known[member(module, "weight")].static_shape or (0,))[0] for module in modules]
-        constants = [self._graph[name] for name in op.inputs[1:] if name]
-        if not modules or any(constant.data is None or len(constant.data) != sum(sizes) for constant in constants):
-            return [op]
-        shape = self._graph[op.outputs[0]].shape or ()
-        ops = []
-        for module, end, size in zip(modules, np.cumsum(sizes), sizes, strict=True):
-            inputs = [op.inputs[0]]
-            for part, constant in zip(("weight", "bias"), constants, strict=False):
-                assert constant.data is not None
-                rows = constant.data[end - size : end]
-                inputs.append(self._add(member(module, part), replace(constant, shape=rows.shape, data=rows)))
-            result = op.outputs[0]
-            if len(modules) > 1:
-                result = self._add(f"{module}/result", replace(self._graph[result], shape=(*shape[:-1], size)))
-            ops.append(replace(op, inputs=tuple(inputs), outputs=(result,)))
-        joined = op.derive("Concat", tuple(part.outputs[0] for part in ops), op.outputs, axis=len(shape) - 1)
-        return [*ops, joined] if len(modules) > 1 else ops
-
-    def _add(self, name: str, tensor: Tensor) -> str:
-        fresh = self._names.fresh(name)
-        self.tensors[fresh] = replace(tensor, name=fresh)
-        return fresh
+def _split_layer(rewriter: Rewriter, op: Op, known: Mapping[str, Tensor]) -> None:
+    """Put the operators that compute what a layer does in its place; where the file has it as it is, it stays."""
+    graph, kind = rewriter.graph, kind_of(op)
+    modules = _find_modules(op.inputs[1], known) if kind.has_weights and kind.is_matrix_product else ()
+    sizes = [(known[member(module, "weight")].static_shape or (0,))[0] for module in modules]
+    constants = [graph[name] for name in op.inputs[1:] if name]
+    if not modules or any(constant.data is None or len(constant.data) != sum(sizes) for constant in constants):
+        return
+    whole = graph[op.outputs[0]]
+    shape = whole.shape or ()
+    ops = []
+    for module, end, size in zip(modules, np.cumsum(sizes), sizes, strict=True):
+        inputs = [op.inputs[0]]
+        for part, constant in zip(("weight", "bias"), constants, strict=False):
+            assert constant.data is not None
+            rows = constant.data[end - size : end]
+            inputs.append(rewriter.add(member(module, part), constant, shape=rows.shape, data=rows))
+        result = whole.name if len(modules) == 1 else rewriter.add(f"{module}/result", whole, shape=(*shape[:-1], size))
+        ops.append(replace(op, inputs=tuple(inputs), outputs=(result,)))
+    if len(modules) > 1:
+        ops.append(op.derive("Concat", tuple(part.outputs[0] for part in ops), op.outputs, axis=len(shape) - 1))
+    rewriter.replace(op, *ops)
 
 
 def _find_modules(weight: str, known: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from qconvert.encodings import QParams
 from qconvert.graph import Array, Attribute, Graph, Op, Producers, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
-from qconvert.rewriting import dequantized_source
+from qconvert.rewriting import Rewriter, dequantized_source
 
 _MOST_PREFIXES = 64
 #: Tensors that lead to an operator, of which the nearest are looked at.
@@ -268,15 +268,11 @@ def with_linear_layers(graph: Graph) -> Graph:
 
 def _with_named_weights(graph: Graph) -> Graph:
     """A product with a transposed constant as one that says that its weights are turned."""
-    producers = graph.producers()
-    ops: list[Op] = []
-    turned: set[str] = set()
-    for op in graph.ops:
+    rewriter, turned = Rewriter(graph), set[int]()
+    for op in rewriter:
         is_plain = "trans_b" in kind_of(op).attributes and not op["trans_b"]
-        before = producers.find(op.inputs[1], "Transpose") if is_plain else None
+        before = rewriter.producers.find(op.inputs[1], "Transpose") if is_plain else None
         if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
-            op = op.with_input(1, before.inputs[0]).with_attributes(trans_b=1)
-            turned.add(before.outputs[0])
-        ops.append(op)
-    turned.difference_update(graph.public, *(op.inputs for op in ops))
-    return graph.evolve(ops=[op for op in ops if turned.isdisjoint(op.outputs)])
+            rewriter.replace(op, op.with_input(1, before.inputs[0]).with_attributes(trans_b=1))
+            turned.add(id(before))
+    return rewriter.finish(prune=lambda op: id(op) in turned)

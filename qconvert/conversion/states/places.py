@@ -65,8 +65,9 @@ class Places:
         for module, quantization in parameters.results.items():
             if not (
                 self._place_by_option(module, quantization)
-                or self._place_after_layer(module, quantization)
-                or self._place_after_own_code(module, quantization)
+                # What operators in the module's code compute for each other is its own affair.
+                or self._place_after(self._layers.get(module, []), quantization)
+                or self._place_after(self._module_outputs(module), quantization)
             ):
                 left[module] = quantization
         self._place_functions(left)
@@ -82,22 +83,11 @@ class Places:
         self.put(name, quantization)
         return True
 
-    def _place_after_layer(self, module: str, quantization: QParams) -> bool:
-        """After the operators with the module's weights, or a Relu after them."""
-        names = self._layers.get(module, [])
+    def _place_after(self, names: list[str], quantization: QParams) -> bool:
+        """After tensors, or a Relu after them; whether there are any."""
         for name in names:
             self.put_after_relu(name, quantization)
         return bool(names)
-
-    def _has_constant(self, op: Op) -> bool:
-        return any(self._network.constant(name) is not None for name in op.inputs)
-
-    def _place_after_own_code(self, module: str, quantization: QParams) -> bool:
-        """After the operators in the module's code; what they compute for each other is its own affair."""
-        real = self._module_outputs(module)
-        for name in real:
-            self.put_after_relu(name, quantization)
-        return bool(real)
 
     def _module_outputs(self, module: str) -> list[str]:
         """What the operators in a module's code give to others; the rest is inner from now on."""
@@ -221,7 +211,8 @@ class Places:
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
         own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or kind_of(op).chooses)
-        return own_quantization and (not self._network.function(op) or (len(op.inputs) > 1 and not self._has_constant(op)))
+        of_values = len(op.inputs) > 1 and all(self._network.constant(name) is None for name in op.inputs)
+        return own_quantization and (not self._network.function(op) or of_values)
 
     def _stands_in(self, op: Op, module: str) -> bool:
         """Whether an operator stands in the code of a module: by its scope, else by the layers that lead to it."""

@@ -137,13 +137,12 @@ def activation_cost(name: str, old: Quantization, dtype: str, new: Quantization,
     codes = np.arange(low, high + 1, dtype=np.int64)
     found = []
     for index in range(old.scale.size):
-        before, after = (Quantization.per_tensor(*_qparams_at(quantization, index)) for quantization in (old, new))
+        own = min(index, new.scale.size - 1)
+        before, after = (
+            Quantization.per_tensor(float(q.scale.reshape(-1)[place]), int(q.zero_point.reshape(-1)[place]))
+            for q, place in ((old, index), (new, own))
+        )
         limited = Quantization(after.scale, after.zero_point, quant_min=new.quant_min, quant_max=new.quant_max)
         real = dequantize(codes, before)
         found.append(cost(name, real, dequantize(quantize(real, limited, stored or dtype), after) - real, after.scale))
     return min((item for item in found if item is not None), key=lambda item: item.sqnr_db or 0.0, default=None)
-
-
-def _qparams_at(quantization: Quantization, index: int) -> tuple[float, int]:
-    index = min(index, quantization.scale.size - 1)
-    return float(quantization.scale.reshape(-1)[index]), int(quantization.zero_point.reshape(-1)[index])
