@@ -130,7 +130,7 @@ def with_corrected_biases(
         progress: told of each layer.
     """
     layers = [op for op in graph.ops if kind_of(op).has_weights and Place(op.inputs[1]) in encodings.entries]
-    results = [op.outputs[0] for op in layers]
+    results = [op.name for op in layers]
     expected = _means(graph, results, samples, runtime, folder())
     changed, notes = graph, list[str]()
     for number, name in enumerate(results):

@@ -63,7 +63,7 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
     """
     rewriter, notes = Rewriter(graph), list[str]()
     for op in rewriter:
-        shift = shifts.get(op.outputs[0]) if op.outputs else None
+        shift = shifts.get(op.name) if op.outputs else None
         if shift is None:
             continue
         reason = _obstacle(graph, op)
@@ -73,7 +73,7 @@ def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]
         old = op.input(2)
         bias = np.zeros(1) if not old else np.asarray(graph.constant(old), np.float64).reshape(-1)
         data = (bias + np.asarray(shift, np.float64).reshape(-1)).astype(np.float32)
-        wanted = f"{old}/corrected" if old else f"{op.outputs[0]}/bias"
+        wanted = f"{old}/corrected" if old else f"{op.name}/bias"
         name = rewriter.replace_constant(old, Tensor("", "float32", data.shape, data), wanted)
         rewriter.replace(op, op.with_input(2, name))
     return rewriter.finish(), (f"{format_count(rewriter.replaced, 'bias', 'are')} corrected", *notes)
@@ -207,7 +207,7 @@ def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op
     """The only layer that reads another's result, through operators that keep channels separate."""
     op = first
     while op.attributes.get("activation", "") in ("", "relu") and len(op.outputs) == 1:
-        name = op.outputs[0]
+        name = op.name
         if name in graph.public or len(readers.get(name, ())) != 1 or readers[name][0].inputs[0] != name:
             return None
         op = readers[name][0]
@@ -228,4 +228,4 @@ def _is_layer(graph: Graph, op: Op, readers: Mapping[str, list[Op]]) -> bool:
     parameters = [graph[name] for name in (op.inputs[1], bias) if name]
     is_plain = all(tensor.is_constant and tensor.dtype == "float32" and not tensor.is_quantized for tensor in parameters)
     own = len(readers[op.inputs[1]]) == 1 and op.inputs[1] not in graph.public
-    return is_plain and own and not graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized
+    return is_plain and own and not graph[op.inputs[0]].is_quantized and not graph[op.name].is_quantized

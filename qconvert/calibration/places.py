@@ -204,7 +204,7 @@ class _Planner:
                 return True
             if spec.rule != "move" or len(op.outputs) != 1 or not set(spec.roles[1:]) <= {"index"}:
                 return False
-            name = op.outputs[0]
+            name = op.name
         return False
 
     def _find_fixed_qparams(self, op: Op | None) -> QParams | None:
@@ -241,7 +241,7 @@ class _Planner:
 
     def _is_rows(self, op: Op) -> bool:
         """Whether a product with a matrix becomes a Gemm, whose weights may have several scales everywhere (passes/gemms.py)."""
-        data, result = self.graph[op.inputs[0]], self.graph[op.outputs[0]]
+        data, result = self.graph[op.inputs[0]], self.graph[op.name]
         return data.rank == 2 or ((data.rank or 0) > 2 and sum(isinstance(size, str) for size in result.shape or ("?", "?")) <= 1)
 
 

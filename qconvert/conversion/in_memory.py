@@ -220,7 +220,7 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
     reshapes: list[Op] = []
     instead: dict[str, str] = {}
     taken = graph.names()
-    turned = [op for op in graph.of_kind("Reshape") if op.outputs[0] in names]
+    turned = [op for op in graph.of_kind("Reshape") if op.name in names]
     for op in turned:
         before = op.inputs[0]
         shape = graph[before].static_shape if before not in names and before not in instead else None
@@ -229,7 +229,7 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
         instead[before] = taken.fresh(f"{before}/of the cut")
         sizes = Tensor(taken.fresh(f"{before}/shape of the cut"), "int64", (len(shape),), np.array(shape, np.int64))
         tensors += [replace(graph[before], name=instead[before]), sizes]
-        reshapes.append(op.derive("Reshape", (op.outputs[0], sizes.name), (instead[before],)))
+        reshapes.append(op.derive("Reshape", (op.name, sizes.name), (instead[before],)))
     if not reshapes:
         return graph
 

@@ -117,7 +117,7 @@ def random_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
 
     Sizes that are not known are 1.
     """
-    quantizations: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.of_kind("Quantize")}
+    quantizations: dict[str, Tensor] = {op.inputs[0]: graph[op.name] for op in graph.of_kind("Quantize")}
     return {name: _random(graph[name], quantizations.get(name), rng) for name in graph.inputs}
 
 

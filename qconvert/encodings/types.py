@@ -336,7 +336,7 @@ def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
             rewriter.define(Tensor(name, "float32", tensor.shape, data))
     for op, factor in zip(graph.ops, factors, strict=True):
         if factor:
-            name = rewriter.constant(f"{op.outputs[0]}/factor", factor)
+            name = rewriter.constant(f"{op.name}/factor", factor)
             rewriter.replace(op, replace(op, kind="Mul", inputs=(op.inputs[0], name)))
         elif kind_of(op).rule == "convert":
             rewriter.replace(op, op.derive("Identity", op.inputs, op.outputs))
@@ -351,7 +351,7 @@ def _scaling_factor(graph: Graph, op: Op) -> float:
     """The number by which a Reinterpret multiplies the scale alone, as PyTorch multiplies quantized tensors by a number; 0 for others."""
     if kind_of(op).rule != "relabel":
         return 0.0
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     a, b = data.quantization, result.quantization
     if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
         return 0.0
@@ -368,7 +368,7 @@ def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
     for op in rewriter:
         if not kind_of(op).copies:
             continue
-        source, result = rewriter.resolve(op.inputs[0]), op.outputs[0]
+        source, result = rewriter.resolve(op.inputs[0]), op.name
         quantizations = [entries.get(Place(source)), entries.get(Place(result))]
         seen = source in graph.public or source not in rewriter.producers
         rounds = quantizations[1] is not None and (

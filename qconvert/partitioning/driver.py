@@ -329,7 +329,7 @@ def macs(graph: Graph, op: Op) -> int:
     kind = find_kind(op)
     if kind is None or kind.products is None:
         return 0
-    return kind.products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.outputs[0]].shape))
+    return kind.products(op, [_sizes(graph[name].shape) if name else () for name in op.inputs], _sizes(graph[op.name].shape))
 
 
 def stored_bytes(tensor: Tensor) -> int:

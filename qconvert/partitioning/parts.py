@@ -85,7 +85,7 @@ def expand_graph(graph: Graph) -> Expanded:
     for position, op in enumerate(graph.ops):
         if not kind_of(op).dequantizes:
             continue
-        result = op.outputs[0]
+        result = op.name
         for reader in readers.get(result, ())[0 if result in graph.public else 1 :]:
             copy = names.fresh(result)
             tensors[copy] = replace(graph[result], name=copy)

@@ -73,8 +73,8 @@ def bases_of(graph: Expanded) -> Bases:
     home = list(range(len(ops)))
     for place in range(len(ops) - 1, -1, -1):
         op = ops[place]
-        if kind_of(op).dequantizes and op.outputs[0] not in graph.graph.public:
-            (reader,) = graph.readers[op.outputs[0]]
+        if kind_of(op).dequantizes and op.name not in graph.graph.public:
+            (reader,) = graph.readers[op.name]
             home[place] = home[reader]
     held: dict[int, list[int]] = {}
     for place, main in enumerate(home):

@@ -289,7 +289,7 @@ def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
             if name in written:
                 ops.append(op.derive("Identity", (written[name],), op.outputs))
             else:
-                reads[name].append(op.outputs[0])
+                reads[name].append(op.name)
         elif kind.has_effect:
             written[str(op["state"])] = op.inputs[0]
         else:
@@ -326,7 +326,7 @@ def _levels(graph: Graph) -> list[int]:
 
 def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
     """Add to each part of the rest the Dequantize operators that it reads, so that integers go between parts; drop unread ones."""
-    dequantizes = {op.outputs[0]: op for op in graph.of_kind("Dequantize")}
+    dequantizes = {op.name: op for op in graph.of_kind("Dequantize")}
     found = []
     for target, ops in listed:
         if not target:

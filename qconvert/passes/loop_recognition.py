@@ -185,7 +185,7 @@ def _scan_body(
 ) -> Graph | None:
     """Return the body without counters, lists and whole sequences; None if something that stays needs one of them."""
     rewriter = Rewriter(body)
-    elements = [rows[0].outputs[0] for rows in sequences.values()]
+    elements = [rows[0].name for rows in sequences.values()]
     for element, rows in zip(elements, sequences.values(), strict=True):
         for op in rows:
             rewriter.remove(op)

@@ -220,11 +220,11 @@ def _find_chain(rewriter: Rewriter, op: Op) -> tuple[str, str] | None:
         turns = [() if item is None else tuple(item["perm"]) for item in (before, after)]
         if turns != [permutation(layout, 4) for layout in ("channels_first", "channels_last")] or before is None or after is None:
             return None
-        data, result = before.inputs[0], after.outputs[0]
+        data, result = before.inputs[0], after.name
     before, after = rewriter.producers.find(data, "Reshape"), rewriter.only_reader(result, "Reshape")
     if before is None or after is None:
         return None
-    return _find_unpadded(rewriter, before.inputs[0]), _find_cut(rewriter, after.outputs[0])
+    return _find_unpadded(rewriter, before.inputs[0]), _find_cut(rewriter, after.name)
 
 
 def _find_unpadded(rewriter: Rewriter, name: str) -> str:
@@ -240,7 +240,7 @@ def _find_cut(rewriter: Rewriter, name: str) -> str:
     cut = rewriter.only_reader(name, "Slice") if _SUFFIX in name else None
     bounds = [] if cut is None or cut.has(4) else [rewriter.graph.constant(bound) for bound in cut.inputs[1:]]
     is_row = [values.reshape(-1).tolist() for values in bounds[::2] if values is not None] == [[0], [2]]
-    return cut.outputs[0] if cut is not None and is_row else name
+    return cut.name if cut is not None and is_row else name
 
 
 def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array, int, tuple[int, ...]] | None:

@@ -19,8 +19,8 @@ accumulators differ. An operator stays as it is where its accumulator may leave 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import kind_of
 from qconvert.operators.call import activated_limits
+from qconvert.operators.values import Value, Values, apply
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
@@ -134,6 +135,50 @@ def requantize_to_fixed_point(graph: Graph, target: Target | None, *, fixed_poin
     return decomposition.finish(), (*decomposition.changes(), *notes)
 
 
+@dataclass(frozen=True, eq=False)
+class _Steps(Values):
+    """Integers of 64 bits in the place of an operator; a constant of equal elements that they are combined with is one.
+
+    Attributes:
+        rewriter: gets the operators.
+        op: where they come from.
+        like: the tensor whose shape they have, and after which they are named.
+        name: of the tensor that holds them.
+    """
+
+    rewriter: Rewriter
+    op: Op
+    like: Tensor
+    name: str
+
+    def apply(self, kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> _Steps:
+        names = [item.name if isinstance(item, _Steps) else self._add_constant(kind, np.asarray(item, np.int64)) for item in operands]
+        return replace(self, name=self.rewriter.compute_plain(kind, names, self.like, "int64", self.op.source, **attributes))
+
+    def _add_constant(self, kind: str, values: Array) -> str:
+        is_one = values.size and (values == values.reshape(-1)[0]).all()
+        return self.rewriter.shared_constant(f"{self.like.name}/{kind.lower()}", np.asarray(values.reshape(-1)[0]) if is_one else values)
+
+
+def _emit_fixed_point(value: _Steps, point: FixedPoint, along: Callable[[Array], Array] = np.asarray) -> _Steps:
+    """Return the fixed point's steps, one after the other; `along` gives values for each output a shape that broadcasts."""
+    value = value if (point.multiplier == 1).all() else value * along(point.multiplier)
+    if point.is_away:  # less 1 where it is negative: plus all 64 bits of the sign
+        value = value + _shift_right(value, np.array(63))
+    value = _shift_right(value + along(point.half), along(point.shift))
+    if not point.second_shift.any():
+        return value
+    sign = _shift_right(value, np.array(63))
+    if not point.second_shift.all():
+        sign = apply("BitwiseAnd", sign, -along(point.second_shift > 0).astype(np.int64))
+    return _shift_right(value + sign + along(point.second_half), along(point.second_shift))
+
+
+def _shift_right(value: _Steps, by: Array) -> _Steps:
+    found: _Steps = apply("BitShift", value, by, direction="RIGHT")
+    return found
+
+
 class _Decomposition(Rewriter):
     """Operators on plain integers in the place of quantized ones.
 
@@ -190,8 +235,8 @@ class _Decomposition(Rewriter):
         lowest, highest = (limit - zero_point for limit in found.limits)
         reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
         self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
-        acc = self.compute_plain("Cast", (self._sum(op, found, result),), result, "int64", op.source, to="int64")
-        self._store(op, self._emit_fixed_point(op, acc, decomposed, found.along, result), found.limits, result)
+        acc = self._widen(op, self._sum(op, found, result), result)
+        self._store(op, _emit_fixed_point(acc, decomposed, found.along), found.limits, result)
 
     def decompose_pair(self, op: Op, found: PairSum) -> None:
         """Put integers in fixed point in the place of a sum or a difference."""
@@ -201,20 +246,22 @@ class _Decomposition(Rewriter):
         for index, name in enumerate(op.inputs):
             tensor = self.graph[name]
             point = tensor.require_quantization().zero_point.reshape(())
-            term = self.compute_plain("Cast", (self._difference(name, op, point),), tensor, "int64", op.source, to="int64")
-            term = self._emit_with_constant("Mul", term, np.array(found.multipliers[index]), tensor, op)
-            terms.append(term if found.rescaled is None else self._emit_fixed_point(op, term, found.rescaled[index], np.asarray, tensor))
-        total = self.compute_plain(op.kind, tuple(terms), result, "int64", op.source)
-        self._store(op, self._emit_fixed_point(op, total, found.last, np.asarray, result), found.limits, result)
+            term = self._widen(op, self._difference(name, op, point), tensor) * found.multipliers[index]
+            terms.append(term if found.rescaled is None else _emit_fixed_point(term, found.rescaled[index]))
+        total = apply(op.kind, replace(terms[0], like=result), terms[1])
+        self._store(op, _emit_fixed_point(total, found.last), found.limits, result)
 
-    def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
+    def _widen(self, op: Op, name: str, like: Tensor) -> _Steps:
+        return _Steps(self, op, like, self.compute_plain("Cast", (name,), like, "int64", op.source, to="int64"))
+
+    def _store(self, op: Op, steps: _Steps, limits: tuple[int, int], result: Tensor) -> None:
         """Store steps with the zero point, limited, as the result in the place of the operator."""
         zero_point = result.require_quantization().point
         if zero_point:
-            steps = self._emit_with_constant("Add", steps, np.array(zero_point), result, op)
+            steps = steps + zero_point
         ends = (self.shared_constant(f"{result.name}/limit", np.array(limit, np.int64)) for limit in limits)
-        steps = self.compute_plain("Clip", (steps, *ends), result, "int64", op.source)
-        stored = self.compute_plain("Cast", (steps,), result, result.dtype, op.source, to=result.dtype)
+        limited = self.compute_plain("Clip", (steps.name, *ends), result, "int64", op.source)
+        stored = self.compute_plain("Cast", (limited,), result, result.dtype, op.source, to=result.dtype)
         self.replace(op, op.derive("Reinterpret", (stored,), (result.name,)))
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
@@ -247,38 +294,6 @@ class _Decomposition(Rewriter):
         return self.compute_plain(
             "Sub", (wide, self.shared_constant(f"{name}/zero", zero_point.astype(np.int32))), tensor, "int32", op.source
         )
-
-    def _emit_fixed_point(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
-        """Return the fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
-        steps = (
-            acc if (decomposed.multiplier == 1).all() else self._emit_with_constant("Mul", acc, along(decomposed.multiplier), result, op)
-        )
-        if decomposed.is_away:
-            steps = self._decrement_negative(steps, None, result, op)
-        steps = self._emit_with_constant("Add", steps, along(decomposed.half), result, op)
-        steps = self._shift_right(steps, along(decomposed.shift), result, op)
-        if not decomposed.second_shift.any():
-            return steps
-        wanted = None if decomposed.second_shift.all() else along(decomposed.second_shift > 0)
-        steps = self._decrement_negative(steps, wanted, result, op)
-        steps = self._emit_with_constant("Add", steps, along(decomposed.second_half), result, op)
-        return self._shift_right(steps, along(decomposed.second_shift), result, op)
-
-    def _decrement_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
-        """Return a value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""
-        sign = self._shift_right(value, np.array(63), result, op)
-        if where is not None:
-            sign = self._emit_with_constant("BitwiseAnd", sign, -where.astype(np.int64), result, op)
-        return self.compute_plain("Add", (value, sign), result, "int64", op.source)
-
-    def _shift_right(self, value: str, by: Array, result: Tensor, op: Op) -> str:
-        return self._emit_with_constant("BitShift", value, by, result, op, direction="RIGHT")
-
-    def _emit_with_constant(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
-        """Return a value and a constant of int64; a constant of equal elements is one."""
-        constant = constant.reshape(-1)[0] if constant.size and (constant == constant.reshape(-1)[0]).all() else constant
-        other = self.shared_constant(f"{result.name}/{kind.lower()}", np.asarray(constant, np.int64))
-        return self.compute_plain(kind, (value, other), result, "int64", op.source, **attributes)
 
     def _reinterpret(self, name: str, op: Op) -> str:
         """Return the stored integers of a tensor as plain ones."""

@@ -264,7 +264,7 @@ def _emit_read(rewriter: Rewriter, item: Carried) -> None:
     """Emit a ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
     readers, name, source = rewriter.readers[item.input], item.input, ""
     if len(readers) == 1 and kind_of(readers[0]).copies:
-        name, source = readers[0].outputs[0], readers[0].source
+        name, source = readers[0].name, readers[0].source
         rewriter.remove(readers[0])
         rewriter.relate(item.input, name)
     if not readers and name not in rewriter.graph.public:

@@ -60,7 +60,7 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
         if op.kind == "DynamicQuantizeLinear":
             yield Violation(op.location, _DYNAMIC, _DYNAMIC_REMEDY)
         if op.kind == "Where":
-            whole = graph[op.outputs[0]].static_shape
+            whole = graph[op.name].static_shape
             for name in op.inputs:
                 shape = graph[name].static_shape
                 if whole is not None and shape is not None and math.prod(shape) not in (1, math.prod(whole)):

@@ -140,7 +140,7 @@ def _is_allowed_uint8(graph: Graph, op: Op, tensor: Tensor) -> bool:
     """Whether TensorRT takes a uint8 tensor here: as an input or a constant that a Cast reads, as an output of a Cast, or passed on from
     input to output."""
     if kind_of(op).copies:
-        return op.inputs[0] in graph.inputs and op.outputs[0] in graph.public
+        return op.inputs[0] in graph.inputs and op.name in graph.public
     return kind_of(op).casts and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
 
 
@@ -166,17 +166,17 @@ def _per_axis_activations(graph: Graph, op: Op) -> Iterator[Breach]:
 
 def _dilated_pools(op: Op) -> Iterator[Breach]:
     if kind_of(op).rule == "move" and "dilations" in op.attributes and any(step != 1 for step in op["dilations"]):
-        yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
+        yield op.name, f"has dilations of {tuple(op['dilations'])}"
 
 
 def _strided_and_dilated(op: Op) -> Iterator[Breach]:
     if kind_of(op).spreads and any(step != 1 for step in op["strides"]) and any(step != 1 for step in op["dilations"]):
-        yield op.outputs[0], f"has strides of {tuple(op['strides'])} and dilations of {tuple(op['dilations'])}"
+        yield op.name, f"has strides of {tuple(op['strides'])} and dilations of {tuple(op['dilations'])}"
 
 
 def _scatter_reductions(op: Op) -> Iterator[Breach]:
     if kind_of(op).rule == "move" and op.attributes.get("reduction", "none") != "none":
-        yield op.outputs[0], f"has the reduction {op['reduction']!r}"
+        yield op.name, f"has the reduction {op['reduction']!r}"
 
 
 def _single_axis_data(graph: Graph, op: Op) -> Iterator[Breach]:
@@ -192,7 +192,7 @@ def _missing_conditions(graph: Graph, op: Op) -> Iterator[Breach]:
     body = graph.functions[str(op["body"])]
     condition = body.inputs[1]
     if condition in body.outputs or any(condition in inner.inputs for inner in body.ops):
-        yield op.outputs[0], "is of a loop without a condition, whose body reads it"
+        yield op.name, "is of a loop without a condition, whose body reads it"
 
 
 def _dequantized_divisors(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
@@ -227,6 +227,6 @@ def _missing_device_kernels(graph: Graph, op: Op, device: str) -> Iterator[Breac
             yield tensor.name, f"is {tensor.dtype}"
         elif device == "sm75" and tensor.dtype == "int4" and tensor.quantization is not None and tensor.quantization.block_size:
             yield tensor.name, "is int4 in blocks"
-    result = graph[op.outputs[0]] if op.outputs else None
+    result = graph[op.name] if op.outputs else None
     if device == "sm75" and kind.is_matrix_product and result is not None and result.dtype not in ("float16", "bfloat16"):
         yield result.name, "is a product of matrices in float32"

@@ -189,7 +189,7 @@ def packed_weights(graph: Graph, op: Op) -> Iterator[Breach]:
 def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
     """CONCATENATION fuses no activation."""
     if kind_of(op).chooses and op.attributes.get("activation"):
-        yield op.outputs[0], f"fuses {op['activation']}"
+        yield op.name, f"fuses {op['activation']}"
 
 
 def micro_memory(graph: Graph, op: Op) -> Iterator[Breach]:

@@ -38,7 +38,7 @@ def _adapt_reshape(samples: Samples, op: Op, data: str, place: Place) -> Op:
 
     A single sample may also stand along any axis of size 1, by Transposes: converters write a Reshape for a Transpose of size-1 axes.
     """
-    before, given = samples.graph[op.outputs[0]].static_shape, samples.graph[data].static_shape
+    before, given = samples.graph[op.name].static_shape, samples.graph[data].static_shape
     if before is None or given is None:
         return op
     whole = math.prod(given[: place.axis]) * place.before
@@ -51,8 +51,8 @@ def _adapt_reshape(samples: Samples, op: Op, data: str, place: Place) -> Op:
             turned.append(axis)
     fitting = [*own, *joined, *turned]
     if not fitting:
-        raise samples.batch_error(op, f"gives {op.outputs[0]!r} the shape {before}, which has no batch axis")
-    choice = samples.choices.of((samples.within, op.outputs[0]), len(fitting))
+        raise samples.batch_error(op, f"gives {op.name!r} the shape {before}, which has no batch axis")
+    choice = samples.choices.of((samples.within, op.name), len(fitting))
     axis = fitting[choice]
     if choice >= len(own) + len(joined):
         return _reshape_each_sample(samples, op, data, place.axis, axis)
@@ -66,7 +66,7 @@ def _adapt_reshape(samples: Samples, op: Op, data: str, place: Place) -> Op:
 
 def _reshape_each_sample(samples: Samples, op: Op, data: str, axis: int, to: int) -> Op:
     """A Reshape of each sample by itself: of samples along the first axis, to and from where Transposes bring them."""
-    given, wanted = samples.tensors[data].shape or (), samples.graph[op.outputs[0]].static_shape or ()
+    given, wanted = samples.tensors[data].shape or (), samples.graph[op.name].static_shape or ()
     if axis:
         perm = (axis, *(other for other in range(len(given)) if other != axis))
         data = _insert_before(samples, op.derive("Transpose", (data,), (), perm=perm), tuple(given[other] for other in perm))

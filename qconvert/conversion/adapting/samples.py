@@ -110,7 +110,7 @@ class Samples:
         state, places = self.graph.states[str(op["state"])], set[int]()
         for reader in self.graph.ops:
             rows = kind_of(reader).samples.rows(reader, -1)
-            places.update(axis for index, axis in rows.items() if axis >= 0 and reader.has(index) and reader.inputs[index] == op.outputs[0])
+            places.update(axis for index, axis in rows.items() if axis >= 0 and reader.has(index) and reader.inputs[index] == op.name)
         axis = places.pop() if len(places) == 1 else 0
         values = self._repeated_values(state, axis)
         return None if values is None or values.ndim < 2 else (replace(state, shape=values.shape, data=values), axis)

@@ -56,7 +56,7 @@ class Rounding:
         self._network.replace_ops(self._ops)
 
     def _visit(self, op: Op) -> None:
-        module = self._layers.get(op.outputs[0]) if op.outputs else None
+        module = self._layers.get(op.name) if op.outputs else None
         data = self._network.data(op)
         if module is not None:
             self._round_data(module, data)
@@ -223,14 +223,14 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
         return
     ops: list[Op] = []
     for op in network.ops:
-        how = network.parameters.dynamic.get(layers.get(op.outputs[0], "")) if op.outputs else None
-        if how is None or layers.get(op.outputs[0]) is None:
+        how = network.parameters.dynamic.get(layers.get(op.name, "")) if op.outputs else None
+        if how is None or layers.get(op.name) is None:
             ops.append(op)
             continue
         if not kind_of(op).is_matrix_product:
             raise _dynamic_error(op)
         if how in ("rows_symmetric", "rows_affine"):
-            data = _round_rows(_Part(network, ops, op.outputs[0], op.inputs[0]), how)
+            data = _round_rows(_Part(network, ops, op.name, op.inputs[0]), how)
             ops.append(op.with_input(0, data.name))
         else:
             ops.append(_with_arithmetic(network, op, how))
@@ -297,7 +297,7 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
         return
     adjusted = _Adjusted(network)
     for op in network.ops:
-        module = layers.get(op.outputs[0], "") if op.outputs else ""
+        module = layers.get(op.name, "") if op.outputs else ""
         order, factors, rounded = parameters.orders.get(module), parameters.factors.get(module), parameters.rounded.get(module)
         if order is None and factors is None and rounded is None:
             adjusted.ops.append(op)

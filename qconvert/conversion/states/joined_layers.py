@@ -47,7 +47,7 @@ def _split_layer(rewriter: Rewriter, op: Op, known: Mapping[str, Tensor]) -> Non
     constants = [graph[name] for name in op.inputs[1:] if name]
     if not modules or any(constant.data is None or len(constant.data) != sum(sizes) for constant in constants):
         return
-    whole = graph[op.outputs[0]]
+    whole = graph[op.name]
     shape = whole.shape or ()
     ops = []
     for module, end, size in zip(modules, np.cumsum(sizes), sizes, strict=True):

@@ -108,7 +108,7 @@ class Places:
         if reader is not None and quantization.quantization.point == lowest:
             self.inner.add(name)
             self._taken.add(name)
-            name = reader.outputs[0]
+            name = reader.name
         self.put(name, quantization)
 
     def put(self, name: str, quantization: QParams) -> None:
@@ -153,7 +153,7 @@ class Places:
 
     def _is_in_module(self, op: Op, path: str) -> bool:
         """Whether an operator stands in a module, in whose path "_" may stand for "."."""
-        names = (self._network.scope(op), self._module_of.get(op.outputs[0]) if op.outputs else None, self._network.owner(op))
+        names = (self._network.scope(op), self._module_of.get(op.name) if op.outputs else None, self._network.owner(op))
         return not kind_of(op).dequantizes and any(name is not None and same_path(name) == same_path(path) for name in names)
 
     def outputs_of_path(self, path: str) -> list[str]:
@@ -170,8 +170,8 @@ class Places:
             )
         while left:
             found = {module: self._fitting_ops(module) for module in left}
-            claimed = Counter(ops[0].outputs[0] for ops in found.values() if len(ops) == 1)
-            sure = {module: ops[0] for module, ops in found.items() if len(ops) == 1 and claimed[ops[0].outputs[0]] == 1}
+            claimed = Counter(ops[0].name for ops in found.values() if len(ops) == 1)
+            sure = {module: ops[0] for module, ops in found.items() if len(ops) == 1 and claimed[ops[0].name] == 1}
             sure = sure or self._match_by_number(found)
             if not sure:
                 unused = [module for module in left if _is_unused(left[module])]
@@ -179,7 +179,7 @@ class Places:
                     raise self._unplaced_error(found)
                 left = {module: quantization for module, quantization in left.items() if module not in unused}
             for module, op in sure.items():
-                self.put_after_relu(op.outputs[0], left.pop(module))
+                self.put_after_relu(op.name, left.pop(module))
 
     def _match_by_number(self, found: Mapping[str, list[Op]]) -> dict[str, Op]:
         """Modules called alike but for a number, as many as there are operators that fit each: in the order of their numbers."""
@@ -194,7 +194,7 @@ class Places:
                 ordered = sorted(modules, key=lambda module: (len(module), module))
                 chosen.update(zip(ordered, ops, strict=True))
                 self.notes.append(
-                    f"{', '.join(ordered[:4])} are taken to be {', '.join(op.outputs[0] for op in ops[:4])} of the graph, in the order of "
+                    f"{', '.join(ordered[:4])} are taken to be {', '.join(op.name for op in ops[:4])} of the graph, in the order of "
                     f"their numbers (--modules '{stem}…=tensor' names others)"
                 )
         return chosen
@@ -208,7 +208,7 @@ class Places:
 
     def _is_free(self, op: Op) -> bool:
         """Whether an operator computes a float value of values, and no module is known to be it."""
-        if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
+        if not op.outputs or op.name in self._taken or op.name in self.inner or op.name in self._module_of:
             return False
         own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or kind_of(op).chooses)
         of_values = len(op.inputs) > 1 and all(self._network.constant(name) is None for name in op.inputs)
@@ -221,14 +221,14 @@ class Places:
             return scope == module
         if not module:
             return True
-        owners = (self._module_of.get(before.outputs[0]) for before in self._network.upstream(op))
+        owners = (self._module_of.get(before.name) for before in self._network.upstream(op))
         return any(is_in_module(owner, module) for owner in owners if owner is not None)
 
     def _unplaced_error(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
         tensors = [name for op in self._network.ops for name in op.outputs if self._is_free(op)]
         lines = [
             f"\n    {module!r}: "
-            + (_quote_candidates(op.outputs[0] for op in ops) if ops else f"no tensor fits; {quote_nearest([module], tensors)}")
+            + (_quote_candidates(op.name for op in ops) if ops else f"no tensor fits; {quote_nearest([module], tensors)}")
             for module, ops in list(found.items())[:20]
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
@@ -298,12 +298,12 @@ def _place_functions(network: Network, places: Places, path: str, quantizations:
         where = f"the module {path!r}" if path else "the network's own code"
         raise InvalidModelError(
             f"{len(quantizations)} pairs of scale and zero point are listed for operators in {where}, and {len(wanting)} operators "
-            f"require one there: {', '.join(op.outputs[0] for op in wanting[:8]) or 'none'}",
+            f"require one there: {', '.join(op.name for op in wanting[:8]) or 'none'}",
             remedy=_SAME_NETWORK,
             rule="module-count",
         )
     for op, quantization in zip(wanting, left, strict=True):
-        places.put_after_relu(op.outputs[0], quantization)
+        places.put_after_relu(op.name, quantization)
 
 
 def _without_repeated(quantizations: Sequence[QParams], known: Iterable[QParams], most: int) -> list[QParams]:
@@ -326,9 +326,9 @@ def _key(quantization: QParams) -> tuple[Hashable, ...]:
 
 def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
     """Whether an operator of values computes what no quantization of its data fits: sums and products of two values, activations, norms."""
-    if not op.outputs or op.outputs[0] in places.following or op.outputs[0] in places.inner or kind_of(op).rule != "real":
+    if not op.outputs or op.name in places.following or op.name in places.inner or kind_of(op).rule != "real":
         return False
-    if kind_of(op).keeps_range or network.fixed(op) is not None or network[op.outputs[0]].dtype != "float32":
+    if kind_of(op).keeps_range or network.fixed(op) is not None or network[op.name].dtype != "float32":
         return False
     two = kind_of(op).affine is None or not any(network.constant(name) is not None for name in op.inputs)
     return two and bool(network.data(op))
@@ -344,7 +344,7 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
     fused: set[str] = set()
     for op in network.ops:
         data = [name for name in network.data(op) if network[name].dtype == "float32"] if network.is_observed(op) else []
-        if not data or op.outputs[0] in fused:
+        if not data or op.name in fused:
             continue
         for name in data:
             if name not in places.following:
@@ -373,7 +373,7 @@ def _take_next(left: list[QParams], quantizations: Sequence[QParams], op: Op) ->
 
 def _fused_result(network: Network, op: Op) -> str:
     """The result of an operator with the Relu that was fused with it: FX has one observer for both."""
-    return (network.only_consumer(op.outputs[0], "Relu") or op).outputs[0]
+    return (network.only_consumer(op.name, "Relu") or op).outputs[0]
 
 
 def _observers_error(quantizations: Sequence[QParams], op: Op | None) -> InvalidModelError:

@@ -99,7 +99,7 @@ class Substitution:
         for op in network.ops:
             owner = self._layer(op)
             if owner is not None and owner in network.parameters.folded:
-                norm = network.only_consumer(op.outputs[0], "BatchNormalization")
+                norm = network.only_consumer(op.name, "BatchNormalization")
                 if norm is not None:
                     following[owner] = float(norm["epsilon"])
         lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in following]
@@ -136,7 +136,7 @@ class Substitution:
             if before is None or self._layer(before) is None or self._owner(op) is not None or network.only_consumer(op.inputs[0]) is None:
                 ops.append(op)
                 continue
-            renamed[before.outputs[0]] = op.outputs[0]
+            renamed[before.name] = op.name
         if renamed:
             network.replace_ops([op.with_names(renamed) for op in ops])
 
@@ -170,7 +170,7 @@ class Substitution:
             inputs[place] = self._put(op, place, name, key, before)
         if owner is not None and kind_of(op).has_weights:
             inputs = self._with_bias(op, inputs, owner)
-            self.layers[op.outputs[0]] = owner
+            self.layers[op.name] = owner
         return [*before, replace(op, inputs=tuple(inputs))]
 
     def _key(self, op: Op, place: int, name: str, owner: str | None) -> str | None:
