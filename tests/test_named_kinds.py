@@ -45,7 +45,7 @@ _ABOUT = {
     "data/input_limits.py": "a Reshape states sizes",
     "data/preparation.py": "a word of an option",
     "evaluate/curves.py": "operators that act on each element, with a table or a constant",
-    "evaluate/known_sizes.py": "UnsortedSegment sums sizes by a list of places",
+    "evaluate/known_values.py": "UnsortedSegment sums sizes by a list of places",
     "partitioning/manifest.py": "a word of the document",
     "passes/__init__.py": "descriptions of the passes",
     "passes/activations.py": "activations that join the operator before, and those that a target's kernels do not take in",

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition, nudge_add_scales, nudge_xnnpack_scales
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
-from qconvert.arithmetic.float_kernels import (
-    compensate_mnn_bias,
-    dequantize_float32,
-    mnn_convolution,
-    mnn_depthwise,
-    onnxruntime_sigmoid,
-    onnxruntime_tanh,
-    quantize_float32,
-)
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
+    compensate_mnn_bias,
+    dequantize_float32,
     exponential_table,
     has_xnnpack_add,
+    mnn_convolution,
+    mnn_depthwise,
     onnxruntime_add,
+    onnxruntime_sigmoid,
     onnxruntime_softmax,
+    onnxruntime_tanh,
+    quantize_float32,
     softmax_steps,
     sum_exponentials,
     tflite_comparison_tables,

@@ -23,7 +23,7 @@ from qconvert.errors import OptionError
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins.options import ReadOptions
-from qconvert.rules.declared_changes import declared_names
+from qconvert.rules.changed_values import declared_names
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 #: The quantile of the normal distribution for intervals of 95%.

@@ -21,8 +21,7 @@ from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.passes.recurrences import lstms_to_float
 from qconvert.plugins import LoadedModel
 from qconvert.rewriting.parts import trace_back
-from qconvert.rules.changed_values import constant_difference
-from qconvert.rules.declared_changes import declared_names
+from qconvert.rules.changed_values import constant_difference, declared_names
 
 #: A random sequence has so many steps.
 STEPS = 50

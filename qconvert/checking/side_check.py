@@ -35,8 +35,7 @@ from qconvert.data.texts import TextInputs, are_texts
 from qconvert.errors import QConvertError, RuntimeRefusedError, name_file_in_errors
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, Runtime
-from qconvert.rules.changed_values import changed_values
-from qconvert.rules.declared_changes import declared_names
+from qconvert.rules.changed_values import changed_values, declared_names
 
 #: Most elements of an input of other sizes, where the result equals the repeated conversion.
 _SMALL = 2**16

@@ -15,8 +15,7 @@ from qconvert.graph import Graph
 from qconvert.graph.metadata import CHANGED
 from qconvert.plugins import Change, Format, Pass
 from qconvert.plugins.options import fill_defaults
-from qconvert.rules.changed_values import changed_names, paired_inputs
-from qconvert.rules.declared_changes import declared_changes, declared_names, narrowed_names
+from qconvert.rules.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ OPTIONS = "qconvert.options"
 READ = "qconvert.read"
 #: The command line that makes the result run, where the target has one (Target.command), with names of files and no paths.
 COMMAND = "qconvert.command"
-#: JSON, tensor -> digest: those whose values or quantization a pass that is not exact has changed (rules/declared_changes.py).
+#: JSON, tensor -> digest: those whose values or quantization a pass that is not exact has changed (rules/changed_values.py).
 CHANGED = "qconvert.changed"
 SCALES = "qconvert.scales"
 #: JSON, region -> its target and how many operators it has, in a file of a partitioned network (partitioning/). What the regions are, the

@@ -1,4 +1,4 @@
-"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/float_kernels.py), all else computes in float32.
+"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/kernels.py), all else computes in float32.
 
 Kernels of integers that are inexact are not used (isolate_inexact_operators() in formats/mnn/float_network.py): an average over a window
 multiplies by a rounded reciprocal and truncates, a linear Resize truncates each weight to 7 bits (MNNBilinearSampleC8, ResizeFunction.cpp),

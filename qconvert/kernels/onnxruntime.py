@@ -20,8 +20,7 @@ from qconvert.arithmetic import dequantize_float32, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, constant_tolerance, quantizations_of
-from qconvert.kernels.products import Requantizer
-from qconvert.kernels.sums import SumReference, Sums
+from qconvert.kernels.products import Requantizer, SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last

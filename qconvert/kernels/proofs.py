@@ -14,8 +14,7 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
-from qconvert.kernels.products import Requantizer
-from qconvert.kernels.sums import SumReference, Sums, count_summed
+from qconvert.kernels.products import Requantizer, SumReference, Sums, count_summed
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply

@@ -99,7 +99,6 @@ _FAMILIES = (
     "slice",
     "gather",
     "segments",
-    "windows",
     "space",
     "create",
     "detection",

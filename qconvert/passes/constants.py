@@ -3,7 +3,7 @@
 fold_constants: operators on constants are replaced by their results. Exact: only where every runtime gives the same bits.
 
 What can be folded, and up to which size, is in folding.py. Integers made of sizes with names are folded where these do not count
-(evaluate/known_sizes.py): a size that a Resize takes from a Concat of an open batch and two numbers.
+(evaluate/known_values.py): a size that a Resize takes from a Concat of an open batch and two numbers.
 
 Numbers that a Dequantize of constants gives stay computed at run time: that is how weights are stored in few bits, and folding it would
 store them as floats.
@@ -37,7 +37,7 @@ import numpy as np
 from qconvert.errors import QConvertError, format_count, format_counts, format_verb
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.folding import GROWTH, LARGEST, evaluate_constant
-from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import PassResult, Target

@@ -30,7 +30,7 @@ import numpy as np
 
 from qconvert.arithmetic.polynomials import number, subtract_polynomials
 from qconvert.errors import format_count, format_verb
-from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Graph, Op, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.space import block_axes

@@ -32,7 +32,7 @@ from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_tie
 from qconvert.passes.shifting.shifted_graph import restore_unsigned
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
-from qconvert.rules.declared_changes import redeclare_changes
+from qconvert.rules.changed_values import redeclare_changes
 
 #: What is left of two constants that cancel, as a share of them: both are rounded to float32.
 _CANCELLED = 2.0**-20

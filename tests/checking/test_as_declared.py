@@ -23,7 +23,7 @@ from qconvert.errors import LossError
 from qconvert.graph import Quantization
 from qconvert.graph.metadata import CHANGED, OPTIONS
 from qconvert.plugins import Change, Pass
-from qconvert.rules.declared_changes import declared_changes, declared_names
+from qconvert.rules.changed_values import declared_changes, declared_names
 
 KWS = Path(__file__).parents[2] / "fixtures" / "tiny_kws_dscnn_int8.tflite"
 

@@ -18,7 +18,7 @@ from qconvert.checking.findings import Finding, OutputComparison
 from qconvert.checking.verdicts import describe_growth, distant_outputs, is_declared_exact
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import CHANGED
-from qconvert.rules.declared_changes import declared_changes, declared_names
+from qconvert.rules.changed_values import declared_changes, declared_names
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qconvert.arithmetic.polynomials import number
 from qconvert.evaluate import evaluate
-from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Graph, Op, Tensor
 
 KINDS = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Max", "Min", "Neg", "ReduceSum", "ReduceProd", "Concat", "Slice", "Gather")

@@ -17,7 +17,7 @@ from qconvert.checking.proof.groups import Group
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
-from qconvert.kernels.products import Requantizer
+from qconvert.kernels.products import Requantizer, SumReference
 from qconvert.kernels.proofs import (
     WITH_16_BITS,
     compare_products,
@@ -29,7 +29,6 @@ from qconvert.kernels.proofs import (
     integers_for_sums,
     ways_for_all,
 )
-from qconvert.kernels.sums import SumReference
 from qconvert.operators import kind_of
 
 #: Codes of one operand of 8 bits, and of two.

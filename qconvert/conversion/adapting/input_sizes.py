@@ -13,7 +13,7 @@ from dataclasses import replace
 from qconvert.conversion.adapting.batch_propagation import Walk
 from qconvert.conversion.adapting.samples import Choices, Place
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError
-from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import merge_shapes, output_shapes, with_used_functions

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.errors import OptionError
-from qconvert.evaluate.known_sizes import KnownSizes
+from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.arithmetic.float_kernels import dequantize_float32
+from qconvert.arithmetic.kernels import dequantize_float32
 from qconvert.formats.reading.notes import Stated, quantization_of, restore_operators, stated_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import RELABELLED, read_entry

@@ -232,8 +232,7 @@ class Reading(OperatorReading):
             return self.draft.variant(tensor.name, "int64", np.asarray(known).astype(np.int64), None)
         if tensor.dtype == "int64":
             return tensor.name
-        name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)
-        return self.emit("Cast", [tensor.name], [name], to="int64")[0]
+        return self.emit_new("Cast", [tensor.name], "int64", "int64", tensor.shape, base=tensor.name, to="int64")
 
     def flat64(self, index: int) -> str:
         """The same for a list of sizes, axes or bounds: kernels take its elements in order, whatever shape it has."""
@@ -297,6 +296,12 @@ class Reading(OperatorReading):
         ):
             return self.emit_stored(kind, ins, outs, None, **attributes)
         return self._append(kind, ins, outs, attributes)
+
+    def emit_new(
+        self, kind: str, inputs: Sequence[str], hint: str, dtype: str, shape: Shape | None, base: str = "", **attributes: Attribute
+    ) -> str:
+        """Appends a canonical operator whose one result is a new tensor; returns its name. See emit() and intermediate()."""
+        return self.emit(kind, inputs, [self.intermediate(hint, dtype, shape, base=base)], **attributes)[0]
 
     def compute(self, formula: Callable[..., Value], *outputs: str) -> None:
         """Appends the operators that a formula of the inputs becomes (operators/values.py); its value is the output, or one of several."""

@@ -185,7 +185,7 @@ class Writing(OperatorWriting):
 
     def cast(self, name: str, dtype: str = "int32") -> str:
         """The tensor `name` after a CAST to a type of integers."""
-        return self.emit("CAST", [name], [self.add(f"{name}/{dtype}", dtype, self.tensor(name).shape)])[0]
+        return self.emit_new("CAST", [name], f"{name}/{dtype}", dtype, self.tensor(name).shape)
 
     def reshape(self, name: str, sizes: Sequence[int], result: str, hint: str = "shape") -> str:
         """Adds a RESHAPE of `name`; returns the name of its result, which is declared already."""
@@ -394,6 +394,10 @@ class Writing(OperatorWriting):
         self._made += 1
         self._uses.update((*names[0], *names[1]))
         return names[1]
+
+    def emit_new(self, builtin: str, inputs: Sequence[str], hint: str, dtype: str, shape: Shape | None, **fields: Any) -> str:
+        """Adds an operator whose one result is a new tensor; returns its name. See emit() and add()."""
+        return self.emit(builtin, inputs, [self.add(hint, dtype, shape)], **fields)[0]
 
     def activation(self, op: Op) -> int:
         """The number of the fused activation of `op` in the schema."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic.float_kernels import dequantize_float32
+from qconvert.arithmetic.kernels import dequantize_float32
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.operands import skip_reinterpret

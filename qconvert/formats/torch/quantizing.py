@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic.float_kernels import dequantize_float32
+from qconvert.arithmetic.kernels import dequantize_float32
 from qconvert.arithmetic.rounding import scale_and_zero_point
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.formats.torch.operands import Part

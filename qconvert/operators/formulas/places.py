@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.segments import first_value
+from qconvert.operators.segments import count_windows, first_value
 from qconvert.operators.sizes import UNKNOWN, reshape_sizes
 from qconvert.operators.space import nearest_indices
 from qconvert.operators.values import (
@@ -33,7 +33,6 @@ from qconvert.operators.values import (
     transpose,
     where,
 )
-from qconvert.operators.windows import count_windows
 
 #: Types that are added up as they are; others wrap around in, or are exact in, one of them.
 _ADDED = ("float32", "float64", "int32", "int64")

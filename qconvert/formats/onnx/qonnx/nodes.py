@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qconvert.arithmetic.float_kernels import dequantize_float32
+from qconvert.arithmetic.kernels import dequantize_float32
 from qconvert.arithmetic.rounding import round_half_away, round_half_even
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.reading.quantizations import label_key

@@ -179,7 +179,7 @@ def float_weights(r: Reading, kernel: str, data: int = 0) -> str:
     weights = r.lookup(kernel)
     if r.tensor(data).is_quantized or weights.dtype == "float32" or weights.quantization is not None:
         return kernel
-    return r.emit("Cast", [kernel], [r.intermediate("dequantized", "float32", weights.shape, base=kernel)], to="float32")[0]
+    return r.emit_new("Cast", [kernel], "dequantized", "float32", weights.shape, base=kernel, to="float32")
 
 
 def dynamic_range(r: Reading, kernel: str, data: int = 0, *, asymmetric: bool = True) -> str:

@@ -122,7 +122,7 @@ def _write_unpack(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
 
 
 def _write_pack(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
-    return w.emit("PACK", parts, [w.add(f"{parts[0]}/all", "int32", shape)], valuesCount=len(parts), axis=0)[0]
+    return w.emit_new("PACK", parts, f"{parts[0]}/all", "int32", shape, valuesCount=len(parts), axis=0)
 
 
 def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> None:
@@ -132,7 +132,7 @@ def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> No
     rows = w.tensor(result).shape or ("rows", 3)
 
     def column(builtin: str, inputs: list[str], dtype: str, shape: tuple[int | str, ...]) -> str:
-        return w.emit(builtin, inputs, [w.add(f"{result}/{builtin.lower()}", dtype, shape)])[0]
+        return w.emit_new(builtin, inputs, f"{result}/{builtin.lower()}", dtype, shape)
 
     last = w.ints([count, 1], f"{result}/column")
     places = w.const(np.arange(most, dtype=np.int32)[None], f"{result}/places")

@@ -32,8 +32,7 @@ def read_select(r: Reading) -> None:
         return
     assert data.rank is not None
     shape = r.list64([-1, *[1] * (data.rank - 1)], "condition_shape")
-    rows = r.intermediate("condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
-    r.emit("Reshape", [condition.name, shape], [rows])
+    rows = r.emit_new("Reshape", [condition.name, shape], "condition", "bool", (*condition.shape, *[1] * (data.rank - 1)))
     r.emit_stored("Where", [rows, *r.inputs[1:]])
 
 
@@ -178,7 +177,7 @@ def write_pow(op: Op, w: Writing) -> None:
     if power.dtype != base.dtype and base.dtype == "float32" and not power.is_quantized:
         hint = f"{op.outputs[0]}/power"
         known = None if power.data is None else w.const(power.data.astype(np.float32), hint)
-        name = known or w.emit("CAST", [power.name], [w.add(hint, "float32", power.shape)])[0]
+        name = known or w.emit_new("CAST", [power.name], hint, "float32", power.shape)
     w.emit("POW", [base.name, name], op.outputs)
 
 

@@ -33,7 +33,7 @@ def read_where(r: Reading) -> None:
     stated = (result.shape or (0,))[0]
     count = stated if isinstance(stated, str) else f"{result.name}_count"  # which depends on the data, also where the file states one
     r.with_shape((count, rank))
-    found = r.emit("NonZero", [stored], outputs=[r.intermediate("columns", "int64", (rank, count))])[0]
+    found = r.emit_new("NonZero", [stored], "columns", "int64", (rank, count))
     r.emit("Transpose", [found], perm=(1, 0))
 
 
@@ -100,8 +100,7 @@ def write_non_zero(op: Op, w: Writing) -> None:
         w.absorb(reader)
         w.emit("WHERE", op.inputs, reader.outputs)
         return
-    rows = w.add(f"{columns.name}/rows", "int64", None if columns.shape is None else columns.shape[::-1])
-    w.emit("WHERE", op.inputs, [rows])
+    rows = w.emit_new("WHERE", op.inputs, f"{columns.name}/rows", "int64", None if columns.shape is None else columns.shape[::-1])
     w.transpose(rows, [1, 0], columns.name)
 
 
@@ -123,8 +122,7 @@ def write_one_hot(op: Op, w: Writing) -> None:
         w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, axis=axis)
         return
     true, false = (w.const(np.array(value), f"{result.name}/{value}".lower()) for value in (True, False))
-    where = w.add(f"{result.name}/where", "bool", result.shape)
-    w.emit("ONE_HOT", [indices, depth, true, false], [where], axis=axis)
+    where = w.emit_new("ONE_HOT", [indices, depth, true, false], f"{result.name}/where", "bool", result.shape, axis=axis)
     w.emit("SELECT_V2", [where, on, off], op.outputs)
 
 
@@ -168,7 +166,7 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
     zero, least = (w.const(np.array(value, numpy_dtype(tensor.dtype)), f"{name}/{hint}") for value, hint in ((0, "zero"), (-1, "least")))
 
     def emit_step(hint: str, kernel: str, *operands: str, dtype: str = tensor.dtype) -> str:
-        return w.emit(kernel, operands, [w.add(f"{name}/{hint}", dtype, tensor.shape)])[0]
+        return w.emit_new(kernel, operands, f"{name}/{hint}", dtype, tensor.shape)
 
     moved = emit_step("moved", "ADD", name, depth)
     negative = emit_step("negative", "LESS", name, zero, dtype="bool")
@@ -213,12 +211,12 @@ def wrap_negative_indices(w: Writing, indices: str, data: str, axes: int | Seque
         sizes = w.const(np.array(known, tensor.dtype).reshape(np.shape(axes)), f"{indices}/size")
     else:
         sizes = sizes_of(w, data, tensor.dtype, axes)
-    return w.emit("FLOOR_MOD", [indices, sizes], [w.add(f"{indices}/from_the_front", tensor.dtype, tensor.shape)])[0]
+    return w.emit_new("FLOOR_MOD", [indices, sizes], f"{indices}/from_the_front", tensor.dtype, tensor.shape)
 
 
 def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[int] | None = None) -> str:
     """The sizes of a tensor that are dynamic; of these axes alone, of one without an axis of its own."""
-    found = w.emit("SHAPE", [name], [w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))])[0]
+    found = w.emit_new("SHAPE", [name], f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))
     if axes is None:
         return found
     chosen = w.add(f"{name}/sizes_of_axes", dtype, np.shape(axes))

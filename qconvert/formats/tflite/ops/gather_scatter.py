@@ -28,7 +28,7 @@ def read_scatter_nd(r: Reading) -> None:
     distinct = indices is not None and _is_distinct(indices)
     if updates.is_quantized and not distinct:
         background = r.const(np.zeros((), updates.dtype), "zero")
-        plain = r.emit("Expand", [background, shape], [r.intermediate("zeros", updates.dtype, result.shape)])[0]
+        plain = r.emit_new("Expand", [background, shape], "zeros", updates.dtype, result.shape)
         r.emit_plain("ScatterND", [plain, r.int64(0), r.input(1)], reduction="add")
         return
     scalar = r.const(np.zeros((), updates.dtype), "zero", updates.quantization)
@@ -84,7 +84,7 @@ def _wrap_constant_indices(op: Op, w: Writing, indices: Array, axes: list[int]) 
 
 
 def _write_concat(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) -> str:
-    return w.emit("CONCATENATION", parts, [w.add(f"{op.outputs[0]}/places", "int32", shape)], axis=len(shape) - 1)[0]
+    return w.emit_new("CONCATENATION", parts, f"{op.outputs[0]}/places", "int32", shape, axis=len(shape) - 1)
 
 
 def _element_indices(op: Op, w: Writing, position: int = 1) -> str:

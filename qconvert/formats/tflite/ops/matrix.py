@@ -45,10 +45,10 @@ def read_fully_connected(r: Reading) -> None:
 def _leading(r: Reading, outputs: int) -> str:
     """The data's own leading sizes, then the number of outputs, where several are dynamic."""
     rank = r.rank()
-    whole = r.emit("Shape", [r.input(0)], [r.intermediate("data_shape", "int64", (rank,))])[0]
+    whole = r.emit_new("Shape", [r.input(0)], "data_shape", "int64", (rank,))
     bounds = [r.list64([value], hint) for value, hint in ((0, "first"), (rank - 1, "last"), (0, "sizes"))]
-    leading = r.emit("Slice", [whole, *bounds], [r.intermediate("leading", "int64", (rank - 1,))])[0]
-    return r.emit("Concat", [leading, r.list64([outputs], "outputs")], [r.intermediate("shape", "int64", (rank,))], axis=0)[0]
+    leading = r.emit_new("Slice", [whole, *bounds], "leading", "int64", (rank - 1,))
+    return r.emit_new("Concat", [leading, r.list64([outputs], "outputs")], "shape", "int64", (rank,), axis=0)
 
 
 def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:

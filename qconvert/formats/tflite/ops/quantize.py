@@ -78,8 +78,7 @@ def write_quantize(op: Op, w: Writing) -> None:
     if first is None or (fits and not by_reals and not lacks):
         w.emit("QUANTIZE", op.inputs[:1], op.outputs)
         return
-    real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)
-    w.emit("DEQUANTIZE", op.inputs[:1], [real])
+    real = w.emit_new("DEQUANTIZE", op.inputs[:1], f"{op.outputs[0]}/real", "float32", data.shape)
     w.emit("QUANTIZE", [real], op.outputs)
 
 
@@ -112,8 +111,7 @@ def write_relabel(op: Op, w: Writing) -> None:
     """Reinterpret and Identity as a RESHAPE to the same shape, which copies the stored values whatever their scales."""
     shape = w.operand(op).shape or ()
     if reshape_sizes(shape).count(-1) > 1:
-        whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(shape),))
-        w.emit("SHAPE", op.inputs, [whole])
+        whole = w.emit_new("SHAPE", op.inputs, f"{op.outputs[0]}/shape", "int32", (len(shape),))
         w.emit("RESHAPE", [op.inputs[0], whole], op.outputs)
         return
     reshape_to_result(op, w)

@@ -11,7 +11,7 @@ from qconvert.formats.tflite.ops.one_to_one import make_indexed_reader, make_ind
 from qconvert.formats.tflite.reading import Readers, Reading
 from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op
-from qconvert.operators.windows import FUNCTIONS
+from qconvert.operators.segments import FUNCTIONS
 
 
 def read_embedding_lookup(r: Reading) -> None:
@@ -22,7 +22,7 @@ def read_embedding_lookup(r: Reading) -> None:
         return
     if table.quantization is None or table.dtype not in ("int8", "uint8", "int4"):
         raise r.unsupported_error(f"a table of {table.dtype} without scales, and a result of {result.dtype}", rule="operand-types")
-    real = r.emit("Dequantize", [table.name], [r.intermediate("dequantized", "float32", table.shape, base=table.name)])[0]
+    real = r.emit_new("Dequantize", [table.name], "dequantized", "float32", table.shape, base=table.name)
     r.emit("Gather", [real, r.int64(0)], axis=0)
 
 

@@ -122,8 +122,9 @@ def concat_steps(r: Reading, first: str, second: str) -> str:
     shapes = [r.lookup(name).static_shape or (0,) for name in (first, second)]
     if shapes[0][:-1] != shapes[1][:-1]:
         raise r.invalid(f"has sequences of shapes {shapes[0]} and {shapes[1]}, which do not match", rule="shape-mismatch")
-    result = r.intermediate("joined", "float32", (*shapes[0][:-1], shapes[0][-1] + shapes[1][-1]))
-    return r.emit("Concat", [first, second], [result], axis=len(shapes[0]) - 1)[0]
+    return r.emit_new(
+        "Concat", [first, second], "joined", "float32", (*shapes[0][:-1], shapes[0][-1] + shapes[1][-1]), axis=len(shapes[0]) - 1
+    )
 
 
 #: The data of a constant and its scales, or None if it is real.

@@ -117,8 +117,7 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     rank, shape = data.rank, data.shape or ()
     if rank is None or op["allowzero"]:
         raise w.unsupported_error(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
-    whole = w.add(f"{hint}/data", "int32", (rank,))
-    w.emit("SHAPE", [data.name], [whole])
+    whole = w.emit_new("SHAPE", [data.name], f"{hint}/data", "int32", (rank,))
     parts = []
     for axis, size in enumerate(sizes):
         own = shape[axis] if size == 0 else size
@@ -127,9 +126,7 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
             continue
         parts.append(w.add(f"{hint}/size", "int32", (1,)))
         w.emit("SLICE", [whole, w.ints([axis], f"{hint}/axis"), w.ints([1], f"{hint}/one")], [parts[-1]])
-    result = w.add(hint, "int32", (len(sizes),))
-    w.emit("CONCATENATION", parts, [result], axis=0)
-    return result
+    return w.emit_new("CONCATENATION", parts, hint, "int32", (len(sizes),), axis=0)
 
 
 def reshape_to_result(op: Op, w: Writing) -> None:
@@ -193,12 +190,9 @@ def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
     if data.static_shape is not None:
         own = w.const(np.array(data.static_shape, dtype), f"{op.outputs[0]}/own_sizes")
     else:
-        own = w.add(f"{op.outputs[0]}/own_sizes", dtype, None if data.rank is None else (data.rank,))
-        w.emit("SHAPE", [op.inputs[0]], [own])
+        own = w.emit_new("SHAPE", [op.inputs[0]], f"{op.outputs[0]}/own_sizes", dtype, None if data.rank is None else (data.rank,))
     rank = w.result(op).rank
-    both = w.add(f"{op.outputs[0]}/sizes", dtype, None if rank is None else (rank,))
-    w.emit("BROADCAST_ARGS", [own, sizes], [both])
-    return both
+    return w.emit_new("BROADCAST_ARGS", [own, sizes], f"{op.outputs[0]}/sizes", dtype, None if rank is None else (rank,))
 
 
 def write_shape(op: Op, w: Writing) -> None:

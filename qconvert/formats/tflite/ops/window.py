@@ -219,7 +219,7 @@ def write_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[
     if maker is None:
         return kernel, data.shape
     w.retract(maker)
-    return w.emit("DEQUANTIZE", [kernel], [w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)])[0], data.shape
+    return w.emit_new("DEQUANTIZE", [kernel], f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape), data.shape
 
 
 def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
