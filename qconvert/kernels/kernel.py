@@ -127,10 +127,9 @@ class Kernel:
         for name, known in (("runs", _RUNS), ("one_quantization", _ONE_QUANTIZATION)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
-        for name, example in (("kinds", '("Conv",)'), ("types", '("int8",)')):
-            if isinstance(getattr(self, name), str):
-                remedy = f"Write a tuple, such as {example}."
-                raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=remedy, rule="unknown-word")
+        for name in ("kinds", "types"):
+            if isinstance(word := getattr(self, name), str):
+                raise OptionError(f"{name} of a kernel is {word!r}", remedy=f"Write a tuple: {(word,)!r}.", rule="unknown-word")
         if not set(self.real) <= set(_REAL):
             raise OptionError(f"real of a kernel is {self.real!r}", remedy=f"Use some of {_REAL}.", rule="unknown-word")
         for name in ("lacks", "fault", "tolerance", "reference", "arithmetic", "layout"):

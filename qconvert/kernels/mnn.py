@@ -84,10 +84,6 @@ def _order_fault(graph: Graph, op: Op) -> str:
     return _ANY_ORDER if any(op.outputs[1:2]) and not only_one else ""
 
 
-def _nearest(graph: Graph, op: Op) -> str:
-    return "the nearest" if op["mode"] == "nearest" else ""
-
-
 _INT8 = ("int8",)
 #: MNN multiplies by the reciprocal of the scale: no element of 2,000,000 differs, 46,000 of them next to ties
 #: (tests/test_float_kernels.py).
@@ -102,7 +98,8 @@ ROWS = (
     Kernel(("MaxPool", "GlobalMaxPool"), runs="inexact"),
     Kernel(("Div", "LeakyRelu"), runs="float", tolerance=few_roundings, reference=_IN_FLOAT32),
     Kernel(("Conv",), runs="float", tolerance=_float_conv, unknown=IN_ANY_ORDER),
-    Kernel(("Resize",), runs="inexact", lacks=_nearest, tolerance=program, unknown=IN_ANY_ORDER),
+    Kernel(("Resize",), runs="inexact", lacks=lambda graph, op: "the nearest" if op["mode"] == "nearest" else "", tolerance=program,
+           unknown=IN_ANY_ORDER),
     Kernel(("TopK",), runs="float", tolerance=program, fault=_order_fault, unknown=IN_ANY_ORDER),
     Kernel(("NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program,
            fault=lambda graph, op: _ANY_ORDER, unknown=IN_ANY_ORDER),

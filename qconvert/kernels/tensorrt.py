@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op
-from qconvert.kernels.kernel import Kernel
+from qconvert.kernels.kernel import Form, Kernel
 from qconvert.kernels.onnxruntime import ROWS as _IN_FLOAT
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.products import is_product_of_activations
@@ -38,10 +38,6 @@ def _product(graph: Graph, op: Op) -> str:
     return "products of two activations with zero points" if any(points) and not is_product_of_activations(graph, op) else ""
 
 
-def _no_products(graph: Graph, op: Op) -> str:
-    return "sums of products"
-
-
 def _choice(graph: Graph, op: Op) -> str:
     """Refuse data of several quantizations, and constants among them."""
     kind = kind_of(op)
@@ -67,7 +63,8 @@ def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
     """Return the rows of devices whose kernels sum products of some types."""
     floats = tuple(row.as_float_row() for row in _IN_FLOAT)
     tolerances = {kind: next(row.tolerance for row in floats if not row.types and kind in row.kinds) for kind in _PRODUCTS}
-    product = Kernel(types=products or _INT8, real=("sums",), lacks=_product if products else _no_products, unknown=_GENERATED)
+    lacks: Form = _product if products else lambda graph, op: "sums of products"
+    product = Kernel(types=products or _INT8, real=("sums",), lacks=lacks, unknown=_GENERATED)
     return (
         Kernel(_WITHOUT, runs="nothing"),
         *(replace(product, kinds=(kind,), tolerance=tolerance) for kind, tolerance in tolerances.items()),

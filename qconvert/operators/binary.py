@@ -171,8 +171,7 @@ def _divide_fold(a: Array, b: Array) -> Any:
 
 
 def _sum(operands: Operands) -> Interval:
-    a, b = operands.data
-    return a[0] + b[0], a[1] + b[1]
+    return sum(low for low, _ in operands.data), sum(high for _, high in operands.data)
 
 
 def _difference(operands: Operands) -> Interval:
@@ -315,7 +314,7 @@ KINDS = (
         "Sum",
         "data...",
         shape=broadcast_shape,
-        bounds=lambda operands: (sum(low for low, _ in operands.data), sum(high for _, high in operands.data)),
+        bounds=_sum,
         evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
         layout=ELEMENTWISE,
     ),

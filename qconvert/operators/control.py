@@ -28,10 +28,6 @@ def _if(op: Op) -> Iterator[FunctionCall]:
         yield FunctionCall(name, str(op[name]), inputs, outputs)
 
 
-def _call(op: Op) -> Iterator[FunctionCall]:
-    yield FunctionCall("function", str(op["function"]), tuple(map(Port, op.inputs)), tuple(map(Port, op.outputs)))
-
-
 def _while(op: Op) -> Iterator[FunctionCall]:
     inputs, outputs = (tuple(map(Port, names)) for names in (op.inputs, op.outputs))
     yield FunctionCall("condition", str(op["condition"]), inputs, (_CONDITION,))
@@ -79,10 +75,6 @@ def _run_if(r: Running, inputs: list[Any]) -> list[Array]:
     return r.body("then_branch" if _truth(inputs[0]) else "else_branch", inputs[1:])
 
 
-def _run_call(r: Running, inputs: list[Any]) -> list[Array]:
-    return r.body("function", inputs)
-
-
 def _run_while(r: Running, inputs: list[Any]) -> list[Array]:
     turn = 0
     while _truth(r.body("condition", inputs)[0]):
@@ -103,7 +95,7 @@ def _run_loop(r: Running, inputs: list[Any]) -> list[Array]:
         for stack, value in zip(stacks, found[1 + count :], strict=True):
             stack.append(value)
         turn += 1
-    return [*carried, *(r.stack_outputs("body", 1 + count + index, stack, 0) for index, stack in enumerate(stacks))]
+    return [*carried, *(r.stack_outputs(1 + count + index, stack, 0) for index, stack in enumerate(stacks))]
 
 
 def _run_scan(r: Running, inputs: list[Any]) -> list[Array]:
@@ -125,9 +117,7 @@ def _run_scan(r: Running, inputs: list[Any]) -> list[Array]:
         scan_axes(r.op, "scan_output_directions", len(results)),
         strict=True,
     )
-    outputs = [
-        r.stack_outputs("body", count + index, result[::-1] if way else result, axis) for index, (result, axis, way) in enumerate(turned)
-    ]
+    outputs = [r.stack_outputs(count + index, result[::-1] if way else result, axis) for index, (result, axis, way) in enumerate(turned)]
     return [*carried, *outputs]
 
 
@@ -163,7 +153,9 @@ KINDS = (
     ),
     # target: of a region that a partition made, what runs it
     Kind(
-        "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call, run=_run_call,
+        "Call", "data...?", "data...?", shape=unknown_shapes, rule="control",
+        calls=lambda op: [FunctionCall("function", str(op["function"]), tuple(map(Port, op.inputs)), tuple(map(Port, op.outputs)))],
+        run=lambda r, inputs: r.body("function", inputs),
         attributes=has(function=function(), target=text("")),
     ),
     Kind("ReadState", "", "data", shape=unknown_shapes, rule="state", attributes=has(state=text())),

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize, quantize_float32, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
-from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, integer_range, numpy_dtype
-from qconvert.graph.schema import Op
+from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators.attributes import (
     choice,
     has,
@@ -24,7 +23,6 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, MIXES, same_axes
-from qconvert.operators.sizes import ShapeContext, Shapes
 
 
 def cast(call: Call) -> Array:
@@ -67,10 +65,6 @@ def dynamic_quantize(call: Call) -> list[Array]:
     return [stored.astype(np.uint8), np.asarray(scale), np.asarray(zero_point, np.uint8)]
 
 
-def _dynamic_quantize_shape(op: Op, s: ShapeContext) -> Shapes:
-    return [s.shape(0), (), ()]
-
-
 def evaluate_quantize(call: Call) -> Result:
     """Quantize, rounded once; with an arithmetic the stored integers are those of a kernel in float32."""
     (result,), data = call.results, call.tensors[0]
@@ -84,10 +78,6 @@ def evaluate_quantize(call: Call) -> Result:
     else:
         stored = np.nan_to_num(quantize_float32(call.raw(), quantization, by_reciprocal=True), nan=low)
     return ExactResult(call.values(), saturate(stored, result.dtype))
-
-
-def _requantize_by_xnnpack(call: Call, given: Quantization, output: Quantization) -> Array:
-    return xnnpack_requantize(call.raw(), given, output, call.results[0].dtype)
 
 
 def _quantize_fold(call: Call) -> Any:
@@ -158,7 +148,7 @@ KINDS = (
         "Requantize",
         shape=same_shape,
         rule="convert",
-        evaluate=with_kernel(Call.values, _requantize_by_xnnpack),
+        evaluate=with_kernel(Call.values, lambda call, given, output: xnnpack_requantize(call.raw(), given, output, call.results[0].dtype)),
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "xnnpack"), "")),
     ),
@@ -168,7 +158,7 @@ KINDS = (
         "data",
         "data data data",
         samples=MIXES,
-        shape=_dynamic_quantize_shape,
+        shape=lambda op, s: [s.shape(0), (), ()],
         rule="plain",
         evaluate=dynamic_quantize,
         types="float32 -> uint8 float32 uint8",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.kind import Kind
-from qconvert.operators.properties import MIXES, Demand, Number, Operands, within_data_or_zero
+from qconvert.operators.properties import MIXES, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, unify_sizes
 
 
@@ -207,10 +207,6 @@ def _cells(call: Call, first: float, last: float, count: int, size: int) -> Arra
     return np.asarray(shares.reshape(count, each, size).mean(axis=1))
 
 
-def _images(operands: Operands, number: Number) -> Iterator[Demand]:
-    yield 2, 0, operands.size(0, 0, number) - 1
-
-
 KINDS = (
     # data, regions (x1, y1, x2, y2), the image that each is of
     Kind(
@@ -220,7 +216,7 @@ KINDS = (
         evaluate=roi_align,
         samples=MIXES,
         bounds=within_data_or_zero,
-        domain=_images,
+        domain=lambda operands, number: [(2, 0, operands.size(0, 0, number) - 1)],
         attributes=has(
             output_height=integer(1),
             output_width=integer(1),

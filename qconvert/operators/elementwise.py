@@ -72,14 +72,6 @@ def _above_zero(operands: Operands, number: Number) -> Iterator[Demand]:
     yield 0, POSITIVE if q is None else float(q.scale.max()), math.inf
 
 
-def _hard_swish_by_tflite(call: Call, given: Quantization, output: Quantization) -> Array:
-    return tflite_hard_swish(call.raw(), given, output, call.results[0].dtype)
-
-
-def _leaky_relu_by_xnnpack(call: Call, given: Quantization, output: Quantization) -> Array:
-    return xnnpack_leaky_relu(call.raw(), given, output, call.results[0].dtype, float(call["alpha"]))
-
-
 def clip(call: Call) -> Array:
     """Clip of ONNX: both bounds are optional, and the upper one wins."""
     values = call.values()
@@ -171,7 +163,7 @@ _OFF_BY_BITS_OF_1 = 2e-2
 _OFF_BY_BITS_OF_X = 1e-1
 
 KINDS = (
-    _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: iter([(0, -wanted[1], wanted[1])])),
+    _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: [(0, -wanted[1], wanted[1])]),
     _unary("Neg", np.negative, numeric_fold(np.negative), polynomial=lambda form: subtract_polynomials((), form)),
     _unary("Exp", np.exp, None, fixed_bounds(0.0)),
     _unary("Log", np.log, domain=of_positive_data(), cancels_below=_OFF_BY_BITS_OF_1),
@@ -218,7 +210,7 @@ KINDS = (
     _unary(
         "HardSwish",
         lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
-        kernel=("tflite_hard_swish", _hard_swish_by_tflite),
+        kernel=("tflite_hard_swish", lambda call, given, output: tflite_hard_swish(call.raw(), given, output, call.results[0].dtype)),
         cancels_below=_OFF_BY_BITS_OF_1,
     ),
     _unary(
@@ -231,7 +223,10 @@ KINDS = (
     _unary(
         "LeakyRelu",
         lambda x, alpha: np.where(x < 0, alpha * x, x),
-        kernel=("xnnpack", _leaky_relu_by_xnnpack),
+        kernel=(
+            "xnnpack",
+            lambda call, given, output: xnnpack_leaky_relu(call.raw(), given, output, call.results[0].dtype, float(call["alpha"])),
+        ),
         attributes=has(alpha=number(0.01)),
         scales_channels=True,
     ),

@@ -262,10 +262,6 @@ def _write_indices(operands: Operands, number: Number) -> Iterator[Demand]:
     yield 2, 0, size - (1 if operands.op["mode"] == "circular" else count)
 
 
-def _lengths(operands: Operands, number: Number) -> Iterator[Demand]:
-    yield 1, 1, operands.size(0, operands.op["time_axis"], number)
-
-
 KINDS = (
     Kind(
         "Gather",
@@ -329,7 +325,7 @@ KINDS = (
         "ReverseSequence",
         "data index",
         samples=Samples(lambda op, index, axis, rank: axis == (0 if index == 1 else op["batch_axis"] % rank)),
-        domain=_lengths,
+        domain=lambda operands, number: [(1, 1, operands.size(0, operands.op["time_axis"], number))],
         shape=_reverse_sequence_shape,
         rule="move",
         evaluate=reverse_sequence,

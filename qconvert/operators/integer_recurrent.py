@@ -19,7 +19,7 @@ import numpy as np
 
 from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Op, Shape, Tensor
+from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.attributes import ACTIVATION, flag, has, integer, number
 from qconvert.operators.call import Call, apply_activation
 from qconvert.operators.kind import Broken, Kind
@@ -281,13 +281,10 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
         _DATA: (rows, inputs), _MEMORY: (rows, filters * places), _TIME: (filters, places), _BIAS: (filters // rank,),
     }  # fmt: skip
     for index, shape in wanted.items():
-        _require(op, index, s.shape(index) if s.has(index) else None, shape)
+        own = s.shape(index) if s.has(index) else None
+        if not is_compatible(own, shape):
+            raise failure(op, f"has {_WORDS[index]} of shape {own}, not {shape}", rule="shape-mismatch")
     return [None if data is None else (data[0], filters // rank), memory]
-
-
-def _require(op: Op, index: int, shape: Shape | None, wanted: tuple[Size, ...]) -> None:
-    if not is_compatible(shape, wanted):
-        raise failure(op, f"has {_WORDS[index]} of shape {shape}, not {wanted}", rule="shape-mismatch")
 
 
 def _run(call: Call) -> list[Array]:

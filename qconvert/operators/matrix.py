@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from math import prod
 
@@ -147,11 +146,7 @@ def einsum(call: Call) -> Array:
         return np.asarray(np.einsum(call["equation"].replace(" ", ""), *call.all_values()))
     factors = [call.factor(index) for index in range(len(call.stored))]
     total = np.einsum(call["equation"].replace(" ", ""), *(steps for steps, _ in factors))
-    return np.asarray(total * math.prod(float(scale) for _, scale in factors))
-
-
-def _gemm_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
-    return prod(inputs[0][:-1]) * prod(inputs[1])
+    return np.asarray(total * prod(float(scale) for _, scale in factors))
 
 
 def _matmul_products(op: Op, inputs: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> int:
@@ -178,7 +173,7 @@ KINDS = (
         samples=before_last(1),
         bounds=sum_of_products,
         matching_sizes=_matching_gemm,
-        products=_gemm_products,
+        products=lambda op, inputs, result: prod(inputs[0][:-1]) * prod(inputs[1]),
         canonical=without_zero_bias,
         shape=_gemm_shape,
         evaluate=gemm,

@@ -27,7 +27,9 @@ def is_dynamic(op: Op) -> bool:
 
 def is_depthwise(op: Op, weights: Tensor) -> bool:
     """Whether an operator is a convolution of several groups that have one input channel each."""
-    return op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
+    from qconvert.operators import kind_of
+
+    return kind_of(op).convolves and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
 
 
 def count_groups(op: Op) -> int:
@@ -56,7 +58,9 @@ def range_axes(op: Op, rank: int, kernel: Sequence[int]) -> Sequence[int]:
         return range(rank)
     if "strides" not in op.attributes:  # a product of matrices, or a recurrence
         return [rank - (2 if op.attributes.get("trans_a") else 1)]
-    alone = op.kind == "Conv" and {1} == {*kernel, *op["strides"], int(op["group"])} and not any(op["pads"])
+    from qconvert.operators import kind_of
+
+    alone = kind_of(op).convolves and {1} == {*kernel, *op["strides"], int(op["group"])} and not any(op["pads"])
     if alone and op["arithmetic"] == "dynamic":
         return [rank - 1 if op["data_format"] == "channels_last" else 1]
     return range(1, rank)

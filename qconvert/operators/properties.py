@@ -244,9 +244,9 @@ class Operands:
 #: Between which values results lie.
 Bounds = Callable[[Operands], Interval]
 #: Which values the operator takes: what it says of none is free.
-Domain = Callable[[Operands, Number], Iterator[Demand]]
+Domain = Callable[[Operands, Number], Iterable[Demand]]
 #: Which values of its inputs give results within an interval, where all but one of them are constants.
-Preimage = Callable[[Operands, Interval], Iterator[Demand]]
+Preimage = Callable[[Operands, Interval], Iterable[Demand]]
 #: Pairs of sizes of the inputs that are one number.
 MatchingSizes = Callable[[Operands], Iterator[tuple[int | str, int | str]]]
 
@@ -346,11 +346,11 @@ class Running:
     def __init__(self, graph: Graph, op: Op, calls: dict[str, FunctionCall], body: Callable[[str, Sequence[Any]], list[Array]]) -> None:
         self.graph, self.op, self.calls, self.body = graph, op, calls, body
 
-    def stack_outputs(self, attribute: str, index: int, values: list[Array], axis: int) -> Array:
-        """Output `index` of a function at each turn, stacked along an axis; without turns, dynamic sizes are 0."""
+    def stack_outputs(self, index: int, values: list[Array], axis: int) -> Array:
+        """Output `index` of the body of a loop at each turn, stacked along an axis; without turns, dynamic sizes are 0."""
         if values:
             return np.stack(values, axis)
-        inner = self.graph.functions[self.calls[attribute].function]
+        inner = self.graph.functions[self.calls["body"].function]
         tensor = inner[inner.outputs[index]]
         sizes = [size if isinstance(size, int) else 0 for size in tensor.shape or ()]
         sizes.insert(axis if axis >= 0 else len(sizes) + 1 + axis, 0)

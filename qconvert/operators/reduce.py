@@ -4,13 +4,13 @@ elements are largest, smallest, or not zero."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import FLOAT_MEAN, TORCH_AVERAGES, tflite_wrapped_mean, torch_average, torch_mean, xnnpack_reduce
-from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, multiply_polynomials
+from qconvert.arithmetic.polynomials import add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import (
@@ -40,10 +40,7 @@ from qconvert.operators.properties import (
     WHEREVER,
     AxisMove,
     Bounds,
-    Demand,
     Layout,
-    Number,
-    Operands,
     Suits,
     any_value,
     fixed_bounds,
@@ -192,17 +189,16 @@ def _keeps_unreduced_axis(move: AxisMove) -> bool:
     return gone.size > 0 and move.a not in gone and move.b == (move.a if move.op["keepdims"] else move.a - int((gone < move.a).sum()))
 
 
-_ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
+_ARITHMETIC = ("", *_XNNPACK, "tflite")
 
 
-def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
-               bounds: Bounds = any_value, averages: bool = False, keeps_range: bool = False,
-               polynomial: Callable[..., Polynomial | None] | None = None, **attributes: AttributeSpec) -> Kind:  # fmt: skip
-    keeps_axis = _keeps_unreduced_axis if rule == "move" else None
-    return Kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
-                types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=within_data if rule == "move" else bounds,
-                canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move", by_place=False,
-                polynomial=polynomial)  # fmt: skip
+def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, bounds: Bounds = any_value,
+               attributes: Mapping[str, AttributeSpec] = KEEPDIMS, **more: Any) -> Kind:  # fmt: skip
+    return Kind(name, "data index", shape=_reduce_shape, evaluate=evaluate, fold=fold, layout=REDUCES, bounds=bounds, samples=WHEREVER,
+                canonical=with_positive_axes, by_place=False, attributes=attributes, **more)  # fmt: skip
+
+
+_CHOICE: Mapping[str, Any] = {"rule": "move", "bounds": within_data, "keeps_axis": _keeps_unreduced_axis}
 
 
 def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
@@ -267,10 +263,6 @@ def _unique_shape(op: Op, s: ShapeContext) -> Shapes:
     return [(UNKNOWN,), data]
 
 
-def _count(operands: Operands, number: Number) -> Iterator[Demand]:
-    yield 1, 1, operands.size(0, operands.op["axis"], number)
-
-
 def _place_of(name: str, function: Callable[..., Any]) -> Kind:
     """The first index of an extreme value."""
     return Kind(name, samples=UNLESS_ALONG, ranks=True, compares=True, shape=_arg_shape, rule="index",
@@ -285,10 +277,15 @@ KINDS = (
         bounds=within_data,
         averages=True,
         keeps_range=True,
-        arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES, FLOAT_MEAN), ""),
+        attributes=has(KEEPDIMS, arithmetic=choice((*_ARITHMETIC, *TORCH_AVERAGES, FLOAT_MEAN), "")),
     ),
     _reduction(
-        "ReduceSum", _as_kernels(reduce_sum), _reduction_fold(np.sum), averages=True, polynomial=add_polynomials, arithmetic=_ARITHMETIC
+        "ReduceSum",
+        _as_kernels(reduce_sum),
+        _reduction_fold(np.sum),
+        averages=True,
+        polynomial=add_polynomials,
+        attributes=has(KEEPDIMS, arithmetic=choice(_ARITHMETIC, "")),
     ),
     _reduction(
         "ReduceProd",
@@ -301,8 +298,8 @@ KINDS = (
     _reduction("ReduceSumSquare", reduce_sum_square, bounds=fixed_bounds(0.0)),
     _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
     _reduction("ReduceLogSumExp", reduce_log_sum_exp),
-    _reduction("ReduceMax", _of_stored(np.max), _reduction_fold(np.max), rule="move"),
-    _reduction("ReduceMin", _of_stored(np.min), _reduction_fold(np.min), rule="move"),
+    _reduction("ReduceMax", _of_stored(np.max), _reduction_fold(np.max), **_CHOICE),
+    _reduction("ReduceMin", _of_stored(np.min), _reduction_fold(np.min), **_CHOICE),
     _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
     _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
     _cumulative("CumSum", cumulative_sum),
@@ -315,7 +312,7 @@ KINDS = (
         "data index",
         "data index",
         samples=UNLESS_ALONG,
-        domain=_count,
+        domain=lambda operands, number: [(1, 1, operands.size(0, operands.op["axis"], number))],
         ranks=True,
         shape=_topk_shape,
         rule="move",

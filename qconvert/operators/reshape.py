@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.kind import Kind
-from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, Demand, Number, Operands, per_axis, same_axes, with_sizes
+from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, per_axis, same_axes, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes
 
 
@@ -146,10 +145,6 @@ def _keeps_untiled_axis(move: AxisMove) -> bool:
     return move.a == move.b and repeats.size == len(move.before) and bool(repeats[move.a] == 1)
 
 
-def _repeats(operands: Operands, number: Number) -> Iterator[Demand]:
-    yield 1, 1, 2
-
-
 KINDS = (
     Kind(
         "Reshape",
@@ -196,7 +191,7 @@ KINDS = (
         "Tile",
         "data index",
         samples=WHEREVER,
-        domain=_repeats,
+        domain=lambda operands, number: [(1, 1, 2)],
         shape=_tile_shape,
         rule="move",
         evaluate=tile,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
@@ -93,10 +91,6 @@ def pad(call: Call) -> Array:
     return np.pad(data, widths, constant_values=value)
 
 
-def _pad_fold(call: Call) -> Any:
-    return movement_fold(pad)(call) if call["mode"] == "constant" else None
-
-
 def _keeps_unsliced_axis(move: AxisMove) -> bool:
     axes = move.constant(3)
     return move.a == move.b and axes.size > 0 and move.a not in axes % len(move.before)
@@ -127,7 +121,7 @@ KINDS = (
         shape=_pad_shape,
         rule="move",
         evaluate=pad,
-        fold=_pad_fold,
+        fold=lambda call: movement_fold(pad)(call) if call["mode"] == "constant" else None,
         layout=per_axis(1, "pads"),
         keeps_axis=_keeps_unpadded_axis,
         attributes=has(mode=choice(("constant", "reflect", "symmetric", "edge", "wrap"), "constant")),
