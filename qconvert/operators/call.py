@@ -100,11 +100,11 @@ class Call:
         steps = value if value.dtype.name.startswith("float") else subtract_zero_points(value, quantization)
         return steps.astype(np.float64), float(scale[0]) if quantization.axis is None else scale
 
-    def real_zero(self, index: int = 0) -> Any:
-        """The stored value of real zero on input `index`'s quantization: what padding is filled with."""
-        quantization = self.quantization(index)
+    def real_zero(self) -> Any:
+        """The stored value of real zero on the first input's quantization: what padding is filled with."""
+        quantization = self.quantization()
         zero = 0 if quantization is None else int(quantization.zero_point.reshape(-1)[0])
-        return np.asarray(zero).astype(self.raw(index).dtype)
+        return np.asarray(zero).astype(self.raw().dtype)
 
 
 Result = Array | list[Array] | ExactResult

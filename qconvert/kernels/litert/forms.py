@@ -15,7 +15,7 @@ from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import quantizations_of
-from qconvert.kernels.litert.on_steps import slope_of
+from qconvert.kernels.litert.references import slope_of
 from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.space import positions

@@ -31,7 +31,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_rec
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, drop_keys, integer_range
 from qconvert.kernels.kernel import Integers, quantizations_of
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
+from qconvert.kernels.litert.references import on_steps, quantizations_of_16_bits, to_integers
 from qconvert.kernels.products import Sums
 from qconvert.operators import reduced_count
 from qconvert.operators.call import spatial_axes

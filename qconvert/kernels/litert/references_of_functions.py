@@ -26,8 +26,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlow
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.activations import clip_range
 from qconvert.kernels.kernel import Integers, quantizations_of
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
-from qconvert.kernels.litert.references import requantize, requantize_by_xnnpack
+from qconvert.kernels.litert.references import on_steps, quantizations_of_16_bits, requantize, requantize_by_xnnpack, to_integers
 
 _Given = Sequence[Quantization]
 

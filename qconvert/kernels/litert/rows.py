@@ -21,7 +21,7 @@ from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.limits import factor_fault
-from qconvert.kernels.litert.on_steps import slope_of
+from qconvert.kernels.litert.references import slope_of
 from qconvert.kernels.products import Requantizer, SumReference
 from qconvert.kernels.tolerances import Found
 from qconvert.operators import KINDS

@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic.kernels import XNNPACK_ADD_BITS
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.kernel import constant_tolerance, quantizations_of
-from qconvert.kernels.litert.on_steps import slope_of
+from qconvert.kernels.litert.references import slope_of
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 from qconvert.operators import kind_of, reduced_count
 from qconvert.operators.values import compute

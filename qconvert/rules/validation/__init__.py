@@ -9,8 +9,7 @@ from qconvert.graph import Graph
 from qconvert.operators.shapes_and_functions import merge_shapes, output_shapes
 from qconvert.operators.sizes import is_compatible
 from qconvert.rules.validation.quantization import quantization
-from qconvert.rules.validation.scopes import scopes
-from qconvert.rules.validation.structure import Problems, names, operators, order, tensors
+from qconvert.rules.validation.structure import Problems, names, operators, order, scopes, tensors
 
 __all__ = ["validate"]
 

@@ -33,7 +33,7 @@ def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
     """The reader of a convolution, whose weights are O,I,spatial after `perm`; I smaller than the data's channels means groups."""
 
     def read(r: Reading) -> None:
-        kernel, shape = transpose_weights(r, 1, key, perm)
+        kernel, shape = transpose_weights(r, key, perm)
         outputs, depth, *size = (shape[axis] for axis in perm)
         channels = _channels(r, len(perm))
         if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
@@ -45,7 +45,7 @@ def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
 
 def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    kernel, shape = transpose_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2))
+    kernel, shape = transpose_weights(r, "OIHW depthwise", (3, 0, 1, 2))
     one, height, width, outputs = shape
     channels = _channels(r, 4)
     if one != 1 or channels == 0 or outputs % channels:
@@ -135,24 +135,24 @@ def bias_type(op: Op, w: Writing) -> dict[str, Any]:
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
 
 
-def transpose_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The weights in input `index` with their axes in another order, and their shape in the file.
+def transpose_weights(r: Reading, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The weights in input 1, a constant, one after a DEQUANTIZE, or computed at run time, with their axes in another order, and their
+    shape in the file.
 
     Args:
         r: the operator.
-        index: of the weights: a constant, one after a DEQUANTIZE, or computed at run time.
         key: names the order.
         perm: the order; the outputs come first.
     """
-    maker = r.find_dequantize(index)
-    weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
-    shape = r.static_shape(index) if weights is None else weights.shape
+    maker = r.find_dequantize(1)
+    weights = r.constant(1) if maker is None else r.lookup(maker.inputs[0]).data
+    shape = r.static_shape(1) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
         raise r.invalid(f"weights of shape {shape}", rule="wrong-rank")
-    quantization = transpose_quantization(r, index, perm)
+    quantization = transpose_quantization(r, perm)
     if weights is not None:
-        return r.transpose_constant(index, key, weights.transpose(perm), quantization), shape
-    tensor = r.tensor(index)
+        return r.transpose_constant(1, key, weights.transpose(perm), quantization), shape
+    tensor = r.tensor(1)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels read other types as int8
         raise r.unsupported_error(
             f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
@@ -233,7 +233,7 @@ def _make_transposed_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
     """
 
     def read(r: Reading) -> None:
-        kernel, shape = transpose_weights(r, 1, key, perm)
+        kernel, shape = transpose_weights(r, key, perm)
         outputs, depth, *taps = (shape[axis] for axis in perm)
         axes = range(len(taps))
         strides = read_per_axis(r, "stride{}", len(taps))

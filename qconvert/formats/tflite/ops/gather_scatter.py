@@ -87,9 +87,9 @@ def _write_concat(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) 
     return w.emit_new("CONCATENATION", parts, f"{op.outputs[0]}/places", "int32", shape, axis=len(shape) - 1)
 
 
-def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
-    """The whole places of elements of which input `position` says the index along one axis; the others are their own."""
-    indices, axis = w.operand(op, position), w.axis(op, op["axis"])
+def _element_indices(op: Op, w: Writing) -> str:
+    """The whole places of elements of which input 1 says the index along one axis; the others are their own."""
+    indices, axis = w.operand(op, 1), w.axis(op, op["axis"])
     shape = w.shape(indices.name, op)
     _require_small(op, w, shape)
     places: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
@@ -97,7 +97,7 @@ def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
         places[..., axis] = _wrap_constant_indices(op, w, indices.data[..., None], [axis])[..., 0]
         return w.const(places, f"{op.outputs[0]}/places")
     along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
-    whole = _wrap_computed_indices(op, w, w.index(op, position), axis)
+    whole = _wrap_computed_indices(op, w, w.index(op, 1), axis)
     w.reshape(whole, [*shape, 1], along)
     sides = [(places[..., :axis], "front"), (places[..., axis + 1 :], "behind")]
     before, following = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)

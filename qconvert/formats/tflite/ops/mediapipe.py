@@ -40,7 +40,7 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     known = r.find_dequantize(1) is not None or r.constant(1) is not None
     if padding not in (_SAME, _VALID) or min(strides) < 1 or not known or not all(isinstance(size, int) for size in sizes):
         return read_custom(r)
-    kernel, weights = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
+    kernel, weights = transpose_weights(r, "OIHW", (0, 3, 1, 2))
     crops = [0, 0]
     if padding == _SAME:
         crops = [max(0, weights[1 + i] - (int(sizes[i]) - 1) % strides[i] - 1) for i in range(2)]

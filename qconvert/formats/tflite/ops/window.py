@@ -174,11 +174,11 @@ def result_shape(op: Op, w: Writing, sizes: Sequence[int]) -> str:
     return whole
 
 
-def transpose_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Quantization | None:
-    """The quantization of the weights in input `index` after the transposition to O,I,spatial. A kernel takes scales along the outputs
+def transpose_quantization(r: Reading, perm: tuple[int, ...]) -> Quantization | None:
+    """The quantization of the weights in input 1 after the transposition to O,I,spatial. A kernel takes scales along the outputs
     alone; a DEQUANTIZE before it takes them along any axis."""
-    maker = r.find_dequantize(index)
-    weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
+    maker = r.find_dequantize(1)
+    weights = r.tensor(1) if maker is None else r.lookup(maker.inputs[0])
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
         return quantization
