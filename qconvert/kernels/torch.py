@@ -72,8 +72,13 @@ def _packed_layer(graph: Graph, op: Op, axis: int = 0) -> str:
     return ""
 
 
+def _rank(graph: Graph, op: Op) -> str:
+    """The obstacle of data without space, or with more than three axes of it."""
+    return "" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank than 3, 4 or 5"
+
+
 def _conv(graph: Graph, op: Op) -> str:
-    return _layout(op) or ("" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank") or _packed_layer(graph, op)
+    return _layout(op) or _rank(graph, op) or _packed_layer(graph, op)
 
 
 def _matmul(graph: Graph, op: Op) -> str:
@@ -134,7 +139,7 @@ def _layer_norm(graph: Graph, op: Op) -> str:
 
 
 def _instance_norm(graph: Graph, op: Op) -> str:
-    return _norm(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank than 3, 4 or 5"
+    return _rank(graph, op) or _norm(graph, op)
 
 
 def _max_pool(graph: Graph, op: Op) -> str:
@@ -154,7 +159,7 @@ def _average_pool(graph: Graph, op: Op) -> str:
 
 
 def _global_average(graph: Graph, op: Op) -> str:
-    return _layout(op) or (_same_qparams(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank")
+    return _layout(op) or _rank(graph, op) or _same_qparams(graph, op)
 
 
 def _mean(graph: Graph, op: Op) -> str:

@@ -99,7 +99,7 @@ def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]
     for subgraph in model.subgraphs:
         for op in subgraph.operators:
             if schema.builtin_number(model.operatorCodes[op.opcodeIndex]) == code:
-                yield subgraph, op, _indices(op.inputs)
+                yield subgraph, op, schema.numbers_of(op.inputs)
 
 
 def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[bytes, list[str]]:
@@ -114,18 +114,13 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     view = verified_root(data)
     names, model = read_tensors(view, data, Draft()), unpack_view(view)
     subgraph = model.subgraphs[0]
-    inputs = set(_indices(subgraph.inputs))
-    found = dict.fromkeys(index for op in subgraph.operators for index in _indices(op.outputs) if index not in inputs)
+    inputs = set(schema.numbers_of(subgraph.inputs))
+    found = dict.fromkeys(index for op in subgraph.operators for index in schema.numbers_of(op.outputs) if index not in inputs)
     found = {index: None for index in found if subgraph.tensors[index].type != DTYPE_NUMBERS[RESOURCE]}
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None
     return pack_model(model), [names[index] for index in kept]
-
-
-def _indices(vector: Any) -> list[int]:
-    """The inputs or outputs of an unpacked operator or subgraph: a vector that a file leaves out is None."""
-    return [] if vector is None else [int(index) for index in vector]
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
@@ -141,11 +136,11 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     model = unpack_view(view)
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
-    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(_indices(op.outputs))]
+    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(schema.numbers_of(op.outputs))]
     copies = _Copies(model, numbers)
     given = [copies.rename(name, wanted, copies.first) for name, wanted in inputs]
     subgraph.outputs = np.array([copies.rename(name, wanted, copies.last) for name, wanted in outputs], np.int32)
-    subgraph.inputs = np.array([*_indices(subgraph.inputs), *given], np.int32)
+    subgraph.inputs = np.array([*schema.numbers_of(subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
     return pack_model(model)

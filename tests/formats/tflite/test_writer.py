@@ -17,7 +17,7 @@ from formats.test_operators import CASES, Case, random_value
 from formats.tflite.written import codes, opened, random_stored, require_same_outputs, rewritten
 from loaded import tflite_graph
 from refusals import refused
-from tflite_models import TensorSpec, model, single_op
+from tflite_models import TensorSpec, model, run_litert, single_op
 
 from qconvert import diff, load, save
 from qconvert.errors import QConvertError, UnsupportedError
@@ -316,3 +316,24 @@ def test_copies_for_checks_of_a_network_without_inputs() -> None:
     data = pack_model(parsed)
     assert with_outputs(data)[1] == ["y"] and accepted_copy(data) == data
     assert root(without_operators(data, frozenset(["y"]), [], [("x", "x")])).subgraphs[0].operators == []
+
+
+@pytest.mark.litert
+def test_values_of_a_topk_as_indices_count_from_either_end() -> None:
+    """Its indices are never negative, its values may be: GATHER reads elsewhere at those."""
+    tensors = [
+        Tensor("x", "int64", (4,)),
+        Tensor("k", "int64", (1,), np.array([2])),
+        Tensor("table", "float32", (5,), np.arange(5, dtype=np.float32)),
+        Tensor("values", "int64", (2,)),
+        Tensor("places", "int64", (2,)),
+        *(Tensor(name, "float32", (2,)) for name in ("by_value", "by_place")),
+    ]
+    ops = (
+        Op("TopK", ("x", "k"), ("values", "places"), {"axis": 0}),
+        *(Op("Gather", ("table", index), (name,), {"axis": 0}) for index, name in (("values", "by_value"), ("places", "by_place"))),
+    )
+    data = build(Graph("indices", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("by_value", "by_place")), {})
+    assert Counter(code for code, _ in codes(data))["FLOOR_MOD"] == 1
+    found = run_litert(data, [np.array([-1, -5, -2, -4])], "default")
+    assert [value.tolist() for value in found] == [[4.0, 3.0], [0.0, 2.0]]

@@ -83,10 +83,7 @@ def write_div(op: Op, w: Writing) -> None:
         write_arithmetic(op, w)
 
 
-#: Operators that sizes are computed with, and how many are followed.
-_OF_SIZES = frozenset(
-    "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
-)
+#: How many operators that sizes are computed with are followed.
 _LONGEST_CHAIN = 100
 
 
@@ -95,14 +92,15 @@ def _is_of_sizes(w: Writing, name: str) -> bool:
     waiting, seen = [name], {name}
     while waiting and len(seen) < _LONGEST_CHAIN:
         current = waiting.pop()
-        op, data = w.producer(current, "Shape", *_OF_SIZES), w.tensor(current).data
-        if op is not None and kind_of(op).reads_shape:
+        op, data = w.producer(current), w.tensor(current).data
+        kind = None if op is None else kind_of(op)
+        if kind is not None and kind.lists_sizes:
             continue
         if data is not None and data.dtype.kind in "iu" and data.size and abs(data.astype(np.float64)).max() < 2**16:
             continue
-        if op is None or "int" not in w.tensor(current).dtype:
+        if op is None or kind is None or not (kind.by_place or kind.polynomial) or "int" not in w.tensor(current).dtype:
             return False
-        new = [other for other in kind_of(op).moved_inputs(op) if other not in seen]
+        new = [other for other in kind.moved_inputs(op) if other not in seen]
         waiting += new
         seen.update(new)
     return not waiting

@@ -10,6 +10,7 @@ from qconvert.formats.tflite.reading import Readers, Reading
 from qconvert.formats.tflite.writing import Writers, Writing
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
+from qconvert.operators import kind_of
 
 
 def read_gather(r: Reading) -> None:
@@ -177,20 +178,29 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
     return found
 
 
-#: Kinds whose results are never negative, and kinds whose results are not negative if their data are not.
-_NEVER_NEGATIVE = ("ArgMax", "ArgMin", "TopK", "NonZero", "Shape", "FloorMod", "Unique", "SelectBoxes")
-_KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice")
+#: Kinds whose results are never negative, besides those that say places or sizes.
+_NEVER_NEGATIVE = ("NonZero", "FloorMod", "Unique")
 
 
 def is_never_negative(w: Writing, name: str) -> bool:
     """Whether indices computed at run time are certainly not negative: TFLite has no indices from the end."""
     if w.graph.is_from("tflite") or w.graph.metadata.get(SOURCE, "").endswith(".tflite"):
         return True
-    while (op := w.producer(name, *_KEEPING)) is not None and op.inputs[0] in w.graph.tensors:
+    while (op := w.producer(name)) is not None and _keeps_sign(op):
         name = op.inputs[0]
         if w.graph[name].dtype.startswith("u") or w.graph[name].dtype == "bool":
             return True
-    return name in w.counters or w.producer(name, *_NEVER_NEGATIVE) is not None or _is_shifted_to_zero(w, w.producer(name, "Add"))
+    if op is None:
+        return name in w.counters
+    kind = kind_of(op)
+    says_places = kind.ranks and not (kind.rule == "move" and name == op.outputs[0])  # the values of a TopK may be negative
+    return says_places or kind.lists_sizes or op.kind in _NEVER_NEGATIVE or _is_shifted_to_zero(w, w.producer(name, "Add"))
+
+
+def _keeps_sign(op: Op) -> bool:
+    """Whether each element of the result is one of the first input, perhaps in another type."""
+    kind = kind_of(op)
+    return kind.casts or (kind.by_place and kind.moved_inputs(op) == [op.inputs[0]])
 
 
 def _is_shifted_to_zero(w: Writing, op: Op | None) -> bool:
