@@ -53,7 +53,7 @@ FAMILIES = {
     "elementwise": "Functions of one",
     "convert": "Quantization and types", "reduce": "Reductions, search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering",
-    "segments": "Segments and diagonals", "windows": "Windows", "space": "Resizing, space and depth", "create": "Made from nothing",
+    "segments": "Segments, diagonals and windows", "space": "Resizing, space and depth", "create": "Made from nothing",
     "detection": "Detection",
     "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control and states",
     "integer_recurrent": "Recurrent layers of TFLite", "opaque": "Carried as they are",
