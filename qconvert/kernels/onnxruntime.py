@@ -282,6 +282,12 @@ def _in_float(row: Kernel) -> Kernel:
     return replace(row, fault=None, reference=reference, unknown="" if reference else IN_ANY_ORDER)
 
 
+def _quantization(graph: Graph, op: Op) -> str:
+    """The form of its QuantizeLinear of float32 numbers."""
+    result = graph[op.outputs[0]].quantization
+    return "divided" if graph[op.inputs[0]].dtype == "float32" and result is not None and result.is_per_tensor else ""
+
+
 _SIXTEEN = ("int16", "uint16")
 ROWS = (
     Kernel(IN_FLOAT32, _SIXTEEN, "float", tolerance=_sixteen_bits, reference=compute_in_float32),
@@ -297,6 +303,7 @@ ROWS = (
     Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum, unknown=IN_ANY_ORDER),
     Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product, unknown=IN_ANY_ORDER),
     *(replace(row.as_float_row(), types=()) for row in _OF_BYTES),
+    Kernel(("Quantize",), runs="float", tolerance=_float, reference=compute_in_float32, arithmetic=_quantization),
     Kernel(IN_FLOAT32, runs="float", tolerance=_float, reference=compute_in_float32),
     Kernel(runs="float", tolerance=_float, unknown=IN_ANY_ORDER),
 )

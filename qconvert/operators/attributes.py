@@ -37,6 +37,7 @@ ARITHMETIC: Mapping[str, str] = {
     "fused": "PyTorch's quantize of its engines: data times the reciprocal of the scale plus the zero point of unsigned storage is one "
     "number in float32, and its ties go to even (arithmetic/torch_kernels.py)",
     "reciprocal": "PyTorch's other quantizes, of programs and of training, and LiteRT's: data times the reciprocal of the scale in float32",
+    "divided": "onnxruntime's QuantizeLinear: data divided by the scale in float32",
     "fbgemm_means": "their means over the last axes: the stored sum divided by the number of elements",
     "dequantized": "PyTorch's means over other axes, or of data stored channels last: of dequantized numbers, rounded as fused says",
     "dynamic": "floats are quantized at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "

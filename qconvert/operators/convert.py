@@ -76,7 +76,7 @@ def evaluate_quantize(call: Call) -> Result:
     if call["arithmetic"] == "fused":
         stored = torch_quantize(call.raw(), quantization.scale[0], quantization.point - low) + low
     else:
-        stored = np.nan_to_num(quantize_float32(call.raw(), quantization, by_reciprocal=True), nan=low)
+        stored = np.nan_to_num(quantize_float32(call.raw(), quantization, by_reciprocal=call["arithmetic"] == "reciprocal"), nan=low)
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 
@@ -133,7 +133,7 @@ KINDS = (
         evaluate=evaluate_quantize,
         fold=_quantize_fold,
         layout=ELEMENTWISE,
-        attributes=has(arithmetic=choice(("", "fused", "reciprocal"), "")),
+        attributes=has(arithmetic=choice(("", "fused", "reciprocal", "divided"), "")),
     ),
     Kind(
         "Dequantize",

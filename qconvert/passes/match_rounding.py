@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -264,6 +264,7 @@ _NOTES = {
     "xnnpack_qu8": "computed in integers and rounded as XNNPACK does",
     "tflite": "decomposed, to round as TFLite's own kernels do",
     "reciprocal": "as a product with the reciprocal of the scale, to round float values as XNNPACK does",
+    "divided": "as a division by the scale, to round float values as onnxruntime does",
     "ties_up": "with ties up, as XNNPACK does",
     "tflite_softmax": "decomposed, to add exponentials as TFLite's kernel does",
     "tflite_hard_swish": "with another scale and slope, to round as TFLite's kernel does for every input",
@@ -280,7 +281,7 @@ def match_rounding(graph: Graph, target: Target, *, numerics: str = "exact", bia
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None and numerics != "fast" and graph.is_from("onnx") and target.format == "tflite":
         runtime, kernels = runtime_of("onnx")
-        matched, notes = _match_sums(graph, runtime.rows(kernels), target)
+        matched, notes = _match_onnxruntime(graph, runtime.rows(kernels), target, graph.inputs if io == "integer" else ())
         return matched, (*rewritten, *notes)
     if found is None or target.format in found[0].formats:
         return graph, rewritten
@@ -320,18 +321,42 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 
 
-def _match_sums(graph: Graph, rows: Kernels, target: Target) -> PassResult:
-    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's."""
-    rewriter, nudged = Rewriter(graph), list[Op]()
+def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, outside: Sequence[str]) -> PassResult:
+    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's, and let
+    inputs be divided by their scale, but for those that the program around the network rounds."""
+    rewriter, done = Rewriter(graph), defaultdict[str, list[Op]](list)
+    given = frozenset(graph.inputs).difference(outside)
     for op in rewriter:
-        kernel = rows.of(graph, op) if kind_of(op).sum_sign and not op["arithmetic"] else None
-        if kernel is None or kernel.reference is None:
+        kernel = rows.of(graph, op)
+        if kernel is None or kernel.reference is None or op.attributes.get("arithmetic"):
             continue
-        part = _cut_out(rewriter, op)
-        wanted = integers_for_all(part, op, kernel)
-        if wanted is not None and not _gives_integers(part, op, target, wanted) and _nudge_operands(rewriter, part, op, wanted, target):
-            nudged.append(op)
-    return rewriter.finish_with(lambda _: f"{_NUDGED}: {format_counts(count_kinds(nudged))}", len(nudged))
+        if kind_of(op).quantizes:
+            if _find_moved(rewriter, op.inputs[0]) in given and _divides_inputs(graph, op, kernel, target.kernels.of(graph, op)):
+                rewriter.replace(op, op.with_attributes(arithmetic="divided"))
+                done[_NOTES["divided"]].append(op)
+        elif kind_of(op).sum_sign:
+            part = _cut_out(rewriter, op)
+            wanted = integers_for_all(part, op, kernel)
+            if wanted is not None and not _gives_integers(part, op, target, wanted) and _nudge_operands(rewriter, part, op, wanted, target):
+                done[_NUDGED].append(op)
+    return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
+
+
+def _find_moved(rewriter: Rewriter, name: str) -> str:
+    """Return the tensor whose elements data movement gives a tensor."""
+    while (writer := rewriter.producers.find(name)) is not None and kind_of(writer).rule == "move":
+        name = writer.inputs[0]
+    return name
+
+
+def _divides_inputs(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:
+    """Whether float values divided by the scale become the integers of the source's kernel, and float values alone do not."""
+    if kernel.arithmetic is None or kernel.arithmetic(graph, op) != "divided" or _rounds_floats_alike(graph, op, kernel, other):
+        return False
+    result = graph[op.name]
+    assert result.per_tensor is not None
+    of_steps = replace(result, quantization=Quantization.per_tensor(1.0, result.per_tensor.point))
+    return _rounds_floats_alike(graph.evolve(tensors=[of_steps]), op, kernel, other)
 
 
 def _rounds_floats_alike(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:

@@ -65,7 +65,10 @@ def quantize_form(tensors: Mapping[str, Tensor], op: Op, runtime: str, add: Add)
     if form is None:
         return None
     made, missed, plain = _Made(op, data, add), 0, Quantization.per_tensor(1.0, low)
-    if not point or op["arithmetic"] == "reciprocal":
+    if op["arithmetic"] == "divided":
+        steps = made.binary("Div", data.name, made.number(float(scale), "scale"), "steps")
+        plain = Quantization.per_tensor(1.0, quantization.point)
+    elif not point or op["arithmetic"] == "reciprocal":
         steps = made.binary("Mul", data.name, made.number(form.reciprocal, "reciprocal"), "steps")
         plain = Quantization.per_tensor(1.0, quantization.point)
     elif runtime == "onnx":
@@ -80,7 +83,7 @@ def quantize_form(tensors: Mapping[str, Tensor], op: Op, runtime: str, add: Add)
 
 def has_quantize_form(op: Op, runtime: str) -> bool:
     """Whether a Quantize has an arithmetic that is not that of the runtime's own operator."""
-    return op["arithmetic"] not in (("", "reciprocal") if runtime == "tflite" else ("",))
+    return op["arithmetic"] not in ("", "reciprocal" if runtime == "tflite" else "divided")
 
 
 class _Made:

@@ -295,3 +295,29 @@ def test_onnxruntime_exchanges_a_first_operand_that_is_broadcast() -> None:
         assert integers is not None
         found.append(len(integers.ways))
     assert found == [1, 2, 1]
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("dtype", "scale", "zero_point"), [("int8", 0.0308, 0), ("uint8", 0.0371, 117), ("int8", 3.7e-4, -128)])
+def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zero_point: int, tmp_path: Path) -> None:
+    """The numbers next to every tie become what onnxruntime makes of them, as the proof says; by LiteRT's own operator some do not."""
+    ties = (np.arange(-130, 258)[:, None] - 0.5 - zero_point) * np.float64(np.float32(scale))
+    near = ties.astype(np.float32).view(np.int32) + np.arange(-2, 3, dtype=np.int32)
+    data = near.view(np.float32).reshape(1, -1)
+    quantization = Quantization.per_tensor(scale, zero_point)
+    tensors = [Tensor("x", "float32", data.shape), Tensor("q", dtype, data.shape, None, quantization), Tensor("y", "float32", data.shape)]
+    ops = Op("Quantize", ("x",), ("q",)), Op("Dequantize", ("q",), ("y",))
+    save(Graph("inputs", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",)), tmp_path / "source.onnx")
+    found = []
+    for path, numerics in (("source.onnx", ""), ("exact.tflite", "exact"), ("fast.tflite", "fast")):
+        if numerics:
+            convert(tmp_path / "source.onnx", tmp_path / path, numerics=numerics)
+            assert prove(tmp_path / "source.onnx", tmp_path / path).equal_for_all_inputs == (numerics == "exact")
+        runtime, kernels = kernels_named("litert:default" if numerics else "onnxruntime:optimized")
+        found += runtime.open(ModelFile(tmp_path / path, kernels)).run({"x": data}).values()
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+    assert [op["arithmetic"] for op in load(tmp_path / "exact.tflite").ops if op.kind == "Quantize"] == ["divided"]
+    convert(tmp_path / "exact.tflite", tmp_path / "back.onnx")
+    assert [op.kind for op in load(tmp_path / "back.onnx").ops] == ["Quantize", "Dequantize"]
