@@ -12,7 +12,15 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 
 from __future__ import annotations
 
-from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition, nudge_add_scales, nudge_xnnpack_scales
+from qconvert.arithmetic.additions import (
+    ADDITIONS,
+    INTEGER_FACTORS,
+    has_addition,
+    is_same_addition,
+    nudge_add_scales,
+    nudge_float_scales,
+    nudge_xnnpack_scales,
+)
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
 from qconvert.arithmetic.kernels import (
     average_away,
@@ -170,6 +178,7 @@ __all__ = [
     "mnn_depthwise",
     "multiply_by_quantized_multiplier",
     "nudge_add_scales",
+    "nudge_float_scales",
     "nudge_xnnpack_scales",
     "onnxruntime_add",
     "onnxruntime_sigmoid",

@@ -9,6 +9,7 @@ every pair is equal. The same goes for PyTorch's engines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -187,6 +188,44 @@ def nudge_xnnpack_scales(
         found = scales[0], scales[1]
         if has_xnnpack_add(found, output) and add_multipliers(found, output, XNNPACK_ADD_BITS) == ((first, second), shift):
             return found
+    return None
+
+
+#: How many places of float32 scales of an addition of float values are moved, and the distance from a tie that this decides, in steps.
+_MOVED, _UNDECIDED = 8, 1e-3
+
+
+def nudge_float_scales(
+    wanted: Array, inputs: Quantizations, output: Quantization, dtype: str, limits: tuple[int, int], sign: int
+) -> Quantizations | None:
+    """Quantizations of dequantized inputs whose sum or difference LiteRT quantizes to certain integers for all 65,536 pairs.
+
+    Args:
+        wanted: the integers for all pairs, a row for each code of the first input.
+        inputs, output, dtype, limits: as of nudge_xnnpack_scales().
+        sign: 1 for a sum, -1 for a difference.
+
+    Returns:
+        Quantizations with the same zero points, the inputs' own if they do; None if none were found.
+    """
+    low, high = integer_range(dtype)
+    codes = np.arange(low, high + 1)
+    sides = [(codes - item.point).astype(np.float32) for item in inputs]
+    sides = [sides[0][:, None], sides[1][None, :]]
+    inverse = np.float32(1) / output.scale[0]
+
+    def quantize(a: Array, b: Array, scales: tuple[Array, Array]) -> Array:
+        total = (a * scales[0] + sign * (b * scales[1])) * inverse
+        return np.asarray(np.clip(np.rint(total) + output.point, *limits))
+
+    exact = (sides[0] * inputs[0].step + sign * sides[1] * inputs[1].step) / output.step
+    places = np.nonzero(np.abs(exact - np.rint(exact)) > 0.5 - _UNDECIDED)
+    near = sides[0][places[0], 0], sides[1][0, places[1]]
+    moved = range(-_MOVED, _MOVED + 1)
+    for offsets in sorted(((i, j) for i in moved for j in moved), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair)):
+        first, second = ((item.scale[:1].view(np.int32) + np.int32(by)).view(np.float32) for item, by in zip(inputs, offsets, strict=True))
+        if np.array_equal(quantize(*near, (first, second)), wanted[places]) and np.array_equal(quantize(*sides, (first, second)), wanted):
+            return replace(inputs[0], scale=first), replace(inputs[1], scale=second)
     return None
 
 

@@ -13,7 +13,7 @@ which takes ten times as long (docs/measured/forms.md). With numerics "fast" not
 Operators of PyTorch's engines, which a reader notes at them, get forms that give the same integers in onnxruntime and LiteRT
 (TorchRounding). Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of
 integers, and get other input scales where these differ (arithmetic/additions.py). Where LiteRT's addition, which computes with multipliers
-of 20 bits, has no such scales, it becomes one of float values.
+of 20 bits, has no such scales, it becomes one of float values, as onnxruntime's does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, nudge_add_scales, nudge_xnnpack_scales
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, nudge_add_scales, nudge_float_scales, nudge_xnnpack_scales
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
@@ -73,6 +73,27 @@ def _nudge_operands(rewriter: Rewriter, graph: Graph, op: Op, wanted: Array, tar
             rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
             return True
     return False
+
+
+def _add_in_float(rewriter: Rewriter, op: Op, wanted: Array) -> bool:
+    """Let a sum or difference of two tensors of 8 bits be one of float values, which LiteRT quantizes to certain integers for all pairs,
+    with the inputs' own scales or others; return whether there are such."""
+    tensors = [rewriter[name] for name in op.names]
+    first, second, output = (tensor.per_tensor for tensor in tensors)
+    if wanted.shape != (256, 256) or first is None or second is None or output is None or any(tensor.is_constant for tensor in tensors):
+        return False
+    limits = activated_range(rewriter.graph, op)
+    found = nudge_float_scales(wanted, (first, second), output, tensors[2].dtype, limits, kind_of(op).sum_sign)
+    if found is None:
+        return False
+    reals = []
+    for tensor, quantization in zip(tensors[:2], found, strict=True):
+        name, moved = tensor.name, replace(tensor, quantization=quantization)
+        if moved.quantization != tensor.quantization:
+            name = rewriter.compute("Reinterpret", (name,), f"{op.name}/nudged", moved, op.source)
+        reals.append(rewriter.dequantize(name, f"{tensor.name}/real", op.source))
+    rewriter.run_in_float(op, reals, "real", arithmetic="")
+    return True
 
 
 def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
@@ -234,21 +255,17 @@ class TorchRounding(TorchForms):
         if wanted is not None and _nudge_operands(self, _cut_out(self, op), op, wanted, self._target):
             self.done["additions with other input scales, to round as PyTorch does for every pair of inputs"] += 1
             return
-        nudged = nudge_input_scales(self.graph, op)
-        if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
+        decomposes = (
+            nudge_input_scales(self.graph, op) is not None or op["arithmetic"] in INTEGER_FACTORS
+            if in_onnx
+            else wanted is not None and _add_in_float(self, op, wanted)
+        )
+        if not decomposes:
             self.done["additions by another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:
                 self.replace(op, _drop_arithmetic(op))
             return
         self.done["additions decomposed, to round as PyTorch does for every pair of inputs"] += 1
-        if in_onnx or nudged is None:
-            return
-        reals = []
-        for name, quantization in zip(op.inputs, nudged, strict=True):
-            nudged_input = replace(self.graph[name], quantization=quantization)
-            moved = self.compute("Reinterpret", (name,), f"{name}/nudged", nudged_input, op.source)
-            reals.append(self.dequantize(moved, f"{name}/real", op.source))
-        self.run_in_float(op, reals, "real", arithmetic="")
 
     def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
@@ -270,6 +287,7 @@ _NOTES = {
     "tflite_hard_swish": "with another scale and slope, to round as TFLite's kernel does for every input",
 }
 _NUDGED = "with other input scales, to round as the source's kernels do for every pair of inputs"
+_IN_FLOAT = "in float, to round as the source's kernels do for every pair of inputs"
 _LINES = "with another scale and slope, to round as XNNPACK does for every input"
 
 
@@ -337,8 +355,12 @@ def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, outside: Seq
         elif kind_of(op).sum_sign:
             part = _cut_out(rewriter, op)
             wanted = integers_for_all(part, op, kernel)
-            if wanted is not None and not _gives_integers(part, op, target, wanted) and _nudge_operands(rewriter, part, op, wanted, target):
+            if wanted is None or _gives_integers(part, op, target, wanted):
+                continue
+            if _nudge_operands(rewriter, part, op, wanted, target):
                 done[_NUDGED].append(op)
+            elif _add_in_float(rewriter, op, wanted):
+                done[_IN_FLOAT].append(op)
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 
 

@@ -179,6 +179,11 @@ _PAIRS = [
     ("Add", (0.014289910081853709, 110), (0.06218480459321365, 84), (0.06231209907507124, 27), ".onnx"),
     ("Sub", (0.4001830435448968, 32), (0.07489733736726346, 41), (0.3797449915247239, 160), ".onnx"),
 ]
+#: Kinds, scales and zero points, and whether other scales are needed, of sums of onnxruntime that LiteRT's multipliers do not give.
+_IN_FLOAT = [
+    ("Add", (0.02233, 172), (0.11184, 61), (0.12302, 80), True),
+    ("Sub", (0.01745, 245), (0.02251, 202), (0.02476, 107), False),
+]
 
 
 def _of_all_pairs(kind: str, sides: list[tuple[float, int]], dtype: str, suffix: str) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -321,3 +326,20 @@ def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zer
     assert [op["arithmetic"] for op in load(tmp_path / "exact.tflite").ops if op.kind == "Quantize"] == ["divided"]
     convert(tmp_path / "exact.tflite", tmp_path / "back.onnx")
     assert [op.kind for op in load(tmp_path / "back.onnx").ops] == ["Quantize", "Dequantize"]
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("case", _IN_FLOAT, ids=str)
+def test_sums_without_multipliers_of_litert_are_of_float_values(case: tuple[Any, ...], tmp_path: Path) -> None:
+    """Sums of onnxruntime that no multipliers of 20 bits give, and that a sum of dequantized inputs does."""
+    kind, *sides, has_other_scales = case
+    graph, feed = _of_all_pairs(kind, sides, "uint8", ".onnx")
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    save(graph, source)
+    for numerics in ("fast", "exact"):
+        report = convert(source, result, numerics=numerics, force=True)
+        differing = int((_run_all_pairs(result, feed) != _run_all_pairs(source, feed)).sum())
+        assert prove(source, result).equal_for_all_inputs == (not differing) == (numerics == "exact")
+    assert any(change.text.startswith("in float") and change.text.endswith(f": 1 {kind}") for change in report.changes)
+    assert any(op.kind == "Reinterpret" for op in load(result).ops) == has_other_scales
