@@ -19,6 +19,7 @@ _WITHOUT_CONSTANTS = {"session.optimized_model_external_initializers_file_name":
 _FUSED = {"QuantizeLinear", "Cast"}.union(name for name, kind in KINDS.items() if kind.transposes or kind.copies or kind.clips)
 #: Operators whose result is stored as their data are.
 KEEP = {"Flatten", "NhwcMaxPool", "Resize"}.union(name for name, kind in KINDS.items() if kind.rule == "move" or kind.chooses or kind.clips)
+_CLIPS = ("Relu", "Clip")
 #: Operators between real and stored values.
 _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -64,6 +65,8 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
                 f"{real}/{dtype}" for real in names[1:] for dtype in ("int8", "uint8")
             ]  # as the reader names a result before a Clip
             found[node.output[0]] = names[0], unclipped
+        elif node.op_type in _CLIPS and node.input[0] in found:  # of integers, which the reader makes an activation
+            found[node.output[0]] = found[node.input[0]]
     left = {name for node in _optimize(file, exact=True).graph.node for name in node.output} if found else ()
     return {name: "in_float" for result, (real, unclipped) in found.items() if real in left for name in (result, *unclipped)}
 
@@ -71,7 +74,7 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
 def _find_unclipped(name: str, writers: Mapping[str, Any]) -> list[str]:
     """Return a value, and what each Relu and Clip before it reads, the first of these last."""
     found = [name]
-    while found[-1] in writers and writers[found[-1]].op_type in ("Relu", "Clip"):
+    while found[-1] in writers and writers[found[-1]].op_type in _CLIPS:
         found.append(writers[found[-1]].input[0])
     return found
 

@@ -383,6 +383,21 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
 
 
+def test_an_addition_whose_integers_are_clipped_may_be_in_float(tmp_path: Path) -> None:
+    """On x86 CPUs onnxruntime makes uint8 of the inputs, but not of a result that a Clip reads, so that no QLinearAdd takes both."""
+    sides = zip("abcdy", [(0.1333519, -85), (0.31233707, 11)] * 2 + [(0.43064117, 34)], strict=True)
+    tensors = {name: Tensor(name, "int8", (1, 1, 256, 256), None, Quantization.per_tensor(*grid)) for name, grid in sides}
+    window = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
+    pools = [Op("AveragePool", (data,), (moved,), window) for data, moved in ("ac", "bd")]
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    save(Graph("sum", tensors, (*pools, Op("Add", ("c", "d"), ("y",), {"activation": "relu"})), ("a", "b"), ("y",)), source)
+    convert(source, result)
+    codes = np.arange(-128, 128, dtype=np.int8)
+    feed = {"a": np.repeat(codes, 256).reshape(1, 1, 256, 256), "b": np.tile(codes, 256).reshape(1, 1, 256, 256)}
+    wanted, found = (run(path, feed)["y"] for path in (source, result))
+    assert np.array_equal(wanted, found) == prove(source, result).equal_for_all_inputs
+
+
 @pytest.mark.parametrize(
     ("op_type", "dtype", "form", "class_"),
     [
