@@ -21,7 +21,7 @@ from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.candidates import Candidate, compare_constants, moves_integers, transpose_shape
 from qconvert.checking.proof.elements import Elements, Followed, apply_activation, is_clipped_sum
-from qconvert.checking.proof.groups import Group, find_group
+from qconvert.checking.proof.groups import Group, collect_operators, find_group
 from qconvert.checking.same_codes import stored_offset
 from qconvert.graph import Graph, Op
 from qconvert.kernels.kernel import activated_range
@@ -263,13 +263,16 @@ class Trace:
     def _resume_after(self, op: Op, likely: tuple[int, ...]) -> None:
         """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too.
 
-        Their axes are in the order `likely`, that of its data, or another one that fits their shapes.
+        Their axes are in the order `likely`, that of the data that it is computed from, or another one that fits their shapes.
         """
         for name in filter(None, op.outputs):
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
             if before is None or own is None or before.rank != after.rank:
                 continue
-            orders_read = (self.result.elements[item].perm for item in op.inputs if item in self.result.elements)
+            read = collect_operators(self.result.writers, self.result.graph, name, self.result.elements)
+            given = [self.result.elements[item] for item in (read[1] if read is not None else ())]
+            # Elements that are listed one by one have the order of what they are of.
+            orders_read = (item.perm or self.result.elements.get(item.root, item).perm for item in given)
             orders = [likely, *filter(None, orders_read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
             if perm is None or own.root != name or (offset := stored_offset(before, after, perm)) is None:
