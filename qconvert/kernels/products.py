@@ -21,7 +21,7 @@ from qconvert.arithmetic import (
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
 from qconvert.kernels.kernel import Integers, quantizations_of
-from qconvert.operators import kind_of, output_axis
+from qconvert.operators import kind_of, output_axis, reduced_count
 from qconvert.operators.call import spatial_axes
 from qconvert.operators.sizes import SAME
 
@@ -173,8 +173,11 @@ def count_summed(graph: Graph, op: Op) -> int | None:
     """Return of how many elements each result of an average or a sum is; None if not all are of as many, or sizes are not known."""
     if kind_of(op).has_windows:
         return None if any(op["pads"]) or op["ceil_mode"] or op["auto_pad"] in SAME else math.prod(op["kernel_shape"])
-    sizes, counts = (graph[name].static_shape for name in (op.inputs[0], op.outputs[0]))
-    return None if sizes is None or counts is None or 0 in sizes else math.prod(sizes) // math.prod(counts)
+    if "keepdims" in kind_of(op).attributes:
+        return reduced_count(graph, op) or None
+    shape = graph[op.inputs[0]].shape or ()
+    sizes = [size for axis in spatial_axes(op, len(shape)) if isinstance(size := shape[axis], int)]
+    return math.prod(sizes) or None if shape and len(sizes) == len(shape) - 2 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,6 +383,16 @@ def test_onnxruntime_rounds_float_biases_and_computes_convolutions_of_int8_in_fl
     assert ("A", "its bias is rounded, by at most 0.25 steps of the result") in [(item.class_, item.why) for item in plain.operators]
 
 
+def test_an_average_over_all_positions_is_proved_for_any_batch(tmp_path: Path) -> None:
+    steps = Quantization.per_tensor(0.05, -7)
+    tensors = {name: Tensor(name, "int8", ("batch", 3, *sizes), None, steps) for name, sizes in (("x", (7, 7)), ("y", (1, 1)))}
+    save(Graph("average", tensors, (Op("GlobalAveragePool", ("x",), ("y",), {"data_format": "channels_first"}),), ("x",), ("y",)),
+         tmp_path / "x.onnx")  # fmt: skip
+    convert(tmp_path / "x.onnx", tmp_path / "y.tflite")
+    (item,) = prove(tmp_path / "x.onnx", tmp_path / "y.tflite").operators
+    assert (item.class_, item.method) == ("E1", "12496 sums")
+
+
 def test_an_addition_whose_integers_are_clipped_may_be_in_float(tmp_path: Path) -> None:
     """On x86 CPUs onnxruntime makes uint8 of the inputs, but not of a result that a Clip reads, so that no QLinearAdd takes both."""
     sides = zip("abcdy", [(0.1333519, -85), (0.31233707, 11)] * 2 + [(0.43064117, 34)], strict=True)
