@@ -95,6 +95,58 @@ class Requantizer:
         """Steps of the result, without its zero point, of accumulators in int64."""
         return REQUANTIZERS[self.rounding](total, multiplier)
 
+    def steps_of_channels(self, graph: Graph, op: Op, bias: Array) -> Callable[[Array], Array]:
+        """What gives the steps of accumulators, a row for each channel, that have the integers of a bias, a column."""
+        multiplier = self.multiplier(graph, op).reshape(-1, 1)
+        return lambda total: self.steps(total, multiplier)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactProducts(Requantizer):
+    """The reference of a product of constant weights that is exact in float64, and whose bias is added as it is, be it float or integer.
+
+    The scales of data and weights multiply the sum of integers, the bias is added, and the scale of the result divides: each is rounded to
+    float64, the last to the even integer.
+    """
+
+    rounding: str = "exact"
+
+    def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
+        """Compute the integers for stored inputs; None if data are missing, or of other types."""
+        if stored[0] is None or not self.takes(graph, op):
+            return None
+        weights = graph[op.inputs[1]].data if stored[1] is None else stored[1]
+        total = accumulate_products(graph, replace(op, inputs=op.inputs[:2]), [stored[0], weights])
+        channels = np.moveaxis(total, channel_axis(op, total.ndim), 0)
+        rows = channels.reshape(channels.shape[0], -1)
+        steps = self.steps_of_channels(graph, op, np.zeros((1, 1)))(rows).reshape(channels.shape)
+        quantization = graph[op.outputs[0]].quantization
+        assert quantization is not None
+        return Integers.clip_to_limits(graph, op, np.moveaxis(steps, 0, channel_axis(op, total.ndim)) + quantization.point)
+
+    def takes(self, graph: Graph, op: Op) -> bool:
+        """Whether an operator has data and result of 8 bits with one scale, and constant weights with one, or one for each output."""
+        first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+        bias = graph[op.inputs[2]] if op.has(2) else None
+        quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
+        if not quantizations or any(quantization.block_size for quantization in quantizations) or op.attributes.get("arithmetic"):
+            return False
+        data, weights, output = quantizations
+        of_bytes = {first.dtype, second.dtype, result.dtype} <= {*_BYTES}
+        if not of_bytes or second.data is None or not (data.is_per_tensor and output.is_per_tensor) or weights.axis not in (None, 0):
+            return False
+        if not kind_of(op).has_weights or (bias is None):
+            return bias is None
+        return bias.data is not None and bias.data.ndim == 1 and bias.data.size == second.data.shape[0]
+
+    def steps_of_channels(self, graph: Graph, op: Op, bias: Array) -> Callable[[Array], Array]:
+        """See Requantizer. The operator's own bias takes the place of those integers."""
+        data, weights, output = quantizations_of(graph, op, 2, of_any_axis=True)
+        factor = (data.scale.astype(np.float64) * weights.scale.astype(np.float64)).reshape(-1, 1)
+        own = graph[op.inputs[2]].float_values().astype(np.float64).reshape(-1, 1) if op.has(2) else np.zeros((1, 1))
+        divisor = float(output.scale[0])
+        return lambda total: np.rint(((total - bias) * factor + own) / divisor).astype(np.int64)
+
 
 def bias_quantization(data: Quantization, weights: Quantization, shape: tuple[int, ...]) -> Quantization | None:
     """Input scale * weight scale, a float32 product, for an integer bias of `shape`; None if it has no such quantization.

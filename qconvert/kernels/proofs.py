@@ -19,6 +19,8 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply
 
+#: (graph, operator, kernel).
+Product = tuple[Graph, Op, Requantizer]
 _BYTES = ("int8", "uint8")
 #: Values of a constant that are tried with all codes.
 _MOST_VALUES = 2**8
@@ -218,9 +220,14 @@ def floats_in_order(places: Array) -> Array:
     return np.where(places < 0, -places - 2**31, places).astype(np.int32).view(np.float32)
 
 
-def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantizer) -> Difference | None:
-    """Compare two kernels of sums of products over every accumulator that the operator's weights allow, by the thresholds of each channel;
-    None if the range of the accumulator is unknown."""
+def compare_products(own: Product, other: Product) -> Difference | None:
+    """Compare two kernels of sums of products over every accumulator that the weights of the second's operator allow, with its bias, by the
+    thresholds of each channel; None if the range of the accumulator is unknown.
+
+    Args:
+        own, other: (graph, operator, kernel), with the same weights; the operator of `other` has an integer bias or none.
+    """
+    graph, op, _ = other
     try:
         found = accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
     except UnfitError:
@@ -228,14 +235,15 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
     result = graph[op.outputs[0]].quantization
     if found is None or result is None:
         return None
-    multipliers = [kernel.multiplier(graph, op).reshape(-1, 1) for kernel in (first, second)]
-    point = result.point
+    bias = np.zeros((1, 1), np.int64) if found.bias is None else found.bias.astype(np.int64).reshape(-1, 1)
+    point, channels = result.point, max(len(bias), found.scale.size)
 
-    def steps(kernel: Requantizer, multiplier: Array) -> Callable[[Array], Array]:
-        return lambda acc: kernel.steps(np.asarray(acc, np.int64), multiplier) + point
+    def steps(side: Product) -> Callable[[Array], Array]:
+        compute = side[2].steps_of_channels(*side[:2], bias)
+        return lambda acc: compute(np.asarray(acc, np.int64)) + point
 
-    functions = [steps(kernel, multiplier) for kernel, multiplier in zip((first, second), multipliers, strict=True)]
-    return compare_requantizations(functions[0], functions[1], activated_range(graph, op), found.low, found.high, multipliers[0])
+    scale = np.broadcast_to(other[2].multiplier(graph, op).reshape(-1, 1), (channels, 1))
+    return compare_requantizations(steps(own), steps(other), activated_range(graph, op), found.low, found.high, scale)
 
 
 #: Sums of one reduction that are tried.

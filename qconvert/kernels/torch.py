@@ -16,7 +16,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel
-from qconvert.kernels.products import Requantizer
+from qconvert.kernels.products import ExactProducts, Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.sizes import SAME
@@ -217,6 +217,11 @@ def _unlike_qnnpack(graph: Graph, op: Op) -> str:
     return _layout(op) or ("" if is_even else "padding that differs on both sides")
 
 
+def _is_of_qnnpack(graph: Graph, op: Op) -> str:
+    """Say where a program does not compute a layer by itself, on exact sums (formats/torch/writers/layer_parts.py, integer_sum())."""
+    return "qnnpack may run it" if graph.metadata.get(SOURCE_KERNELS) == "torch:qnnpack" else ""
+
+
 def _not_lowered(graph: Graph, op: Op) -> str:
     """Say why inductor computes an operator in float."""
     weights = graph[op.inputs[1]]
@@ -244,7 +249,12 @@ IN_FLOAT = (
     Kernel(runs="float", tolerance=program, unknown=IN_ANY_ORDER),
 )
 #: Programs in float64, whose layers the engine of the file may run.
-PROGRAM = (_OF_QNNPACK, Kernel(_EXACT, runs="float", tolerance=few_roundings, reference=_compute_exactly), *IN_FLOAT)
+PROGRAM = (
+    _OF_QNNPACK,
+    Kernel(("Conv", "Gemm"), ("int8", "uint8"), "float", lacks=_is_of_qnnpack, tolerance=program, reference=ExactProducts()),
+    Kernel(_EXACT, runs="float", tolerance=few_roundings, reference=_compute_exactly),
+    *IN_FLOAT,
+)
 #: Files that PyTorch runs itself.
 TRUSTED = (
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),

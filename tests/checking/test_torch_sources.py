@@ -14,9 +14,11 @@ from refusals import refused
 from test_cli import run
 
 import qconvert
+from qconvert import convert, prove, save
 from qconvert.conversion.comparing import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.plugins import format_named
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.plugins import ModelFile, format_named, kernels_named
 
 pytestmark = pytest.mark.torch
 
@@ -183,3 +185,38 @@ def test_a_fault_of_pytorchs_own_kernel_is_named_as_such(tmp_path: Path) -> None
     assert bias.data is not None
     qconvert.save(wrong.evolve(tensors=[dataclasses.replace(bias, data=bias.data + 3000)]), tmp_path / "wrong.onnx", provenance=None)
     assert qconvert.check(source, tmp_path / "wrong.onnx", samples=2, engine="qnnpack", kernels="torch:trusted").verdict == "not equal"
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+@pytest.mark.parametrize(("is_float", "class_"), [(True, "R1"), (False, "E1")])
+def test_float_biases_of_layers_are_compared_over_all_accumulators(suffix: str, is_float: bool, class_: str, tmp_path: Path) -> None:
+    """All inputs of a layer of two say the same: a bias rounded to an integer moves limits between results, one of the program does not."""
+    scales, steps = np.array([0.011, 0.0071, 0.019], np.float32), np.array([120, -341, 77], np.int32)
+    products = np.float32(0.031) * scales
+    floats = ((steps + np.array([0.3, -0.45, 0.2])) * products).astype(np.float32)
+    along = Quantization(products, np.zeros(3, np.int64), 0)
+    weights = np.array([[93, -31], [-12, 127], [55, 41]], np.int8)
+    codes = np.arange(256, dtype=np.uint8)
+    data = np.stack([np.repeat(codes, 256), np.tile(codes, 256)], axis=1)
+    tensors = [
+        Tensor("x", "uint8", data.shape, None, Quantization.per_tensor(0.031, 117)),
+        Tensor("w", "int8", (3, 2), weights, Quantization(scales, np.zeros(3, np.int64), 0)),
+        Tensor("b", "float32", (3,), floats) if is_float else Tensor("b", "int32", (3,), steps, along),
+        Tensor("y", "uint8", (65536, 3), None, Quantization.per_tensor(0.083, 60)),
+    ]
+    source, result = tmp_path / "source.pt2", tmp_path / f"result{suffix}"
+    save(Graph("layer", {tensor.name: tensor for tensor in tensors}, (Op("Gemm", ("x", "w", "b"), ("y",)),), ("x",), ("y",)), source)
+    convert(source, result)
+    found = []
+    for path, kernels in ((source, "torch:rebuilt"), (result, "litert:default" if suffix == ".tflite" else "onnxruntime:optimized")):
+        runtime, name = kernels_named(kernels)
+        model = runtime.open(ModelFile(path, name))
+        ((given, (dtype, _)),) = model.inputs.items()
+        signed = 128 * (str(dtype) == "int8")
+        (values,) = model.run({given: (data.astype(np.int16) - signed).astype(dtype)}).values()
+        found.append(values.astype(np.int16) + 128 * (values.dtype == np.int8))
+    (item,) = prove(source, result).operators
+    assert (item.class_, item.method) == (class_, "thresholds")
+    assert np.array_equal(*found) == (class_ == "E1") and np.abs(found[0] - found[1]).max() == is_float

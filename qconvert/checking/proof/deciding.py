@@ -5,7 +5,7 @@ with all codes of its operands (running_codes.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -17,7 +17,7 @@ from qconvert.checking.proof.groups import Group
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
-from qconvert.kernels.products import Requantizer, SumReference
+from qconvert.kernels.products import ExactProducts, Requantizer, SumReference, rounded_bias
 from qconvert.kernels.proofs import (
     WITH_16_BITS,
     compare_products,
@@ -96,6 +96,16 @@ class Computed:
     def requantizer(self) -> Requantizer | None:
         """How it rounds a sum of products; None if that is not known."""
         return self._reference if isinstance(self._reference, Requantizer) else None
+
+    @property
+    def of_integers(self) -> tuple[Graph, Op]:
+        """The operator with the bias that its kernel adds, where it rounds a float one."""
+        is_float = self.op.has(2) and not self.graph.is_quantized(self.op.inputs[2])
+        bias = rounded_bias(self.graph, self.op) if is_float and self.row is not None and self.row.rounds_bias else None
+        if bias is None:
+            return self.graph, self.op
+        name = f"{bias.name}/int32"
+        return replace(self.graph, tensors={**self.graph.tensors, name: replace(bias, name=name)}), self.op.with_input(2, name)
 
     @property
     def is_merged(self) -> bool:
@@ -220,14 +230,15 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair)
             return found("?", why=f"its form has the integers of {side.form} in another set of kernels")
     if pair.has_other_scales:
         return _decide_by_all_codes(found, own, other) or found("?", why="its data have other scales")
-    if pair.lost:
+    adds_floats = isinstance(own.requantizer, ExactProducts) and own.requantizer.takes(own.graph, own.op)
+    if pair.lost and not (adds_floats and other.requantizer is not None):
         return _decide_by_tolerances(found, own, other, pair.lost, "source")
     if _is_the_same(own, other):
         return found("E0", "identical parameters")
     if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name != FLOAT_MEAN:  # whose order of adding no form has
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
-        return _decide_products(found, (own.requantizer, other.requantizer), other)
+        return _decide_products(found, (own.requantizer, other.requantizer), own, other)
     sums = own.for_all_sums(), other.for_all_sums()
     if sums[0] is not None and sums[1] is not None:
         return _decide_by_codes(found, sums[0], sums[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)], "sums")
@@ -304,12 +315,14 @@ def _decide_quantize(found: Found, own: Computed, other: Computed) -> Proved:
     return found("R1", "thresholds", f"{differing} of 4294967296 float32 numbers{such} become another integer")
 
 
-def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
-    if not kernels[1].takes(side.graph, side.op):
+def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], own: Computed, other: Computed) -> Proved:
+    result = other.of_integers
+    source = (own.graph, own.op) if isinstance(kernels[0], ExactProducts) else result  # the bias of which kernels of integers add
+    if not kernels[1].takes(*result) or not (source is result or kernels[0].takes(*source)):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
     if kernels[0] == kernels[1]:
         return found("E0", "identical parameters")
-    difference = compare_products(side.graph, side.op, *kernels)
+    difference = compare_products((*source, kernels[0]), (*result, kernels[1]))
     if difference is None:
         return found("?", why="the range of its accumulator is not known")
     if not difference.differing:
