@@ -210,8 +210,8 @@ def nudge_float_scales(
     """
     low, high = integer_range(dtype)
     codes = np.arange(low, high + 1)
-    sides = [(codes - item.point).astype(np.float32) for item in inputs]
-    sides = [sides[0][:, None], sides[1][None, :]]
+    one, other = ((codes - item.point).astype(np.float32) for item in inputs)
+    sides = one[:, None], other[None, :]
     inverse = np.float32(1) / output.scale[0]
 
     def quantize(a: Array, b: Array, scales: tuple[Array, Array]) -> Array:

@@ -269,10 +269,10 @@ class Trace:
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
             if before is None or own is None or before.rank != after.rank:
                 continue
-            read = collect_operators(self.result.writers, self.result.graph, name, self.result.elements)
-            given = [self.result.elements[item] for item in (read[1] if read is not None else ())]
+            found = collect_operators(self.result.writers, self.result.graph, name, self.result.elements)
+            data = [self.result.elements[item] for item in (found[1] if found is not None else ())]
             # Elements that are listed one by one have the order of what they are of.
-            orders_read = (item.perm or self.result.elements.get(item.root, item).perm for item in given)
+            orders_read = (item.perm or self.result.elements.get(item.root, item).perm for item in data)
             orders = [likely, *filter(None, orders_read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
             perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
             if perm is None or own.root != name or (offset := stored_offset(before, after, perm)) is None:

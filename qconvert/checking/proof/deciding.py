@@ -327,9 +327,9 @@ def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], own
         return found("?", why="the range of its accumulator is not known")
     if not difference.differing:
         return found("E1", "thresholds")
-    channel, acc, one, other = difference.examples[0]
+    channel, acc, before, after = difference.examples[0]
     share = f"{difference.differing} of {difference.total} accumulators"
-    return found("R1", "thresholds", f"{share}, such as {acc} in channel {channel}: {one} in the source, {other} in the result")
+    return found("R1", "thresholds", f"{share}, such as {acc} in channel {channel}: {before} in the source, {after} in the result")
 
 
 def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str], of: str = "") -> Proved:
