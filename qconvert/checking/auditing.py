@@ -18,12 +18,13 @@ from qconvert.conversion.in_memory import Model, model_title
 from qconvert.data.input_limits import Bounds, stated_bounds
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, format_count, format_some
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op
 from qconvert.operators import KINDS, kind_of
+from qconvert.operators.shapes_and_functions import closed_graphs
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_of_target, target_named, targets
 from qconvert.plugins.options import ReadOptions
 from qconvert.tables import Rows, Shown, format_sentence, format_text
-from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, count_operators, refuse_violations, runs_on
+from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, refuse_violations, runs_on
 from qconvert.targets.audit import audit as predicted
 
 
@@ -328,9 +329,11 @@ class TargetAudit:
     Attributes:
         target: its name.
         format: the format of its files.
-        integers: how many operators are predicted to run on integers.
-        total: how many there are, but for those that only convert between float and stored integers.
-        reasons: why the others run in float, with the number of operators, the most frequent first.
+        integers: how many operators of the model are predicted to run wholly on integers.
+        total: of how many. Operators that only convert between float and stored integers do not count, nor those that became part of
+            others.
+        reasons: why the others run in float, with the number of operators, the most frequent first; then the same of operators that the
+            conversion adds.
         refused: why the target does not take the model; "" if it does.
     """
 
@@ -358,7 +361,7 @@ class TargetAudits(Shown):
     def sentence(self) -> str:
         """How many targets take the model, and how many of these run all of it on integers."""
         taken = [item for item in self.targets if not item.refused]
-        whole = sum(item.integers == item.total for item in taken)
+        whole = sum(not item.reasons for item in taken)
         return (
             f"{format_text(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {whole} run all of it on integers"
         )
@@ -372,8 +375,8 @@ class TargetAudits(Shown):
             )
             for item in self.targets
         )  # fmt: skip
-        marks = tuple("unexplained" if item.refused else "" if item.integers == item.total else "approximate" for item in self.targets)
-        return (Rows("Quantized operators that run on integers", ("target", "format", ">on integers", "why not all"), rows, marks),)
+        marks = tuple("approximate" if item.reasons else "unexplained" if item.refused else "" for item in self.targets)
+        return (Rows("Operators of the model that run on integers", ("target", "format", ">on integers", "why not all"), rows, marks),)
 
 
 def _first_rule(reason: str) -> str:
@@ -400,12 +403,26 @@ def audit_all(model: Model, *, format: str = "", **options: Unpack[ReadOptions])
 
 def _audit_target(graph: Graph, target: Target) -> TargetAudit:
     try:
-        lines = audit(graph, target.name).lines
+        fitted, _ = normalize(graph, target)
+        refuse_violations(fitted, target)
     except QConvertError as error:
         return TargetAudit(target.name, target.format, refused=error.reason)
-    integers, total, _ = count_operators(lines)
-    floats = Counter[str]()
-    for line in lines:
-        if not line.integer and not line.converts:
-            floats[line.reason] += line.count
-    return TargetAudit(target.name, target.format, integers, total, tuple(f"{count}: {reason}" for reason, count in floats.most_common()))
+    counts = [op for inner in closed_graphs(graph) for op in inner.ops if target.accelerator is not None or kind_of(op).rule != "convert"]
+    own = {_operator_of(op) for op in counts}
+    reasons, added = dict[str, str](), Counter[str]()
+    for op, verdict in audit_operators(fitted, target, with_floats=True):
+        is_integer = verdict.runs == "integers"
+        if not is_integer and target.accelerator is None and kind_of(op).rule == "convert":
+            continue
+        if (name := _operator_of(op)) in own:
+            reasons[name] = reasons.get(name) or ("" if is_integer else verdict.rule)
+        elif not is_integer:
+            added[f"added by the conversion: {verdict.rule}"] += 1
+    floats = Counter(reason for reason in reasons.values() if reason)
+    listed = tuple(f"{count}: {reason}" for reason, count in (*floats.most_common(), *added.most_common()))
+    return TargetAudit(target.name, target.format, len(reasons) - floats.total(), len(reasons), listed)
+
+
+def _operator_of(op: Op) -> str:
+    """Return what all operators have in common that one operator of the model became."""
+    return op.source or next(filter(None, op.outputs), "")

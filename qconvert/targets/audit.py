@@ -52,18 +52,12 @@ def runs_on(integer: bool, accelerator: str) -> str:
 def audited_counts(lines: Iterable[AuditLine]) -> str:
     """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
     lines = tuple(lines)
-    integers, total, conversions = count_operators(lines)
+    conversions = sum(line.count for line in lines if line.converts and not line.integer)
+    integers, total = sum(line.count for line in lines if line.integer), sum(line.count for line in lines) - conversions
     if lines and lines[0].accelerator:
         return f"{integers} of {total} operators run on {lines[0].accelerator}" + (", the others on the CPU" if integers < total else "")
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
     return f"{integers} of {total} operators run on integers{more}"
-
-
-def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
-    """How many operators run on integers, of how many, and how many more only convert."""
-    listed = list(lines)
-    conversions = sum(line.count for line in listed if line.converts and not line.integer)
-    return sum(line.count for line in listed if line.integer), sum(line.count for line in listed) - conversions, conversions
 
 
 def audit_operators(graph: Graph, target: Target, *, with_floats: bool = False) -> Iterator[tuple[Op, Verdict]]:
