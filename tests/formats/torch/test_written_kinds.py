@@ -318,3 +318,37 @@ def test_products_of_quantized_values_are_refused() -> None:
     changed = graph.evolve(ops=[graph.ops[0].with_attributes(reduction="mul")])
     with refused(UnsupportedError, "quantized-data"):
         build(changed)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("mode", "sizes"), [("nearest", (6, 8)), ("nearest", (7, 9)), ("linear", (7, 9))])
+def test_a_resize_is_one_of_the_core_operators(mode: str, sizes: tuple[int, int]) -> None:
+    """ExecuTorch takes those of torch.Tag.core alone: the overloads with lists of sizes, not those with a factor for each axis."""
+    import torch
+
+    tensors = [
+        Tensor("x", "float32", (1, 2, 3, 4)),
+        Tensor("sizes", "int64", (2,), np.array(sizes)),
+        Tensor("y", "float32", (1, 2, *sizes)),
+    ]
+    places = {"coordinate_transformation_mode": "asymmetric" if mode == "nearest" else "half_pixel", "nearest_mode": "floor"}
+    attributes = {"mode": mode, "data_format": "channels_first", **places}
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (Op("Resize", ("x", "sizes"), ("y",), attributes),), ("x",), ("y",))
+    program = live(graph)
+    called = [node.target for node in program.graph.nodes if node.op == "call_function" and "upsample" in str(node.target)]
+    assert len(called) == 1 and torch.Tag.core in called[0].tags
+    feed = {"x": _real(1, 2, 3, 4)}
+    assert np.allclose(run(program, graph, feed)["y"], evaluate(graph, feed)["y"], atol=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("nearest_mode", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+def test_twice_as_many_elements_are_not_each_repeated_twice_where_places_are_not_rounded(nearest_mode: str) -> None:
+    """The middle of an element of the result lies a quarter before or after that of one of the data: `floor` takes the one before."""
+    tensors = [Tensor("x", "float32", (1, 2, 3)), Tensor("sizes", "int64", (1,), np.array([6])), Tensor("y", "float32", (1, 2, 6))]
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": nearest_mode}
+    op = Op("Resize", ("x", "sizes"), ("y",), {**attributes, "data_format": "channels_first"})
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
+    feed = {"x": np.array([[[0, 1, 2], [3, 4, 5]]], np.float32)}
+    wanted = {"floor": [0, 0, 0, 1, 1, 2], "ceil": [0, 1, 1, 2, 2, 2]}.get(nearest_mode, [0, 0, 1, 1, 2, 2])
+    assert run(live(graph), graph, feed)["y"][0, 0].tolist() == wanted

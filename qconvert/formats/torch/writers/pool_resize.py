@@ -33,7 +33,7 @@ def write_resize(op: Op, b: Builder) -> None:
     elif mode == "linear" and known is not None and (b.wide or not aligned or spatial > 3):
         _write_linear(op, b, *known)
     elif aligned and (mode, spatial) in _SMOOTH:
-        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.float_input(op), sizes_of(b, op.inputs[1]), places == "align_corners"))
+        b.finish(op, b.aten(f"{_SMOOTH[mode, spatial]}.vec", b.float_input(op), sizes_of(b, op.inputs[1]), places == "align_corners", None))
     else:
         raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
 
@@ -50,7 +50,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     places, spatial = op["coordinate_transformation_mode"], b.rank(op) - 2
     name = _nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
-        b.finish(op, b.aten(f"{name}{spatial}d", b.float_input(op), sizes_of(b, op.inputs[1])))
+        b.finish(op, b.aten(f"{name}{spatial}d.vec", b.float_input(op), sizes_of(b, op.inputs[1]), None))
         return
     if known is None:
         raise b.unsupported_error(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
@@ -68,8 +68,9 @@ def _nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None)
     Of two elements that are as near, _upsample_nearest_exact takes the second: it has `round_prefer_floor` where no point is such.
     """
     places = op["coordinate_transformation_mode"]
-    if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
-        return "upsample_nearest"  # repeats each element, as all ways of placing points do
+    rounds = places == "half_pixel" and op["nearest_mode"] not in ("floor", "ceil")
+    if rounds and known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)):
+        return "upsample_nearest"  # repeats each element
     if known is not None and places == "half_pixel" and op["nearest_mode"] == "round_prefer_floor":
         points = [positions(places, before, after) for before, after in zip(*known, strict=True)]
         if not all(np.array_equal(nearest("round_prefer_floor", *at), nearest("round_prefer_ceil", *at)) for at in points):
