@@ -97,7 +97,9 @@ class Target(Abilities):
         lacks = self.accelerator.lacks(graph)
         for op in graph.ops:
             words = lacks(op)
-            yield op, Verdict("cpu", words) if words else Verdict("integers", f"{self.accelerator.name} runs it")
+            fault = "" if words else self.kernels.fault(graph, op)
+            runs = f"{self.accelerator.name} runs it" + (f", wrongly: {fault}" if fault else "")
+            yield op, Verdict("cpu", words) if words else Verdict("integers", runs)
 
     def ensures(self, property: str) -> bool:
         """Return whether a pass of the target ensures a property of graphs, in the words of the pass."""

@@ -28,7 +28,9 @@ CHIPS = {
 }
 
 
-_ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True)
+_ROWS = Kernels(
+    (Kernel(fault=_lazy("operators", "fault"), tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True
+)
 
 
 @hookimpl

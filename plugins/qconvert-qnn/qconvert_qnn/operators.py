@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation
+from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation, integer_range
 
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
@@ -32,12 +32,20 @@ _FIXED_16 = {
     "Softmax": (2.0**-16, 0),
     "Tanh": (2.0**-15, 2**15),
 }
+#: Functions of uint16 whose results wrap around where they lie more than the width of their range beyond it.
+_WRAPPED_16 = ("Atan", "Cos", "Log", "LogSoftmax", "Sin")
+#: Operators that square their data in float16, of which 65504 is the largest number -> the power of the data that their results grow with.
+SQUARES = {"RMSNormalization": 0, "ReduceL2": 1, "SquaredDifference": 2}
 #: Operators that HTP computes in the scale of their data, with 8 bits; results of scales that are smaller by this factor or more are wrong.
 _IN_SCALE_OF_DATA, _LARGEST_RATIO = ("Add", "Max", "Min", "Neg", "Sub"), 48.0
 #: The largest zero point of uint8 to which HTP clips uint16 rightly; reciprocals of scales are kept as integers of 8 bits.
 _MIDDLE, _BYTE = 128, 255
 #: Operators of uint16 for which HTP fails, or refuses the whole graph.
 _REFUSED_16 = ("GroupNormalization", "LRN")
+#: Names of numpy's functions that are not those of operators.
+_NUMPY = {"Atan": "arctan"}
+#: The largest number whose square float16 holds.
+_ROOT = 255.0
 #: Tolerances in steps: of 8 bits, of 16 bits, and of products of 16 bits, which HTP computes with fewer bits.
 _OFF, _OFF_16, _OFF_PRODUCTS_16 = 1.5, 64.0, 512.0
 
@@ -101,6 +109,8 @@ def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[
     if q is None or first is None:
         return None
     is_wide = result.dtype == "uint16"
+    if is_wide and op.kind in _WRAPPED_16 and (covering := _cover_results(op, data[0], q)) is not None:
+        return "uint16", covering
     if op.kind in _FIXED_16 and (is_wide or (op.kind == "Softmax" and q.point != 0)):
         fixed = Quantization.per_tensor(*_FIXED_16[op.kind])
         return None if is_wide and q == fixed else ("uint16", fixed)
@@ -110,6 +120,43 @@ def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[
     if result.dtype == "uint8" and (clips_wrongly or needs_wide_data(op, data, result)):
         return "uint16", widen_quantization(q)
     return None
+
+
+def _cover_results(op: Op, data: Tensor, q: Quantization) -> Quantization | None:
+    """Return a quantization of uint16 that holds all results of a function; None if its own holds them, or nearly."""
+    low, high = _range_of(data)
+    x = np.linspace(low, high, 2**16)
+    with np.errstate(all="ignore"):
+        if op.kind == "LogSoftmax":
+            values = np.array([0.0, x.min() - x.max() - np.log((data.static_shape or (1,))[int(str(op["axis"]))])])
+        else:
+            values = getattr(np, _NUMPY.get(op.kind, op.kind.lower()))(x)
+    values = values[np.isfinite(values)]
+    low, high = min(float(values.min(initial=0.0)), 0.0), max(float(values.max(initial=0.0)), 0.0)
+    steps = np.array([low, high]) / float(q.scale[0]) + q.point
+    if steps[0] >= -(2.0**16) and steps[1] <= 2.0**17:
+        return None
+    scale = (high - low) / (2**16 - 1)
+    return Quantization.per_tensor(scale, round(-low / scale))
+
+
+def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:
+    """Return the power of 2 by which data are to be divided, so that float16 holds sums of their squares; 1 if it holds them so."""
+    ends = np.array([_range_of(item) for item in data if item.per_tensor is not None])
+    if not len(ends):
+        return 1.0
+    largest = float(np.abs(ends[0] - ends[1][::-1]).max() if len(ends) == 2 else np.abs(ends).max())
+    if op.kind == "ReduceL2":
+        largest *= float(np.sqrt(np.prod(data[0].static_shape or (1,)) / np.prod(result.static_shape or (1,))))
+    return float(2 ** np.ceil(np.log2(largest / _ROOT))) if largest > _ROOT else 1.0
+
+
+def _range_of(tensor: Tensor) -> tuple[float, float]:
+    """Return the least and the largest value that a quantized tensor holds."""
+    q = tensor.per_tensor
+    assert q is not None
+    low, high = ((end - q.point) * float(q.scale[0]) for end in integer_range(tensor.dtype))
+    return low, high
 
 
 def widen_quantization(q: Quantization) -> Quantization:
@@ -132,6 +179,22 @@ def violations(graph: Graph, op: Op) -> Iterator[Violation]:
     if words := refusal_reason(graph.tensors, op):
         rule = "HTP compiles the operator, or leaves it to the CPU (measured with onnxruntime-qnn 2.7)"
         yield Violation(f"{op}: {words}", rule, "--target portable, for other clients")
+
+
+def fault(graph: Graph, op: Op) -> str:
+    """See qconvert.plugin.Kernel: what HTP computes wrongly, and no other form avoids."""
+    data, second = graph[op.inputs[0]], graph[op.inputs[1]] if len(op.inputs) > 1 and op.inputs[1] else None
+    if op.kind == "LSTM" and data.is_quantized:
+        return "an LSTM is up to 10 steps off"
+    if op.kind == "MatMul" and second is not None and second.dtype == "uint8" and second.per_tensor is not None:
+        is_beyond = second.data is None and second.per_tensor.point not in (_MIDDLE - 1, _MIDDLE)
+        return (
+            "second data whose integers less their zero point are beyond int8 are rounded, results up to 21 steps off" if is_beyond else ""
+        )
+    if op.kind == "Pow" and data.is_quantized and second is not None and second.data is not None and (second.float_values() < 0).any():
+        low, high = _range_of(data)
+        return "0 to a negative power is the least number" if low <= 0 <= high else ""
+    return ""
 
 
 def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:

@@ -7,8 +7,21 @@ from math import prod
 
 import numpy as np
 
-from qconvert.plugin import Attribute, Change, Graph, Op, Rewriter, Target, Tensor, format_count, integer_range, lower
-from qconvert_qnn.operators import needs_wide_data, refusal_reason, right_quantization, widen_quantization
+from qconvert.plugin import (
+    Attribute,
+    Change,
+    Graph,
+    Op,
+    Quantization,
+    Rewriter,
+    Target,
+    Tensor,
+    format_count,
+    integer_range,
+    lower,
+    numpy_dtype,
+)
+from qconvert_qnn.operators import SQUARES, find_square_factor, needs_wide_data, refusal_reason, right_quantization, widen_quantization
 
 #: Output channels from which on HTP takes long to compile a Conv with an activation.
 _CHANNELS = 320
@@ -25,6 +38,9 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
     found = lower(graph, refusal_reason)
     rewriter, count = Rewriter(found.graph), len(found.reasons)
     for op in rewriter:
+        if op.kind in SQUARES:
+            count += _divide_data(rewriter, op)
+            continue
         result = found.graph[op.outputs[0]]
         is_slow = op.kind == "Conv" and (found.graph[op.inputs[1]].static_shape or (0,))[0] >= _CHANNELS
         bounds = _ACTIVATIONS.get(str(op.attributes.get("activation"))) if is_slow or op.kind == "Gemm" else None
@@ -41,6 +57,48 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
         rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), relu, Op("Quantize", (limited,), (result.name,)))
         count += 1
     return (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at, replaced by others",)) if count else (graph, ())
+
+
+def _divide_data(rewriter: Rewriter, op: Op) -> bool:
+    """Divide data by a power of 2 before an operator that squares them, and multiply its result, where float16 would not hold the squares.
+
+    Scales are divided and multiplied likewise, so that all integers stay.
+    """
+    graph, power = rewriter.graph, SQUARES[op.kind]
+    count = 1 + (op.kind == "SquaredDifference")
+    data, result = [graph[name] for name in op.inputs[:count]], graph[op.outputs[0]]
+    if result.per_tensor is None or any(item.per_tensor is None for item in data):
+        return False
+    if (factor := find_square_factor(op, data, result)) == 1:
+        return False
+
+    def scaled(tensor: Tensor, by: float) -> Tensor:
+        q = tensor.per_tensor
+        assert q is not None
+        return replace(tensor, quantization=Quantization.per_tensor(q.step * by, q.point), data=None)
+
+    def number(value: float, dtype: str) -> str:
+        one = np.ones((), numpy_dtype(dtype))
+        return rewriter.constant(f"{result.name}/factor", one, dtype, Quantization.per_tensor(value, 0))
+
+    names = list(op.inputs)
+    for place, item in enumerate(data):
+        small = scaled(item, 1 / factor)
+        names[place] = (
+            rewriter.compute("Mul", (item.name, number(1 / factor, item.dtype)), f"{item.name}/divided", small, op.source)
+            if item.data is None
+            else rewriter.constant(f"{item.name}/divided", item.data, item.dtype, small.quantization)
+        )
+    changed = replace(op, inputs=tuple(names))
+    if op.kind == "RMSNormalization":
+        changed = changed.with_attributes(epsilon=float(str(op["epsilon"])) / factor**2)
+    if not power:
+        rewriter.replace(op, changed)
+        return True
+    inner = rewriter.add(f"{result.name}/divided", scaled(result, factor**-power))
+    back = op.derive("Mul", (inner, number(factor**power, result.dtype)), (result.name,))
+    rewriter.replace(op, replace(changed, outputs=(inner,)), back)
+    return True
 
 
 def htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:

@@ -306,3 +306,47 @@ def test_normalizations_of_16_bits_are_lowered_or_refused_by_name(kind: str, tmp
     else:
         feed = random_operands(graph, kind, np.random.default_rng(0))
         assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 512
+
+
+@pytest.mark.parametrize(("kind", "attributes", "scale"), [("Log", {}, 2e-5), ("LogSoftmax", {"axis": 1}, 1e-5), ("Atan", {}, 1e-6)])
+def test_functions_of_16_bits_do_not_wrap_around(kind: str, attributes: dict[str, Any], scale: float, tmp_path: Path) -> None:
+    """HTP computes them in integers that do not hold results far beyond the range of 16 bits; the target rounds to a larger range first."""
+    point = 65535 if kind == "LogSoftmax" else 1000
+    data = Tensor("x", "uint16", (64, 100), None, P(1e-3, 2**15 if kind != "Log" else 0))
+    graph = layer(kind, attributes, data, Tensor("y", "uint16", None, None, P(scale, point)))
+    feed = {"x": np.random.default_rng(0).integers(1, 2**16, (64, 100)).astype(np.uint16)}
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 10_000
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 256  # of 65,536
+
+
+@pytest.mark.parametrize("kind", ["SquaredDifference", "ReduceL2", "RMSNormalization"])
+def test_squares_beyond_float16_are_divided_first(kind: str, tmp_path: Path) -> None:
+    """Squares above 65504 are none of float16: data are divided by a power of 2 before, and results multiplied after, with their scales."""
+    data, codes = image("uint8", 0, "x", (16, 16), 3.0), RNG.integers(0, 256, (16, 16)).astype(np.uint8)
+    more: tuple[Tensor, ...] = (replace(data, name="other"),)
+    attributes: dict[str, Any] = {}
+    feed, scale = {"x": codes, "other": codes.T.copy()}, 2300.0
+    if kind == "ReduceL2":
+        more, attributes, scale = (Tensor("axes", "int64", (1,), np.array([1])),), {"keepdims": 1}, 12.0
+    elif kind == "RMSNormalization":
+        more, attributes = (Tensor("s", "float32", (16,), np.ones(16, np.float32)),), {"axis": -1, "epsilon": 1e-5}
+        scale = 0.02
+    feed = {name: value for name, value in feed.items() if name == "x" or kind == "SquaredDifference"}
+    graph = layer(kind, attributes, data, Tensor("y", "uint8", None, None, P(scale, 0)), *more)
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 20
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
+
+
+def test_the_audit_names_what_no_other_form_avoids(tmp_path: Path) -> None:
+    """0 to a negative power, and products whose second data are beyond int8 where they are less their zero point."""
+    power = Tensor("e", "float32", (), np.float32(-1).reshape(()))
+    inverse = layer("Pow", {}, Tensor("x", "uint8", (1, 256), None, P(0.1, 3)), Tensor("y", "uint8", None, None, P(0.1, 0)), power)
+    assert steps(inverse, tmp_path / "m.onnx", {"x": np.arange(256, dtype=np.uint8)[None]}, "qnn-htp") == 255
+    for point, largest in ((128, ONE), (0, 32)):
+        first, second = image("uint8", 128, "a", (1, 8, 256), 0.02), image("uint8", point, "b", (1, 256, 8), 0.02)
+        product, feed = pair("MatMul", first, second, P(0.032, 128))
+        product = infer(product)
+        found = steps(product, tmp_path / "m.onnx", feed, "qnn-htp")
+        named = ["wrongly" in line.reason for line in qconvert.audit(product, "qnn-htp").lines if line.kind == "MatMul"]
+        assert found <= largest and (found > ONE) == (point == 0) and named == [point == 0]
+    assert any("wrongly: 0 to a negative power" in line.reason for line in qconvert.audit(inverse, "qnn-htp").lines)
