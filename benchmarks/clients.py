@@ -282,7 +282,7 @@ def main() -> None:
         versions = ", ".join(f"{PACKAGES[name]} {version_of(python, name)}" for name, python in clients.items())
         versions += "".join(f", {name} {version(name)}" for name in ("onnxruntime", *["ethos-u-vela"][: len(npus)]))
         words = (__doc__ or "").rpartition("\n\n")[2].strip().replace("\n", " ")
-        title = "Other clients of ONNX" + ("" if all(path.is_relative_to(FIXTURES) for path in models) else ", models of the zoo")
+        title = "Other clients of ONNX" + ("" if any(path.is_relative_to(FIXTURES) for path in models) else ", models of the zoo")
         body = f"# {title}\n\n`python benchmarks/clients.py`: {versions}. {words}\n\n"
         given.markdown.write_text(body + "\n".join(page) + "\n")
 
@@ -400,8 +400,9 @@ def open_onnxruntime(model: str | bytes) -> Any:
 def store_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
     """Write inputs of a file next to it, and what onnxruntime computes of them; return what runs it, and the inputs."""
     session = open_onnxruntime(str(file))
-    first = {item.name: np.zeros(item.shape, item.type[7:-1].replace("float", "float32")) for item in session.get_inputs()}
-    inputs = {name: feed.get(name, value) for name, value in first.items()}
+    sizes = {item.name: [size if isinstance(size, int) else 1 for size in item.shape] for item in session.get_inputs()}
+    types = {item.name: item.type[7:-1].replace("float", "float32") for item in session.get_inputs()}
+    inputs = {name: feed.get(name, np.zeros(shape, types[name])) for name, shape in sizes.items()}
     outputs = {f"out/{place}": value for place, value in enumerate(session.run(None, inputs))}
     np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs)
     return lambda inputs: session.run(None, inputs), inputs

@@ -70,7 +70,7 @@ class Child:
             )  # fmt: skip
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
-        self._waiting = b""
+        self._waiting = bytearray()
         self._end = weakref.finalize(self, _end_process, self._process, self._selector, self._printed)
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Child:
         line = self._line()
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             self.close()
@@ -119,20 +119,20 @@ class Child:
         return found
 
     def _line(self) -> bytes:
-        while b"\n" not in self._waiting and len(self._waiting) <= _LONGEST:
+        looked = 0
+        while (end := self._waiting.find(b"\n", looked)) < 0 and len(self._waiting) <= _LONGEST:
+            looked = len(self._waiting)
             self._wait()
-        line, _, self._waiting = self._waiting.partition(b"\n")
+        line = bytes(self._waiting[: end if end >= 0 else None])
+        del self._waiting[: len(line) + 1]
         return line
 
     def _bytes(self, count: int) -> bytes:
-        parts, have = [self._waiting[:count]], min(count, len(self._waiting))
-        self._waiting = self._waiting[count:]
-        while have < count:
+        while len(self._waiting) < count:
             self._wait()
-            parts.append(self._waiting[: count - have])
-            self._waiting = self._waiting[count - have :]
-            have += len(parts[-1])
-        return b"".join(parts)
+        found = bytes(self._waiting[:count])
+        del self._waiting[:count]
+        return found
 
     def _wait(self) -> None:
         """More of the answer. Raises RuntimeRefusedError where none comes."""

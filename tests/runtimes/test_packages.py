@@ -126,3 +126,11 @@ def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -
         child.request({})
     found = child.arrays(child.request({"values": described}, given)["arrays"])
     assert [value.tolist() for value in found] == [[[0, 3, 6], [9, 12, 15]], 21]
+
+
+@pytest.mark.parametrize("said", ["print('[' * 200_000)", "while True: sys.stdout.write('x' * 2**20)"])
+def test_nested_or_endless_answers_are_invalid(said: str, tmp_path: Path) -> None:
+    """Brackets deeper than Python's stack, and a line without an end, of which 64 MiB are read within the time limit."""
+    (tmp_path / "other.py").write_text(f"import sys\n{said}\nsys.stdout.flush()\nsys.stdin.read()\n")
+    with refused(RuntimeRefusedError, "invalid-answer"):
+        Child(tmp_path / "other.py", "other", 30.0).request({})
