@@ -77,7 +77,7 @@ def open_iree(file: str) -> Run:
 
     def run(inputs: Mapping[str, Any]) -> Outputs:
         found = function(*inputs.values())
-        return [item.to_host() for item in (found if isinstance(found, (tuple, list)) else [found])]
+        return [np.array(item.to_host()) for item in (found if isinstance(found, (tuple, list)) else [found])]  # to_host() gives views
 
     return run
 
