@@ -147,10 +147,12 @@ class Accelerator:
     Attributes:
         name: as in reports, such as "Ethos-U55".
         lacks: normalized graph -> (operator of it -> why the CPU runs it; "" where the accelerator does).
+        fault: what it computes wrongly, in words; "" for what it computes rightly.
     """
 
     name: str
     lacks: Callable[[Graph], Callable[[Op], str]]
+    fault: Callable[[Graph, Op], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

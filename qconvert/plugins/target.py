@@ -97,7 +97,7 @@ class Target(Abilities):
         lacks = self.accelerator.lacks(graph)
         for op in graph.ops:
             words = lacks(op)
-            fault = "" if words else self.kernels.fault(graph, op)
+            fault = self.accelerator.fault(graph, op) if self.accelerator.fault is not None else ""
             runs = f"{self.accelerator.name} runs it" + (f", wrongly: {fault}" if fault else "")
             yield op, Verdict("cpu", words) if words else Verdict("integers", runs)
 

@@ -28,9 +28,7 @@ CHIPS = {
 }
 
 
-_ROWS = Kernels(
-    (Kernel(fault=_lazy("operators", "fault"), tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True
-)
+_ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_range="onnx", half_floats=True)
 
 
 @hookimpl
@@ -55,7 +53,7 @@ def qconvert_targets() -> Iterable[Derived]:
             storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
             further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "pool_before_concat"),
             further_rules=lambda graph: partial(_lazy("operators", "violations"), graph),
-            accelerator=Accelerator("HTP", lambda graph: partial(_lazy("operators", "lacks"), graph)),
+            accelerator=Accelerator("HTP", lambda graph: partial(_lazy("operators", "lacks"), graph), fault=_lazy("operators", "fault")),
             kernels=_ROWS,
             checked_by="qnn-htp",
         )

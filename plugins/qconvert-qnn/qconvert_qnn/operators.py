@@ -182,7 +182,7 @@ def violations(graph: Graph, op: Op) -> Iterator[Violation]:
 
 
 def fault(graph: Graph, op: Op) -> str:
-    """See qconvert.plugin.Kernel: what HTP computes wrongly, and no other form avoids."""
+    """See qconvert.plugin.Accelerator: what HTP computes wrongly, and no other form avoids."""
     data, second = graph[op.inputs[0]], graph[op.inputs[1]] if len(op.inputs) > 1 and op.inputs[1] else None
     if op.kind == "LSTM" and data.is_quantized:
         return "an LSTM is up to 10 steps off"
