@@ -13,14 +13,15 @@ which takes ten times as long (docs/measured/forms.md). With numerics "fast" not
 Operators of PyTorch's engines, which a reader notes at them, get forms that give the same integers in onnxruntime and LiteRT
 (TorchRounding). Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of
 integers, and get other input scales where these differ (arithmetic/additions.py). Where LiteRT's addition, which computes with multipliers
-of 20 bits, has no such scales, it becomes one of float values, as onnxruntime's does.
+of 20 bits, has no such scales, it becomes one of float values. Of an ONNX file that, and the division of float inputs by their scale, are
+forms of numerics "strict" alone: accelerators of phones take integers.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -299,7 +300,8 @@ def match_rounding(graph: Graph, target: Target, *, numerics: str = "exact", bia
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None and numerics != "fast" and graph.is_from("onnx") and target.format == "tflite":
         runtime, kernels = runtime_of("onnx")
-        matched, notes = _match_onnxruntime(graph, runtime.rows(kernels), target, graph.inputs if io == "integer" else ())
+        given = frozenset(() if io == "integer" else graph.inputs)
+        matched, notes = _match_onnxruntime(graph, runtime.rows(kernels), target, given, in_float=numerics == "strict")
         return matched, (*rewritten, *notes)
     if found is None or target.format in found[0].formats:
         return graph, rewritten
@@ -339,17 +341,20 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 
 
-def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, outside: Sequence[str]) -> PassResult:
-    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's, and let
-    inputs be divided by their scale, but for those that the program around the network rounds."""
+def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, given: frozenset[str], *, in_float: bool) -> PassResult:
+    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's. Where forms
+    in float are wanted, other sums are of float values, and the given inputs, which the network rounds, are divided by their scale."""
     rewriter, done = Rewriter(graph), defaultdict[str, list[Op]](list)
-    given = frozenset(graph.inputs).difference(outside)
     for op in rewriter:
         kernel = rows.of(graph, op)
         if kernel is None or kernel.reference is None or op.attributes.get("arithmetic"):
             continue
         if kind_of(op).quantizes:
-            if _find_moved(rewriter, op.inputs[0]) in given and _divides_inputs(graph, op, kernel, target.kernels.of(graph, op)):
+            if (
+                in_float
+                and _find_moved(rewriter, op.inputs[0]) in given
+                and _divides_inputs(graph, op, kernel, target.kernels.of(graph, op))
+            ):
                 rewriter.replace(op, op.with_attributes(arithmetic="divided"))
                 done[_NOTES["divided"]].append(op)
         elif kind_of(op).sum_sign:
@@ -359,7 +364,7 @@ def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, outside: Seq
                 continue
             if _nudge_operands(rewriter, part, op, wanted, target):
                 done[_NUDGED].append(op)
-            elif _add_in_float(rewriter, op, wanted):
+            elif in_float and _add_in_float(rewriter, op, wanted):
                 done[_IN_FLOAT].append(op)
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 

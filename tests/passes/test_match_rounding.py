@@ -306,7 +306,8 @@ def test_onnxruntime_exchanges_a_first_operand_that_is_broadcast() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), [("int8", 0.0308, 0), ("uint8", 0.0371, 117), ("int8", 3.7e-4, -128)])
 def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zero_point: int, tmp_path: Path) -> None:
-    """The numbers next to every tie become what onnxruntime makes of them, as the proof says; by LiteRT's own operator some do not."""
+    """With numerics "strict" the numbers next to every tie become what onnxruntime makes of them, as the proof says; by LiteRT's own operator
+    some do not."""
     ties = (np.arange(-130, 258)[:, None] - 0.5 - zero_point) * np.float64(np.float32(scale))
     near = ties.astype(np.float32).view(np.int32) + np.arange(-2, 3, dtype=np.int32)
     data = near.view(np.float32).reshape(1, -1)
@@ -315,16 +316,16 @@ def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zer
     ops = Op("Quantize", ("x",), ("q",)), Op("Dequantize", ("q",), ("y",))
     save(Graph("inputs", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",)), tmp_path / "source.onnx")
     found = []
-    for path, numerics in (("source.onnx", ""), ("exact.tflite", "exact"), ("fast.tflite", "fast")):
+    for path, numerics in (("source.onnx", ""), ("strict.tflite", "strict"), ("exact.tflite", "exact")):
         if numerics:
             convert(tmp_path / "source.onnx", tmp_path / path, numerics=numerics)
-            assert prove(tmp_path / "source.onnx", tmp_path / path).equal_for_all_inputs == (numerics == "exact")
+            assert prove(tmp_path / "source.onnx", tmp_path / path).equal_for_all_inputs == (numerics == "strict")
         runtime, kernels = kernels_named("litert:default" if numerics else "onnxruntime:optimized")
         found += runtime.open(ModelFile(tmp_path / path, kernels)).run({"x": data}).values()
     assert np.array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
-    assert [op["arithmetic"] for op in load(tmp_path / "exact.tflite").ops if op.kind == "Quantize"] == ["divided"]
-    convert(tmp_path / "exact.tflite", tmp_path / "back.onnx")
+    assert [op["arithmetic"] for op in load(tmp_path / "strict.tflite").ops if op.kind == "Quantize"] == ["divided"]
+    convert(tmp_path / "strict.tflite", tmp_path / "back.onnx")
     assert [op.kind for op in load(tmp_path / "back.onnx").ops] == ["Quantize", "Dequantize"]
 
 
@@ -332,14 +333,14 @@ def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zer
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("case", _IN_FLOAT, ids=str)
 def test_sums_without_multipliers_of_litert_are_of_float_values(case: tuple[Any, ...], tmp_path: Path) -> None:
-    """Sums of onnxruntime that no multipliers of 20 bits give, and that a sum of dequantized inputs does."""
+    """Sums of onnxruntime that no multipliers of 20 bits give, and that a sum of dequantized inputs does, with numerics "strict"."""
     kind, *sides, has_other_scales = case
     graph, feed = _of_all_pairs(kind, sides, "uint8", ".onnx")
     source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
     save(graph, source)
-    for numerics in ("fast", "exact"):
+    for numerics in ("fast", "exact", "strict"):
         report = convert(source, result, numerics=numerics, force=True)
         differing = int((_run_all_pairs(result, feed) != _run_all_pairs(source, feed)).sum())
-        assert prove(source, result).equal_for_all_inputs == (not differing) == (numerics == "exact")
+        assert prove(source, result).equal_for_all_inputs == (not differing) == (numerics == "strict")
     assert any(change.text.startswith("in float") and change.text.endswith(f": 1 {kind}") for change in report.changes)
     assert any(op.kind == "Reinterpret" for op in load(result).ops) == has_other_scales

@@ -11,9 +11,9 @@ OWN = re.compile(r"\bgraph\.names\(|\bNames\(|\bops\.append\(|\.evolve\([^)]*\b(
 #: Pass -> what it has nevertheless, and why.
 KEPT = {
     "fuse_recurrence.py": (1, "names of functions, which are no tensors"),
-    "match_rounding.py": (3, "graphs whose integers are asked for and that are thrown away"),
+    "match_rounding.py": (4, "graphs whose integers are asked for and that are thrown away"),
     "states.py": (1, "names of functions, which are no tensors"),
-    "symmetric_weights.py": (1, "a graph that is judged and thrown away"),
+    "weight_storage.py": (1, "a graph that is judged and thrown away"),
 }
 
 
