@@ -22,7 +22,7 @@ from qconvert.checkpoints.weight import to_row_major
 from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to, json_of
-from qconvert.files.mapped import release_pages
+from qconvert.files.mapped import copy_mapped, release_pages
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
 _LARGEST_INDEX, _MOST_FILES, _MOST_TENSORS = 200_000_000, 10_000, 1_000_000
@@ -208,13 +208,16 @@ class Writer:
         self._size += tensor.nbytes
 
     def _write(self, tensor: Array, place: int) -> None:
-        """Write the numbers of a tensor; a matrix that lies in columns is turned as many rows at a time as stay in a cache."""
+        """Write the numbers of a tensor: a piece of a file is copied by the system, a matrix that lies in columns is turned as many rows at a
+        time as stay in a cache.
+        """
         rows = tensor if tensor.ndim == 2 and not tensor.flags.c_contiguous else np.ascontiguousarray(tensor).reshape(1, -1)
         step = max(1, _AT_ONCE * len(rows) // max(rows.nbytes, 1))
         with self._path.open("r+b") as stream:
             stream.seek(place)
-            for first in range(0, len(rows) if rows.size else 0, step):
-                stream.write(to_row_major(rows[first : first + step]).reshape(-1).view(np.uint8).data)
+            if not copy_mapped(tensor, stream):
+                for first in range(0, len(rows) if rows.size else 0, step):
+                    stream.write(to_row_major(rows[first : first + step]).reshape(-1).view(np.uint8).data)
         release_pages(tensor)
 
     def finish(self) -> None:
