@@ -376,6 +376,13 @@ class BlockWeight:
             values += self.offset.astype(np.float64)[:, of_input]
         return values if self.factors is None else values * self.factors
 
+    def has_same_numbers(self, other: BlockWeight) -> bool:
+        """Whether both have the same codes, parameters and order of inputs; else their values may still be the same."""
+        if (self.bits, self.outer_divides, self.outer_is_last) != (other.bits, other.outer_divides, other.outer_is_last):
+            return False
+        names = "scale", "zero", "offset", "table", "outer", "groups", "factors", "words"
+        return all(_are_equal(getattr(self, name), getattr(other, name)) for name in names)
+
     @property
     def blocks_of_inputs(self) -> Array:
         """The block of each input: int [K]."""
@@ -397,6 +404,12 @@ class BlockWeight:
             return steps * scales
         products = (steps * scales).astype(self.offset.dtype)
         return to_float32((to_float32(products) + to_float32(self.offset)[:, of_input]).astype(self.offset.dtype))
+
+
+def _are_equal(first: Array | None, second: Array | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return first.dtype == second.dtype and np.array_equal(first, second)
 
 
 def comparable_values(first: BlockWeight, second: BlockWeight) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -387,3 +388,41 @@ def test_all_outputs_of_a_weight_have_one_second_level(monkeypatch: pytest.Monke
     made = find_nearest_weight(weight, needs)
     assert isinstance(made, BlockWeight) and made.outer is not None
     assert (signal_to_noise(weight, made) or 99) > 20
+
+
+def test_layers_with_the_same_numbers_are_equal_without_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diff of 7 billion weights computes none of them where their integers and parameters are the same."""
+    first = checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG)
+    convert(first, tmp_path / "same", result_format="awq")
+    tensors = gptq("m.l")
+    second = checkpoint(tmp_path / "other", tensors, GPTQ_CONFIG)
+
+    def refuse(one: BlockWeight, other: BlockWeight) -> Any:
+        raise AssertionError("values are computed")
+
+    monkeypatch.setattr("qconvert.checkpoints.source.comparable_values", refuse)
+    assert qconvert.diff(first, tmp_path / "same") == []
+    with pytest.raises(AssertionError, match="values are computed"):
+        qconvert.diff(first, second)
+
+
+def test_numbers_are_the_same_where_none_differs() -> None:
+    source = BlockWeight(
+        pack(RNG.integers(0, 16, (8, 64), np.uint8), 4),
+        4,
+        64,
+        np.full((8, 2), 0.5, np.float16),
+        np.full((8, 2), 8, np.int16),
+        groups=np.arange(64, dtype=np.int32) % 2,
+        factors=np.ones(64, np.float32),
+        outer=np.ones((1, 1), np.float32),
+    )
+    assert source.has_same_numbers(replace(source))
+    assert source.has_same_numbers(replace(source, words=np.asfortranarray(source.words)))
+    for name in ("words", "scale", "zero", "groups", "factors", "outer"):
+        changed = getattr(source, name).copy()
+        changed.flat[-1] += 1
+        assert not source.has_same_numbers(replace(source, **{name: changed})), name
+    others: list[dict[str, Any]] = [{"zero": None}, {"offset": source.scale}, {"table": E2M1}, {"outer_divides": True}, {"bits": 8}]
+    for other in others:
+        assert not source.has_same_numbers(replace(source, **other)), other
