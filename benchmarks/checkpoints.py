@@ -1,6 +1,6 @@
 """Checkpoints with weights in blocks as checkpoints of other tools: which pairs are exact, what others cost, and how long large ones take.
 
-    python benchmarks/checkpoints.py [--folder fixtures/blocks] [--made FOLDER] [--gigabytes 1] [--place /dev/shm]
+    python benchmarks/checkpoints.py [--folder fixtures/blocks] [--made FOLDER] [--gigabytes 4] [--place FOLDER]
         [--markdown docs/measured/checkpoints.md]
 
 Of each pair: "exact", or the share of blocks (of all layers, the least and the most; of bitsandbytes int8, of weights) that have no
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ _PAIRS = (
 
 _ABOUT_PAIRS = """# Checkpoints as checkpoints of other tools
 
-Made by `python benchmarks/checkpoints.py --folder fixtures/blocks --gigabytes 1 --place /dev/shm`. Exact: every integer, scale and zero
+Made by `python benchmarks/checkpoints.py --folder fixtures/blocks --gigabytes 4`. Exact: every integer, scale and zero
 point is kept. Else the share of blocks for which the result has no place, the least and the most of all layers (of bitsandbytes int8 that
 of weights), and with `--requantize` the SQNR of the worst layer: weights exact, where data alone are no longer rounded; no, where the
 result rounds data in a way that is not the source's."""
@@ -209,14 +210,21 @@ def random_checkpoint(folder: Path, gigabytes: float) -> None:
 
 
 def measured(command: list[str]) -> tuple[float, float, float]:
-    """Seconds, seconds of processors, and peak memory in GB of a process."""
-    started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{command} failed")
-    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6
+    """Seconds, seconds of processors, and peak memory in GB of a process.
+
+    Raises:
+        CalledProcessError: it failed; `stderr` has what it said.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            said.seek(0)
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6
 
 
 def large(gigabytes: float, parent: Path) -> list[tuple[str, ...]]:
@@ -235,6 +243,7 @@ def large(gigabytes: float, parent: Path) -> list[tuple[str, ...]]:
         found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
         for _ in range(_TURNS):
             for name, command in commands.items():
+                os.sync()  # what was written before is no burden of this one
                 found[name].append(measured(command))
                 shutil.rmtree(out)
     for name, turns in found.items():
@@ -249,6 +258,17 @@ def table(rows: list[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
+def read_sections(page: Path) -> dict[str, str]:
+    """The parts of the page by their titles; that before the first title is ""."""
+    first, *others = page.read_text(encoding="utf-8").split("\n## ")
+    return {"": first.strip(), **{title: text.strip() for title, _, text in (other.partition("\n") for other in others)}}
+
+
+def write_sections(page: Path, sections: Mapping[str, str]) -> None:
+    text = "\n\n".join(f"## {title}\n\n{section}" if title else section for title, section in sections.items()) + "\n"
+    page.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--folder", type=Path)
@@ -257,8 +277,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, default=ROOT / "build" if (ROOT / "build").is_dir() else Path(tempfile.gettempdir()))
     parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "measured" / "checkpoints.md")
     given = parser.parse_args()
-    first, *others = given.markdown.read_text(encoding="utf-8").split("\n## ")
-    sections = {"": first.strip(), **{title: text.strip() for title, _, text in (other.partition("\n") for other in others)}}
+    sections = read_sections(given.markdown)
     if given.folder:
         sections[""] = f"{_ABOUT_PAIRS}\n\n{table(pairs(given.folder))}"
     if given.made:
@@ -271,8 +290,7 @@ def main() -> None:
         machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}"
         about = f"A GPTQ checkpoint of random integers in {_FILES} files, and what is made of it, in turns with copies, in {given.place}"
         sections[f"{given.gigabytes:g} GB"] = f"{about}; {machine}. {_ABOUT_TIMES}\n\n{table(large(given.gigabytes, given.place))}"
-    text = "\n\n".join(f"## {title}\n\n{section}" if title else section for title, section in sections.items()) + "\n"
-    given.markdown.write_text(text, encoding="utf-8")
+    write_sections(given.markdown, sections)
 
 
 if __name__ == "__main__":

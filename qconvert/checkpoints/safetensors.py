@@ -208,8 +208,8 @@ class Writer:
         self._size += tensor.nbytes
 
     def _write(self, tensor: Array, place: int) -> None:
-        """Write the numbers of a tensor: a piece of a file is copied by the system, a matrix that lies in columns is turned as many rows at a
-        time as stay in a cache.
+        """Write the numbers of a tensor: a piece of a file is copied by the system, a matrix that lies in columns is turned as many rows at
+        a time as stay in a cache.
         """
         rows = tensor if tensor.ndim == 2 and not tensor.flags.c_contiguous else np.ascontiguousarray(tensor).reshape(1, -1)
         step = max(1, _AT_ONCE * len(rows) // max(rows.nbytes, 1))
