@@ -195,7 +195,7 @@ def commands(source: Path, result: str, out: Path) -> dict[str, tuple[list[str],
         converter = [python, "-m", "mlx_lm", "convert", "--hf-path", given, "--mlx-path", str(out / "mlx")]
         return {"mlx_lm": (converter, out / "mlx"), "qconvert": ([*qconvert, str(out / "q"), "--to", "mlx"], out / "q")}
     if result == "GGUF":
-        template = str(source.parent / "template.gguf")
+        template = str(source / "template.gguf")
         return {
             "gguf, of values": ([python, "-c", _GGUF, given, str(out / "g.gguf")], out / "g.gguf"),
             "qconvert": ([*qconvert, str(out / "q.gguf"), "--template", template], out / "q.gguf"),
@@ -254,32 +254,40 @@ def write_tokenizer(folder: Path, size: int) -> None:
     made.save_pretrained(folder)
 
 
-def write_template(path: Path, config: dict[str, Any]) -> None:
-    """A .gguf file of zeros with the network's numbers and a tokenizer, as convert_hf_to_gguf.py writes it."""
+#: GGUF's names of tensors, and Hugging Face's.
+_NAMES = {"token_embd": "model.embed_tokens", "output": "lm_head", "output_norm": "model.norm"}
+_PARTS = {
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+}  # fmt: skip
+
+
+def write_template(path: Path, source: CheckpointSource) -> None:
+    """The network as float16 with its numbers and a tokenizer, as convert_hf_to_gguf.py writes it."""
     from gguf import GGUFWriter
 
-    size, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    keys = size // heads * config["num_key_value_heads"]
+    config = source.config.model
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_embedding_length(size)
-    writer.add_feed_forward_length(inner)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_context_length(config["max_position_embeddings"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_head_count(heads["attn_q"])
+    writer.add_head_count_kv(heads["attn_k"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_tokenizer_model("llama")
     writer.add_token_list([f"<{place}>" for place in range(config["vocab_size"])])
     writer.add_token_scores([0.0] * config["vocab_size"])
-    shapes: dict[str, tuple[int, ...]] = {"token_embd": (config["vocab_size"], size), "output": (config["vocab_size"], size)}
-    shapes["output_norm"] = (size,)
+    names = dict(_NAMES)
     for block in range(config["num_hidden_layers"]):
-        parts: dict[str, tuple[int, ...]] = {"attn_norm": (size,), "ffn_norm": (size,), "ffn_down": (size, inner)}
-        parts |= {"attn_q": (size, size), "attn_output": (size, size), "attn_k": (keys, size), "attn_v": (keys, size)}
-        parts |= {"ffn_gate": (inner, size), "ffn_up": (inner, size)}
-        shapes |= {f"blk.{block}.{part}": shape for part, shape in parts.items()}
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", np.zeros(shape, np.float16 if len(shape) > 1 else np.float32))
+        names |= {f"blk.{block}.{part}": f"model.layers.{block}.{name}" for part, name in _PARTS.items()}
+    for name, own in names.items():
+        values = source.weight(own).floats(np.dtype(np.float32)) if own in source.layers else source.plain[f"{own}.weight"]
+        if count := heads.get(name.rpartition(".")[2]):  # rows of a head in pairs
+            values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float16 if values.ndim > 1 else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -329,7 +337,7 @@ def main() -> None:
             shutil.copytree(given.folder / name, place / name)
             config = json.loads((place / name / "config.json").read_text())
             write_tokenizer(place / name, config["vocab_size"])
-            write_template(place / "template.gguf", config)
+            write_template(place / name / "template.gguf", CheckpointSource.of(find_checkpoint(place / name)))
             jobs += [(place / name, title, result) for result in results]
         for found in pool.map(lambda job: rows_of(*job), jobs):
             rows += found
