@@ -216,21 +216,27 @@ def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
     """How two weights differ; "" if they do not."""
     if first.shape != second.shape:
         return f"shape {[*first.shape]} -> {[*second.shape]}"
+    if first.has_same_numbers(second):
+        return _compare_rounding(first, second)
     differing, largest, most = 0, 0.0, 0.0
-    pieces = () if first.has_same_numbers(second) else zip(first.pieces(), second.pieces(), strict=True)
-    for left, right in pieces:
+    for left, right in zip(first.pieces(), second.pieces(), strict=True):
         one, other = comparable_values(left, right)
         gaps = np.abs(one - other)
         differing += int(np.count_nonzero(gaps))
         largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))
     if not differing:
-        if is_same_rounding(first.activations, second.activations):
-            return ""
-        before, after = ("float" if item is None else f"rounded to {item}" for item in (first.activations, second.activations))
-        return f"data are {before} -> {after}"
+        return _compare_rounding(first, second)
     share = differing / (first.outputs * first.inputs)
     said = f"{format_count(differing, 'weight')} ({share:.1%}) {format_verb(differing, 'differ')}"
     return f"{said}, by at most {largest / most if most else 1:.2g} of the largest"
+
+
+def _compare_rounding(first: BlockWeight, second: BlockWeight) -> str:
+    """How data are rounded otherwise; "" if they are not."""
+    if is_same_rounding(first.activations, second.activations):
+        return ""
+    before, after = ("float" if item is None else f"rounded to {item}" for item in (first.activations, second.activations))
+    return f"data are {before} -> {after}"
 
 
 _NOTHING: Mapping[str, Any] = {}
