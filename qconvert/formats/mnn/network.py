@@ -28,7 +28,7 @@ _TABLES = {
     "externalPath:string",
     "TensorDescribe": "- index:int name:string - quantInfo:TensorQuantInfo",
     "TensorQuantInfo": "scale:float zero:float min:float=-128 max:float=127 type:int",
-    "SubGraphProto": "name:string",
+    "SubGraphProto": "name:string - - - nodes:[Op] extraTensorDescribe:[TensorDescribe]",
     "Convolution2D": "common:Convolution2DCommon weight:[float] bias:[float] quanParameter:IDSTQuan "
     "symmetricQuan:QuantizedFloatParam - external:[long]",
     "Convolution2DCommon": "- - kernelX:int=1 kernelY:int=1 - - - - - group:int=1 outputCount:int inputCount:int",
@@ -176,8 +176,8 @@ def read_network(path: Path) -> Network:
     Raises:
         FileAccessError: it cannot be read.
         InvalidModelError: it is damaged.
-        UnsupportedError: it holds subgraphs, weights in another file, weights stored as no known version of MNN does, or an int8 operator
-            of MNN 1 that is not read.
+        UnsupportedError: it holds subgraphs with scales, weights in another file, weights stored as no known version of MNN does, or an
+            int8 operator of MNN 1 that is not read.
     """
     data = map_file(path)
     with name_file_in_errors(path):
@@ -195,13 +195,8 @@ def _verify_data(data: Any) -> None:
 
 
 def _network(net: Any) -> Network:
-    if net.subgraphs:
-        some = ", ".join(repr(_text(item.name)) for item in net.subgraphs[:5])
-        raise UnsupportedError(
-            f"the file has {len(net.subgraphs)} subgraph{'' if len(net.subgraphs) == 1 else 's'} ({some}); only networks without "
-            "subgraphs are covered",
-            rule="subgraphs-not-covered",
-        )
+    for item in net.subgraphs or ():
+        _require_float(item)
     views = net.oplists
     if not views:
         raise InvalidModelError(
@@ -222,6 +217,19 @@ def _network(net: Any) -> Network:
     read = [(view, _without_conversions(node, kept)) for view, node in read if node.type not in CONVERSIONS]
     layers = tuple(layer for view, node in read if (layer := _layer(view, node, quantizations)) is not None)
     return Network(tuple(node for _, node in read), names, quantizations, layers, _text(net.mnn_uuid), _text(net.bizCode))
+
+
+def _require_float(body: Any) -> None:
+    """Raise an UnsupportedError where a subgraph, the body of a While or an If, has a scale."""
+    nodes = [(view, Node(_text(view.name), TYPES.get(view.type, ""), (), ())) for view in body.nodes or ()]
+    require_readable((node.type, node.name) for _, node in nodes)
+    described = [item.quantInfo for item in body.extraTensorDescribe or ()]
+    if any(info is not None and info.scale != 0 for info in described) or any(_layer(view, node, {}) is not None for view, node in nodes):
+        raise UnsupportedError(
+            f"subgraph {_text(body.name)!r} has scales; scales are read outside subgraphs",
+            remedy="Convert the model to MNN without quantizing what it runs in a loop or under a condition.",
+            rule="subgraphs-not-covered",
+        )
 
 
 def _is_close(one: TensorQuantization, other: TensorQuantization) -> bool:

@@ -51,7 +51,7 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     try:
         network = read_network(path)
     except UnsupportedError as error:
-        yield f"{path.name} is made, and not compared with what was asked for: it {error.reason}"
+        yield f"{path.name} is made, and not compared with what was asked for: {error.reason}"
         return
     # A matrix product that became a convolution has a name of its own.
     made = {network.names[index].removesuffix(MATMUL): layer for layer in network.layers for index in layer.node.outputs[:1]}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,10 @@ def change(where: Callable[[Any], Any], **values: Any) -> Callable[[Any], None]:
     return apply
 
 
+def _first_layer(net: Any) -> int:
+    return next(index for index, op in enumerate(net.oplists) if op.main is not None and op.main is layer(net))
+
+
 def quantized(net: Any) -> Any:
     return layer(net).quanParameter
 
@@ -76,15 +82,19 @@ def twice(net: Any) -> None:
     net.extraTensorDescribe.append(described(net))
 
 
-def with_subgraph(net: Any) -> None:
+def with_subgraph(net: Any, operator: int = 0, scale: float = 0.0) -> None:
+    """The body of a loop: one of the operators of the network, and a tensor with a scale."""
     inner = NET.object("SubGraphProto")()
-    inner.name = "body"
+    inner.name, inner.nodes = "body", [net.oplists[operator]]
+    inner.extraTensorDescribe = [copy.deepcopy(described(net))]
+    inner.extraTensorDescribe[0].quantInfo.scale = scale
     net.subgraphs = [inner]
 
 
 WRONG: dict[str, tuple[Callable[[Any], None], type[QConvertError], str]] = {
     "no operators": (lambda net: setattr(net, "oplists", None), InvalidModelError, ("no-operators",)),
-    "subgraphs": (with_subgraph, UnsupportedError, ("subgraphs-not-covered", 1, "body")),
+    "scale in a subgraph": (partial(with_subgraph, scale=0.5), UnsupportedError, ("subgraphs-not-covered", "body")),
+    "layer in a subgraph": (lambda net: with_subgraph(net, _first_layer(net)), UnsupportedError, ("subgraphs-not-covered", "body")),
     "old sums": (change(lambda net: net.oplists[5], type=518), UnsupportedError, ("version-not-covered", "EltwiseInt8")),
     "old pooling": (change(lambda net: net.oplists[6], type=516), UnsupportedError, ("version-not-covered", "PoolInt8")),
     "tensor beyond": (change(lambda net: net.oplists[3], outputIndexes=np.array([99], np.int32)), InvalidModelError, ("damaged-file", 25)),
@@ -153,6 +163,13 @@ def test_scale_0_is_none(tmp_path: Path) -> None:
     found = network_encodings(written(net, tmp_path))
     assert Place("x") not in found.entries
     assert found[Place("a1", "input")].qparams == network_encodings(FIXTURES / "KL.mnn")["x"].qparams
+
+
+def test_float_subgraphs_have_no_scales(tmp_path: Path) -> None:
+    """MNN's converter makes them of loops, such as GRUs in both directions."""
+    net = network()
+    with_subgraph(net)
+    assert network_encodings(written(net, tmp_path)) == network_encodings(FIXTURES / "KL.mnn")
 
 
 def test_a_network_packed_again_is_the_same(tmp_path: Path) -> None:
