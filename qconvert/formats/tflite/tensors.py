@@ -356,7 +356,12 @@ def _require_positive(scale: Array) -> None:
     finite = np.isfinite(scale)  # first, as numpy warns of NaN elsewhere
     wrong = scale[~finite] if not finite.all() else scale[scale <= 0]
     if wrong.size:
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
+        # Weights get inf from TFLiteConverter where the scale of their data is 1e-43: it widens them until the bias fits its type.
+        raise InvalidModelError(
+            f"a scale is zero, negative or not finite: {wrong[:4].tolist()}. Converters write such scales where data were 0 throughout the "
+            "calibration: quantize the model again with data that vary there",
+            rule="scale-not-positive",
+        )
 
 
 def _require_in_type(zero_point: Array, dtype: str) -> None:
