@@ -232,6 +232,17 @@ def test_wrong_options_are_the_users(options: dict[str, Any], rule: str, named: 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("results", ["models", "."])
+def test_no_result_takes_the_place_of_a_model(results: str, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    (models / "models").mkdir(parents=True)
+    for path in (models / "a.onnx", models / "models" / "a.onnx"):
+        path.write_bytes(b"a model that ONNX does not read")
+    with refused(OptionError, "result-is-source"):
+        batch(models, tmp_path / results)
+    assert (models / "a.onnx").is_file() and (models / "models" / "a.onnx").is_file()
+
+
 def test_a_folder_without_models_is_an_error(tmp_path: Path) -> None:
     with refused(OptionError, "no-models"):
         batch(tmp_path, tmp_path / "out")

@@ -56,7 +56,7 @@ def plan_batch(
 
     Raises:
         FileAccessError: the folder cannot be read.
-        OptionError: it has no models.
+        OptionError: it has no models, or a result would replace one of them.
     """
     require_there(folder)
     if not folder.is_dir():
@@ -86,6 +86,13 @@ def plan_batch(
             jobs.append(
                 Job(name, str(path), str(target), str(record), key, given, None if check is None else tuple(check), seconds, memory)
             )
+    if out == folder or any(Path(job.result) in names for job in jobs):
+        raise OptionError(
+            "holds the models, which the results would replace",
+            file=str(out),
+            remedy="Name another folder for the results.",
+            rule="result-is-source",
+        )
     return Plan(tuple(jobs), tuple(Outcome(names[path], "skipped", reason) for path, reason in plain.items()))
 
 
