@@ -107,9 +107,9 @@ def test_float_io_by_hand_does_what_its_name_says() -> None:
         ({"opset": "x"}, "the option opset takes a whole number, not 'x'", ""),
         ({"opset": True}, "the option opset takes a whole number, not True", ""),
         ({"external_data": "perhaps"}, "the option external_data takes true or false, not 'perhaps'", ""),
-        ({"io_layout": "nhcw"}, "there is no io_layout 'nhcw'", "Use nchw or nhwc."),
-        ({"numerics": "slow"}, "there is no numerics 'slow'", "Use exact or strict or fast."),
-        ({"io": "integers"}, "there is no io 'integers'", "Use float or integer."),
+        ({"io_layout": "nhcw"}, "the option io_layout is 'nhcw'", "Use nchw or nhwc."),
+        ({"numerics": "slow"}, "the option numerics is 'slow'", "Use exact or strict or fast."),
+        ({"io": "integers"}, "the option io is 'integers'", "Use float or integer."),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, Any], reason: str, remedy: str, tmp_path: Path) -> None:

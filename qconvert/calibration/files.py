@@ -216,6 +216,6 @@ def _encodings_format(result: Path, name: str) -> Format | None:
         raise OptionError(
             f"the suffix {result.suffix!r} belongs to no format",
             file=str(result),
-            remedy=f"Suffixes of models: {known}. Of scales: {error.remedy}",
+            remedy=f"{error.remedy} Of models: {known}.",
             rule="unknown-suffix",
         ) from error

@@ -74,7 +74,7 @@ class Option:
             raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}", rule="wrong-type")
         if self.choices and found not in self.choices and found != self.default:
             known = " or ".join(str(choice) for choice in self.choices if choice != "")
-            raise OptionError(f"there is no {self.name} {found!r}", remedy=f"Use {known}.", rule="unknown-value")
+            raise OptionError(f"the option {self.name} is {found!r}", remedy=f"Use {known}.", rule="unknown-value")
         if self.least is not None and found < self.least and found != self.default:
             raise OptionError(f"the option {self.name} is {found!r}; it is {self.least} or more", rule="too-small")
         return found

@@ -167,7 +167,7 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
         is_model = is_read and any(path.suffix.lower() in item.suffixes for item in formats().values() if item.read is not None)
         command = f"qconvert extract-scales {shlex.quote(str(path))} scales.json"
         model = f"Take the scales out of the model first: {command}. " if is_model else ""
-        remedy = f"{model}{_name_plugin(path.suffix.lower())}Known suffixes: {suffixes}."
+        remedy = f"{model}{_name_plugin(path.suffix.lower())}Suffixes of scales: {suffixes}."
         raise OptionError(reason, file=str(path), remedy=remedy, rule="unknown-suffix")
     if not is_read:
         return fitting[0]
