@@ -260,6 +260,7 @@ def test_a_suffix_of_nothing_names_those_of_models_and_of_scales(run: Callable[.
     done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "o.xyz")
     assert isinstance(done.exception, OptionError)
     assert all(word in str(done.exception) for word in ("'.xyz' belongs to no format", ".onnx", ".tflite", ".json"))
+    assert str(done.exception).count("uffixes") == 1
 
 
 @pytest.mark.onnxruntime

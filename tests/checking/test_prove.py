@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert import Proof, check, convert, load, prove, run, save
+from qconvert.checking.proof.classes import Proved
 from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.kernels import KERNELS
 from qconvert.kernels.accumulators import accumulator_of
@@ -33,6 +34,11 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 def classes(proof: Proof) -> Counter[str]:
     return Counter(item.class_ for item in proof.operators)
+
+
+def test_a_single_operator_is_counted_in_the_singular() -> None:
+    proof = Proof((Proved("MUL #0", "y", "R1"),), (), (), (), False, False)
+    assert proof.sentence == "proved: 0 of 1 operator equal for all inputs (1 R1)"
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ class Proof(Shown):
         equal, count = sum(counts[name] for name in EQUAL_CLASSES), len(self.operators)
         if self.claim:
             return f"{self.claim}: {format_count(count, 'operator')} ({_format_counts(counts)})"
-        text = f"proved equal for all inputs: {equal} of {format_count(count, 'operator')} ({_format_counts(counts)})"
+        text = f"proved: {equal} of {format_count(count, 'operator')} equal for all inputs ({_format_counts(counts)})"
         near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))
 
