@@ -306,8 +306,8 @@ def test_onnxruntime_exchanges_a_first_operand_that_is_broadcast() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("dtype", "scale", "zero_point"), [("int8", 0.0308, 0), ("uint8", 0.0371, 117), ("int8", 3.7e-4, -128)])
 def test_inputs_of_onnx_are_divided_by_their_scale(dtype: str, scale: float, zero_point: int, tmp_path: Path) -> None:
-    """With numerics "strict" the numbers next to every tie become what onnxruntime makes of them, as the proof says; by LiteRT's own operator
-    some do not."""
+    """With numerics "strict" the numbers next to every tie become what onnxruntime makes of them, as the proof says; by LiteRT's own
+    operator some do not."""
     ties = (np.arange(-130, 258)[:, None] - 0.5 - zero_point) * np.float64(np.float32(scale))
     near = ties.astype(np.float32).view(np.int32) + np.arange(-2, 3, dtype=np.int32)
     data = near.view(np.float32).reshape(1, -1)
