@@ -28,6 +28,11 @@ def run(*arguments: str | Path, python: tuple[str, ...] = ()) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
+def imported(done: subprocess.CompletedProcess[str]) -> set[str]:
+    """Return the modules that `-X importtime` lists."""
+    return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+
+
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("result") / "model.onnx"
@@ -53,8 +58,14 @@ def test_help_lists_the_commands_without_importing_numpy() -> None:
     listed = [name for names in GROUPS.values() for name in names]
     places = [done.stdout.index(f"\n  {name} ") for name in listed]
     assert places == sorted(places) and "tflite2qgraph" not in done.stdout
-    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
-    assert imported.isdisjoint({"numpy", "onnx", "onnxruntime", "ai_edge_litert", "rich.console"})
+    assert imported(done).isdisjoint({"numpy", "onnx", "onnxruntime", "ai_edge_litert", "rich.console"})
+
+
+def test_a_conversion_imports_no_runtime_and_no_masked_arrays(tmp_path: Path) -> None:
+    """The first np.unique() of a process imports numpy.ma, which takes a fiftieth of a small conversion."""
+    done = run("convert", MODEL, tmp_path / "model.onnx", python=("-X", "importtime"))
+    assert done.returncode == 0
+    assert imported(done).isdisjoint({"numpy.ma", "onnxruntime", "ai_edge_litert", "torch"})
 
 
 def test_a_file_in_the_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:

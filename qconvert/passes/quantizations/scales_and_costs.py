@@ -4,8 +4,6 @@ weights by their values, activations over all codes of their quantization.
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
@@ -15,7 +13,7 @@ from qconvert.plugins import Cost
 #: How many scales are tried, for values of 16 bits, for float values, and how many values are few.
 _TRIED, _TRIED_OF_16_BITS, _TRIED_OF_REALS, _FEW = 256, 32, 128, 32
 #: Ratios of small numbers, on which many of the old steps are steps of the new quantization too.
-_SIMPLE = np.unique([float(Fraction(over, under)) for under in range(1, 5) for over in range(under, 8 * under + 1)])
+_SIMPLE = np.array([over / under for under in range(1, 5) for over in range(under, 8 * under + 1)])
 
 
 def middle(dtype: str) -> int:
