@@ -80,6 +80,8 @@ class Child:
         """Send a message and return the answer; arrays() reads arrays after it. Raises RuntimeRefusedError without one, or for an error."""
         given = self._process.stdin
         assert given is not None
+        if not self._end.alive:
+            raise RuntimeRefusedError(f"{self._title}'s process has ended", rule="process-ended")
         try:
             given.write(json.dumps(question).encode() + b"\n")
             for value in values:

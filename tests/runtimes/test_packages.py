@@ -107,6 +107,8 @@ def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words:
     with pytest.raises(RuntimeRefusedError, match=words) as caught:
         child.request({})
     assert len(caught.value.reason) < 2500
+    with refused(RuntimeRefusedError, "process-ended"):  # further inputs are refused like the first
+        child.request({})
 
 
 def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -> None:
