@@ -113,7 +113,8 @@ def extreme_inputs(
     graph: Graph, like: Arrays, seed: int, within: Mapping[str, Interval] = MappingProxyType({})
 ) -> Iterator[dict[str, Array]]:
     """Sets of inputs over their whole ranges and at the ends of these, each made when it is asked for: each element anywhere, all at the
-    lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
+    lower end, all at the upper one, each element at one of both, each input at one of both (twice), flat at a value between, and few
+    elements at one end among others at the other one (both ways), since only there does one element alone have nearly all of a Softmax.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
     bounds that operators set (see input_limits.py). Random inputs hardly come near these bounds, nor does a sum of many random values come
@@ -142,6 +143,11 @@ def extreme_inputs(
     def either(low: float, high: float, shape: tuple[int, ...]) -> Array:
         return np.full(shape, (low, high)[int(rng.integers(2))])
 
+    def few(one: float, others: float, shape: tuple[int, ...]) -> Array:
+        size, found = int(np.prod(shape)), np.full(shape, others)
+        found.flat[rng.choice(size, size // max(1, *shape), replace=False)] = one
+        return found
+
     yield values(anywhere)
     yield values(lambda low, high, shape: np.full(shape, low))
     yield values(lambda low, high, shape: np.full(shape, high))
@@ -149,6 +155,8 @@ def extreme_inputs(
     yield values(either)
     yield values(either)
     yield values(fill_between)
+    yield values(lambda low, high, shape: few(high, low, shape))
+    yield values(lambda low, high, shape: few(low, high, shape))
 
 
 def zero_inputs(graph: Graph, like: Arrays) -> dict[str, Array]:

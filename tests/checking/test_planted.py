@@ -214,6 +214,24 @@ def test_an_operator_that_reads_another_tensor_is_named_without_metadata(tmp_pat
     assert report.verdict == "not equal" and "ADD #0 ('y')" in report.problems[0]
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_the_limit_of_an_exact_softmax_is_a_part_of_its_form(tmp_path: Path) -> None:
+    """256 of 256 is 255 with it, and 0 without: where one class has nearly all, as it has for no random scores of ten."""
+    sides = [("x", Quantization.per_tensor(0.1718, 24)), ("y", Quantization.per_tensor(1 / 256, -128))]
+    tensors = {name: Tensor(name, "int8", (1, 10), None, quantization) for name, quantization in sides}
+    save(Graph("softmax", tensors, (Op("Softmax", ("x",), ("y",), {"axis": -1}),), ("x",), ("y",)), tmp_path / "x.tflite")
+    convert(tmp_path / "x.tflite", tmp_path / "y.onnx")
+    assert check(tmp_path / "x.tflite", tmp_path / "y.onnx").verdict == "passed"
+    network = onnx.load(tmp_path / "y.onnx")
+    (clip,) = (node for node in network.graph.node if node.op_type == "Clip")
+    (cast,) = (node for node in network.graph.node if clip.output[0] in node.input)
+    cast.input[0] = clip.input[0]
+    network.graph.node.remove(clip)
+    onnx.save(network, tmp_path / "y.onnx")
+    assert check(tmp_path / "x.tflite", tmp_path / "y.onnx").verdict == "not equal"
+
+
 @pytest.mark.formats
 def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     quantization = Quantization(np.array([0.1]), np.array([0]))
@@ -226,6 +244,8 @@ def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     zero = zero_inputs(graph, {**like, "x": np.ones(4, np.float32)})
     assert not zero["x"].any() and np.array_equal(zero["i"], [3, 5])
     assert max(feed["x"].max() for feed in extreme_inputs(graph, like, 0, {"x": (0.0, 1.0)})) == 1
+    alone = [sorted(feed["x"]) for feed in found]
+    assert any(value[0] == value[2] < value[3] for value in alone) and any(value[0] < value[1] == value[3] for value in alone)
 
 
 @pytest.mark.formats
