@@ -24,8 +24,8 @@ Product = tuple[Graph, Op, Requantizer]
 _BYTES = ("int8", "uint8")
 #: Values of a constant that are tried with all codes.
 _MOST_VALUES = 2**8
-#: Types of one tensor of data whose codes are few enough to try them all.
-WITH_16_BITS = (*_BYTES, "int16", "uint16")
+#: Types of one tensor of data whose codes are few enough to try them all, and of results that are compared.
+WITH_16_BITS = (*_BYTES, "int16", "uint16", "bool")
 
 
 def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Array | None] | None:
@@ -34,13 +34,14 @@ def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Arr
 
     Args:
         graph, op: the operator.
-        types: of data and result; those of two tensors of data are bytes.
+        types: of data and result; those of two tensors of data are bytes. Truth values have no scale.
     """
     sides = [graph[name] if name else None for name in op.inputs]
     data = [tensor for tensor in sides if tensor is not None and tensor.data is None]
     if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 1 <= len(data) <= 2:
         return None
-    stored = (*data, graph[op.outputs[0]])
+    result = graph[op.outputs[0]]
+    stored = data if result.dtype == "bool" and "bool" in types else [*data, result]
     if any(tensor.dtype not in (types if len(data) == 1 else _BYTES) or tensor.quantization is None for tensor in stored):
         return None
     quantizations = [tensor.quantization for tensor in (*sides, *stored) if tensor is not None]

@@ -168,6 +168,20 @@ def test_tensors_that_are_requantized_before_they_are_joined_are_compared_on_the
     assert not {"E0", "E1"} & set(classes(prove(tmp_path / "x.onnx", tmp_path / "other.tflite")))
 
 
+@pytest.mark.parametrize(("scale", "wanted"), [(0.05, ("E1", "65536 pairs")), (14.7, ("?", ""))])
+def test_comparisons_are_compared_on_all_pairs(scale: float, wanted: tuple[str, str], tmp_path: Path) -> None:
+    """Those of LiteRT multiply by scales, which have to be below 1: from 1 on most codes are equal to it."""
+    given = {name: Tensor(name, "uint8", (256, 256), None, Quantization.per_tensor(scale, 7)) for name in "ab"}
+    tensors = {**given, "y": Tensor("y", "bool", (256, 256))}
+    save(Graph("comparison", tensors, (Op("NotEqual", ("a", "b"), ("y",)),), ("a", "b"), ("y",)), tmp_path / "x.tflite")
+    convert(tmp_path / "x.tflite", tmp_path / "y.onnx")
+    (item,) = prove(tmp_path / "x.tflite", tmp_path / "y.onnx").operators
+    codes = np.arange(256, dtype=np.uint8)
+    data = dict(zip("ab", np.meshgrid(codes, codes), strict=True))
+    here, there = (run(tmp_path / name, data)["y"] for name in ("x.tflite", "y.onnx"))
+    assert (item.class_, item.method) == wanted and np.array_equal(here, there) is (item.class_ == "E1")
+
+
 @pytest.mark.parametrize(("scale", "other"), [(0.1, 0.07), (0.1, 0.1), (0.03, 0.017)])
 def test_averages_are_compared_on_all_sums(scale: float, other: float, tmp_path: Path) -> None:
     """Of 4 bytes there are 1021 sums; a run of them shows as many differences."""

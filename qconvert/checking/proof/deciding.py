@@ -93,6 +93,11 @@ class Computed:
         return self.row.reference if self.row is not None and not self.form else None
 
     @property
+    def scales_data(self) -> bool:
+        """Whether its kernel computes with scales of its data, as LiteRT's comparisons do."""
+        return self._reference is not None and any(name and self.graph.is_quantized(name) for name in self.op.inputs)
+
+    @property
     def requantizer(self) -> Requantizer | None:
         """How it rounds a sum of products; None if that is not known."""
         return self._reference if isinstance(self._reference, Requantizer) else None
@@ -177,7 +182,11 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if rule == "stored" and not pair.has_other_scales:  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
     if not trace.result.graph[output].is_quantized:
-        return found("E0", "identical parameters") if _is_exact(trace.result.graph, pair.result) else found("?", why=_REALS)
+        if not _is_exact(trace.result.graph, pair.result):
+            return found("?", why=_REALS)
+        if _is_the_same(own, other) or not any(side.scales_data for side in (own, other)):
+            return found("E0", "identical parameters")
+        return _decide_by_all_codes(found, own, other) or found("?", why="the results of its kernels are not known for all inputs")
     if rounds_floats(trace, pair):
         known = all(side.has_forms or not side.form for side in (own, other))
         return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
@@ -336,7 +345,8 @@ def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str
     """The class of an operator by its results for all that it can read: codes, pairs of them, or what `of` says."""
     count = len(first) if first.shape == (_PAIRS, 2) else first.size  # of results of two elements, or of one
     method = f"{count} {of or ('codes' if count <= _CODES or first.ndim == 1 else 'pairs')}"
-    a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))
+    lowest = [0 if dtype == "bool" else integer_range(dtype)[0] for dtype in dtypes]
+    a, b = (values.astype(np.int64) - least for values, least in zip((first, second), lowest, strict=True))
     if a.shape != b.shape:
         return found("?", why="its constants have other values")
     if np.array_equal(a, b):

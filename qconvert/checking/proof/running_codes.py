@@ -139,7 +139,7 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None,
         return [codes_of(graph[name].dtype) for name in op.inputs], 0, (-1,)
     if (pairs := pair_codes(graph, op)) is not None:
         return [pairs], 1, (-1, 2)
-    codes = all_codes(graph, op)
+    codes = all_codes(graph, op, ("int8", "uint8", "bool"))
     if codes is None:
         return None
     tensors = [graph[name] if name else None for name in op.inputs]

@@ -206,6 +206,7 @@ def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         return None
     tables = [tflite_comparison_tables(*side) for side in given]
     places = [data.astype(np.int64) - integer_range(dtype)[0] for data, (_, dtype) in zip(stored, given, strict=True)]
-    ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)
+    ends = (0, -1) if overflows else (0,)
+    ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in ends]
     return Integers(tuple(compute(op, *way) for way in ways), "overflows" if overflows else "")
