@@ -311,7 +311,10 @@ class SideCheck:
             if again.same:
                 return
             alone = self._compare_operators(self.feeds[:1], changed)
-            self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.is_fault)
+            if isinstance(alone, str):
+                self.unjudged += verdicts.list_untraced(self.proof, alone)
+                return
+            self.findings = tuple(item for item in alone if item.is_fault)
             self.problems += verdicts.operator_problems(self.findings)
             return
         found = self._compare_operators(self.feeds, changed)
@@ -328,6 +331,7 @@ class SideCheck:
             self.problems += problems
             unsure = dull if equal else "the outputs differ at the ends of the inputs' ranges, or with other sizes" if self.further else ""
             self.unjudged += unjudged or ([f"{unsure}, and operators cannot be compared: {cannot}"] if unsure and not problems else [])
+            self.unjudged += verdicts.list_untraced(self.proof, cannot) if equal and not problems else []
             return
         if equal:
             return

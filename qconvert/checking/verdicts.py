@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison, lowest_sqnr
+from qconvert.checking.proof.classes import Proof
 from qconvert.checking.value_limits import operator_limits
 from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError, format_some
@@ -277,6 +278,14 @@ def _first_missing(graph: Graph, output: str, missing: Collection[str]) -> str |
             needed.update(name for name in op.inputs if name)
             found = next((name for name in op.outputs if name in missing and name in needed), found)
     return found
+
+
+def list_untraced(proof: Proof, reason: str) -> list[str]:
+    """What is not judged where outputs are equal, and operators cannot be compared for a `reason`: operators of the source that the proof
+    finds in the result nowhere, or not on what they read in the source, and outputs that are not traced."""
+    lost = f"not found in the result: {format_some(proof.lost, _LISTED)}" if proof.lost else ""
+    said = lost or next(iter(proof.problems), "")
+    return [f"{said}; operators cannot be compared: {reason}"] if said else []
 
 
 def judge_without_operators(

@@ -214,6 +214,23 @@ def test_an_operator_that_reads_another_tensor_is_named_without_metadata(tmp_pat
     assert report.verdict == "not equal" and "ADD #0 ('y')" in report.problems[0]
 
 
+@pytest.mark.tflite_micro
+def test_a_reader_of_another_tensor_is_named_where_a_runtime_gives_no_inner_tensors(tmp_path: Path) -> None:
+    """Averages of random inputs are below the constant, so that both maxima are equal, and so are the outputs."""
+    image, one, quantization = (1, 8, 8, 1), (1, 1, 1, 1), Quantization.per_tensor(0.1, 0)
+    shapes = {"a": image, "b": image, "mean_a": one, "mean_b": one, "most_a": one, "most_b": one, "y": image, "z": image}
+    tensors = {name: Tensor(name, "int8", shape, None, quantization) for name, shape in shapes.items()}
+    tensors["c"] = Tensor("c", "int8", one, np.full(one, 30, np.int8), quantization)
+    ops = [Op("GlobalAveragePool", (name,), (f"mean_{name}",), {"data_format": "channels_last"}) for name in "ab"]
+    ops += [Op("Max", (f"mean_{name}", "c"), (f"most_{name}",)) for name in "ab"]
+    right, wrong = ([Op("Add", (one, f"most_{other}"), (y,)) for one, other, y in ways] for ways in (("aay", "bbz"), ("aby", "baz")))
+    for name, adds in (("source", right), ("right", right), ("wrong", wrong)):
+        save(Graph("maxima", tensors, (*ops, *adds), ("a", "b"), ("y", "z")), tmp_path / f"{name}.tflite")
+    assert check(tmp_path / "source.tflite", tmp_path / "right.tflite", kernels="tflite-micro").verdict == "passed"
+    report = check(tmp_path / "source.tflite", tmp_path / "wrong.tflite", kernels="tflite-micro")
+    assert report.verdict == "inconclusive" and "ADD #4, ADD #5" in report.unjudged[0]
+
+
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 def test_the_limit_of_an_exact_softmax_is_a_part_of_its_form(tmp_path: Path) -> None:
