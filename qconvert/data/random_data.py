@@ -145,7 +145,7 @@ def extreme_inputs(
 
     def few(one: float, others: float, shape: tuple[int, ...]) -> Array:
         size, found = int(np.prod(shape)), np.full(shape, others)
-        found.flat[rng.choice(size, size // max(1, *shape), replace=False)] = one
+        found.flat[rng.choice(size, size // max((1, *shape)), replace=False)] = one
         return found
 
     yield values(anywhere)

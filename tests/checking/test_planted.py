@@ -253,8 +253,11 @@ def test_the_limit_of_an_exact_softmax_is_a_part_of_its_form(tmp_path: Path) -> 
 def test_extreme_inputs_reach_the_ends_of_a_range_within_its_bounds() -> None:
     quantization = Quantization(np.array([0.1]), np.array([0]))
     tensors = [Tensor("x", "float32", (4,)), Tensor("q", "int8", (4,), quantization=quantization), Tensor("i", "int64", (2,))]
-    graph = Graph("g", {item.name: item for item in tensors}, (Op("Quantize", ("x",), ("q",), {}, ""),), ("x", "i"), ("q",))
-    like = {"x": np.zeros(4, np.float32), "i": np.array([3, 5])}
+    tensors += [Tensor("scalar", "int8", (), quantization=quantization), Tensor("none", "int8", (0, 4), quantization=quantization)]
+    graph = Graph(
+        "g", {item.name: item for item in tensors}, (Op("Quantize", ("x",), ("q",), {}, ""),), ("x", "i", "scalar", "none"), ("q",)
+    )
+    like = {"x": np.zeros(4, np.float32), "i": np.array([3, 5]), "scalar": np.array(0, np.int8), "none": np.zeros((0, 4), np.int8)}
     found = list(extreme_inputs(graph, like, 0))
     assert min(feed["x"].min() for feed in found) < -12.8 and max(feed["x"].max() for feed in found) > 12.7
     assert all(np.array_equal(feed["i"], [3, 5]) for feed in found)
