@@ -185,6 +185,16 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     return is_same_average(own, other, quantizations[0], window.counted, tensors[0].dtype)
 
 
+def find_copied(rewriter: Rewriter, name: str) -> str:
+    """Return the tensor whose elements a tensor has, but for their order and what constant bounds clip."""
+    while (writer := rewriter.producers.find(name)) is not None:
+        clips = kind_of(writer).clips and not any(rewriter.is_computed(bound) for bound in writer.inputs[1:] if bound)
+        if not clips and kind_of(writer).rule != "move":
+            break
+        name = writer.inputs[0]
+    return name
+
+
 class TorchForms(Rewriter):
     """Puts other operators in the place of those that round as PyTorch's engines do.
 
@@ -212,7 +222,7 @@ class TorchForms(Rewriter):
 
     def _quantize_as(self, op: Op) -> None:
         # A sum in float is another one in each runtime; and onnxruntime runs what stands between Dequantize and Quantize on integers.
-        is_sum = op["arithmetic"] == "reciprocal" and self.is_computed(op.inputs[0])
+        is_sum = op["arithmetic"] == "reciprocal" and self.is_computed(find_copied(self, op.inputs[0]))
         found = None if is_sum else self._quantize_form(op)
         if found is None:
             self._drop_arithmetic(op)
