@@ -8,7 +8,6 @@ optimizing. They multiply by a float32 (24 bits). Faults were found by running e
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, constant_tolerance, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, Reference, activated_range, constant_tolerance, quantizations_of
 from qconvert.kernels.products import Requantizer, SumReference, Sums
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
@@ -94,34 +93,72 @@ def _several_windows(graph: Graph, op: Op) -> str:
     return "" if covers_all(graph, op) else "several windows"
 
 
+def stored_types(graph: Graph, op: Op) -> list[str]:
+    """Return as which type onnxruntime stores each tensor of bytes of an operator when it runs; "" where that is not known.
+
+    On x86 CPUs it makes uint8 of int8 between a QuantizeLinear and the one DequantizeLinear that reads it (qdq_s8_to_u8.cc), and of nothing
+    else: no inputs and outputs, what several operators read, what is clipped as integers, and what nodes of the QOperator form store.
+    """
+    writers, readers = graph.producers(), graph.consumers()
+    return [_stored_type(graph, op, name, writers.get(name), readers.get(name, ())) for name in op.names if name]
+
+
+def _stored_type(graph: Graph, op: Op, name: str, writer: Op | None, readers: Sequence[Op]) -> str:
+    tensor = graph[name]
+    if tensor.dtype != "int8" or name in graph.inputs or name in graph.outputs or any(of_integers(item) for item in (op, writer) if item):
+        return tensor.dtype
+    if writer is None or kind_of(writer).rule in ("move", "relabel") or kind_of(writer).chooses:
+        return ""
+    if tensor.per_tensor is not None and activated_range(graph, writer) != integer_range(tensor.dtype):
+        return tensor.dtype
+    others = [reader for reader in readers if reader is not op]
+    if any(kind_of(reader).rule in ("move", "relabel") or kind_of(reader).chooses for reader in others):
+        return ""
+    return "uint8" if len(readers) < 2 else "int8" if any(reader is not readers[0] for reader in readers) else ""
+
+
+def of_integers(op: Op) -> bool:
+    """Whether the file that an operator was read from has it as a node of the QOperator form."""
+    return op.source.startswith("QLinear")
+
+
+def is_left_in_float(graph: Graph, op: Op) -> bool:
+    """Whether onnxruntime takes no integer kernel for an operator between DequantizeLinear and QuantizeLinear, whose tensors are not all
+    stored as one type of 8 bits."""
+    return {"int8", "uint8"} <= set(stored_types(graph, op))
+
+
+def _as_stored(reference: Reference) -> Reference:
+    """Return the reference of a kernel in whose roundings zero points take part: the integers for each type of 8 bits as which
+    onnxruntime may store the tensors."""
+    rows = {dtype: Kernel(types=(dtype,), reference=reference) for dtype in _BYTES}
+
+    def compute_ways(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+        if {graph[name].dtype for name in op.names if name} != {"int8"}:
+            return reference(graph, op, stored)
+        types = set(stored_types(graph, op))
+        found = [rows[dtype].compute_integers(graph, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
+        ways: list[Array] = []
+        for way in (way for item in found if item is not None for way in item.ways):
+            if not any(np.array_equal(way, other) for other in ways):
+                ways.append(way)
+        return Integers(tuple(ways)) if ways and None not in found else None
+
+    return compute_ways
+
+
 def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """QLinearAdd of bytes; see onnxruntime_additions(). Zero points take part in its roundings, and onnxruntime stores int8 between
-    operators as uint8 (qdq_s8_to_u8.cc), but not what is an input of the model: then either may be meant."""
+    """QLinearAdd of bytes; see onnxruntime_additions()."""
     tensors, quantizations = [graph[name] for name in op.names], quantizations_of(graph, op, None)
     if not quantizations or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    lowest, storage = integer_range(tensors[0].dtype)[0], ["uint8"]
-    if lowest and not set(graph.inputs).isdisjoint(_sources(graph, op)):
-        storage.append("int8")
-    ways: list[Array] = []
-    for dtype, add in itertools.product(storage, onnxruntime_additions(graph, op)):
-        moved = integer_range(dtype)[0] - lowest
-        first, second, output = (quantization.shift_zero_point(moved) for quantization in quantizations)
-        a, b = (np.asarray(value, np.int64) + moved for value in stored)
-        way = Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, dtype).astype(np.int64) - moved).ways[0]
-        if not any(np.array_equal(way, other) for other in ways):
-            ways.append(way)
-    return Integers(tuple(ways))
-
-
-def _sources(graph: Graph, op: Op) -> list[str]:
-    """What the operands are moved from, without being computed."""
-    writers, found = graph.producers(), list(op.inputs)
-    for index, name in enumerate(found):
-        while name in writers and kind_of(writers[name]).rule in ("move", "relabel") and writers[name].inputs:
-            name = writers[name].inputs[0]
-        found[index] = name
-    return found
+    first, second, output = quantizations
+    a, b = (np.asarray(value, np.int64) for value in stored)
+    ways = [
+        Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, tensors[0].dtype)).ways[0]
+        for add in onnxruntime_additions(graph, op)
+    ]
+    return Integers(tuple(ways if len(ways) > 1 and not np.array_equal(*ways) else ways[:1]))
 
 
 def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -251,11 +288,11 @@ _OF_BYTES = (
     Kernel(("Conv",), _BYTES, real=("bias",), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
     Kernel(("Gemm",), _BYTES, real=("bias", "result"), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
     Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault, reference=_PRODUCTS),
-    Kernel(("Add",), _BYTES, tolerance=_sum, reference=_add_integers),
-    Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_mul_integers),
+    Kernel(("Add",), _BYTES, tolerance=_sum, reference=_as_stored(_add_integers)),
+    Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_as_stored(_mul_integers)),
     Kernel(("LeakyRelu",), _BYTES, tolerance=_sum, reference=compute_in_float32),  # tables (qlinear_lookup_table.h)
     Kernel(("AveragePool",), _BYTES, lacks=_several_windows, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
-    Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_average_integers),
+    Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_as_stored(_average_integers)),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),
     Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float, reference=compute_in_float32),

@@ -33,13 +33,14 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, count_kinds, 
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.kernel import activated_range
+from qconvert.kernels.onnxruntime import is_left_in_float
 from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.missing_operators import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, has_torch_form
+from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, find_copied, has_torch_form
 
 _BYTES = ("int8", "uint8")
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
@@ -110,8 +111,8 @@ def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
             names += writer.inputs[:1] if kind_of(writer).rule in ("move", "relabel") else ()
     graph = rewriter.graph
     tensors = {name: graph[name] for item in ops for name in item.names if name}
-    inputs = tuple(name for name in graph.inputs if name in tensors)
-    return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, op.outputs, metadata=graph.metadata)
+    inputs, outputs = (tuple(name for name in names if name in tensors) for names in (graph.inputs, graph.outputs))
+    return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, outputs, metadata=graph.metadata)
 
 
 def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool:
@@ -301,7 +302,8 @@ def match_rounding(graph: Graph, target: Target, *, numerics: str = "exact", bia
     if found is None and numerics != "fast" and graph.is_from("onnx") and target.format == "tflite":
         runtime, kernels = runtime_of("onnx")
         given = frozenset(() if io == "integer" else graph.inputs)
-        matched, notes = _match_onnxruntime(graph, runtime.rows(kernels), target, given, in_float=numerics == "strict")
+        rows = runtime.rows(kernels), runtime.rows("in_float")
+        matched, notes = _match_onnxruntime(graph, rows, target, given, in_float=numerics == "strict")
         return matched, (*rewritten, *notes)
     if found is None or target.format in found[0].formats:
         return graph, rewritten
@@ -341,25 +343,31 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
 
 
-def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, given: frozenset[str], *, in_float: bool) -> PassResult:
-    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's. Where forms
-    in float are wanted, other sums are of float values, and the given inputs, which the network rounds, are divided by their scale."""
+def _match_onnxruntime(graph: Graph, rows: tuple[Kernels, Kernels], target: Target, given: frozenset[str], *, in_float: bool) -> PassResult:
+    """Give sums and differences of 8 bits other input scales where the target's kernel would round otherwise than the source's.
+
+    Args:
+        graph, target: as of match_rounding().
+        rows: onnxruntime's kernels, and those of operators that its optimizer leaves in float.
+        given: inputs that the network rounds.
+        in_float: whether forms in float are wanted: other sums are of float values then, and the inputs are divided by their scale.
+    """
     rewriter, done = Rewriter(graph), defaultdict[str, list[Op]](list)
     for op in rewriter:
-        kernel = rows.of(graph, op)
+        kernel = rows[bool(kind_of(op).sum_sign) and is_left_in_float(graph, op)].of(graph, op)
         if kernel is None or kernel.reference is None or op.attributes.get("arithmetic"):
             continue
         if kind_of(op).quantizes:
             if (
                 in_float
-                and _find_moved(rewriter, op.inputs[0]) in given
+                and find_copied(rewriter, op.inputs[0]) in given
                 and _divides_inputs(graph, op, kernel, target.kernels.of(graph, op))
             ):
                 rewriter.replace(op, op.with_attributes(arithmetic="divided"))
                 done[_NOTES["divided"]].append(op)
         elif kind_of(op).sum_sign:
             part = _cut_out(rewriter, op)
-            wanted = integers_for_all(part, op, kernel)
+            wanted = integers_for_all(graph, op, kernel)
             if wanted is None or _gives_integers(part, op, target, wanted):
                 continue
             if _nudge_operands(rewriter, part, op, wanted, target):
@@ -367,13 +375,6 @@ def _match_onnxruntime(graph: Graph, rows: Kernels, target: Target, given: froze
             elif in_float and _add_in_float(rewriter, op, wanted):
                 done[_IN_FLOAT].append(op)
     return rewriter.finish(), tuple(f"{text}: {format_counts(count_kinds(ops))}" for text, ops in done.items())
-
-
-def _find_moved(rewriter: Rewriter, name: str) -> str:
-    """Return the tensor whose elements data movement gives a tensor."""
-    while (writer := rewriter.producers.find(name)) is not None and kind_of(writer).rule == "move":
-        name = writer.inputs[0]
-    return name
 
 
 def _divides_inputs(graph: Graph, op: Op, kernel: Kernel, other: Kernel | None) -> bool:

@@ -21,6 +21,7 @@ from qconvert.checking.proof.classes import Proved
 from qconvert.graph import Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.kernels import KERNELS
 from qconvert.kernels.accumulators import accumulator_of
+from qconvert.kernels.proofs import integers_for_all
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -413,19 +414,38 @@ def test_an_average_over_all_positions_is_proved_for_any_batch(tmp_path: Path) -
     assert (item.class_, item.method) == ("E1", "12496 sums")
 
 
-def test_an_addition_whose_integers_are_clipped_may_be_in_float(tmp_path: Path) -> None:
-    """On x86 CPUs onnxruntime makes uint8 of the inputs, but not of a result that a Clip reads, so that no QLinearAdd takes both."""
-    sides = zip("abcdy", [(0.1333519, -85), (0.31233707, 11)] * 2 + [(0.43064117, 34)], strict=True)
-    tensors = {name: Tensor(name, "int8", (1, 1, 256, 256), None, Quantization.per_tensor(*grid)) for name, grid in sides}
+def _save_addition(path: Path, grids: dict[str, tuple[float, int]], form: str, activation: str = "") -> dict[str, np.ndarray]:
+    """Write an int8 addition of two results of operators; return data that has all pairs of codes."""
+    tensors = {name: Tensor(name, "int8", (1, 1, 256, 256), None, Quantization.per_tensor(*grid)) for name, grid in grids.items()}
     window = {"kernel_shape": (1, 1), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
     pools = [Op("AveragePool", (data,), (moved,), window) for data, moved in ("ac", "bd")]
-    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
-    save(Graph("sum", tensors, (*pools, Op("Add", ("c", "d"), ("y",), {"activation": "relu"})), ("a", "b"), ("y",)), source)
-    convert(source, result)
+    attributes = {"activation": activation} if activation else {}
+    save(Graph("sum", tensors, (*pools, Op("Add", ("c", "d"), ("y",), attributes)), ("a", "b"), ("y",)), path, form=form)
     codes = np.arange(-128, 128, dtype=np.int8)
-    feed = {"a": np.repeat(codes, 256).reshape(1, 1, 256, 256), "b": np.tile(codes, 256).reshape(1, 1, 256, 256)}
+    return {"a": np.repeat(codes, 256).reshape(1, 1, 256, 256), "b": np.tile(codes, 256).reshape(1, 1, 256, 256)}
+
+
+@pytest.mark.parametrize("activation", ["", "relu"])
+def test_an_int8_addition_that_onnxruntime_leaves_in_float_has_the_integers_of_float32(activation: str, tmp_path: Path) -> None:
+    """On x86 CPUs onnxruntime makes uint8 of the inputs, but not of a result that is an output or that a Clip reads, so that no QLinearAdd
+    takes both."""
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    grids = dict(zip("abcdy", [(0.1333519, -85), (0.31233707, 11)] * 2 + [(0.43064117, 34)], strict=True))
+    feed = _save_addition(source, grids, "qdq", activation)
+    convert(source, result, numerics="strict")
     wanted, found = (run(path, feed)["y"] for path in (source, result))
-    assert np.array_equal(wanted, found) == prove(source, result).equal_for_all_inputs
+    assert np.array_equal(wanted, found) and prove(source, result).equal_for_all_inputs
+
+
+def test_additions_of_the_qoperator_form_stay_int8(tmp_path: Path) -> None:
+    """As uint8, whose zero points are other numbers, 55 of the pairs would be rounded otherwise."""
+    path = tmp_path / "source.onnx"
+    grids = dict(zip("abcdy", [(0.21051574, 52), (0.28249478, 64)] * 2 + [(0.42103148, 43)], strict=True))
+    wanted = run(path, _save_addition(path, grids, "qoperator"))["y"].reshape(256, 256)
+    graph = load(path)
+    (op,) = (op for op in graph.ops if op.kind == "Add")
+    found = integers_for_all(graph, op, KERNELS["onnxruntime:optimized"].of(graph, op))
+    assert found is not None and np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -773,3 +793,13 @@ def test_one_kernel_with_the_same_parameters_is_equal(
     convert(source, target)
     first = prove(source, target).operators[0]
     assert (first.class_, first.method) == ("E0", "identical parameters")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["qat_fbgemm", "reference_fbgemm"])
+def test_inputs_that_are_clipped_before_they_are_quantized_are_multiplied_by_the_reciprocal(name: str, tmp_path: Path) -> None:
+    """As PyTorch does; divided by the scale, 72 and 11 of all float32 numbers become another integer."""
+    source, result = FIXTURES / "torch" / "single" / f"{name}.pt2", tmp_path / "result.onnx"
+    convert(source, result)
+    rounded = [item for item in prove(source, result).operators if item.method == "thresholds"]
+    assert rounded[0].class_ == "E1"
