@@ -7,6 +7,7 @@ import pytest
 
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.correspondence import Trace
+from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
 STEPS = Quantization.per_tensor(0.05, 3)
@@ -55,3 +56,11 @@ def test_what_is_rewritten_has_the_axes_of_what_it_reads() -> None:
     trace = Trace.of(Border.of(source, result), (source, result))
     assert [pair.result.kind for pair in trace.pairs] == ["MaxPool"] and not trace.ends
     assert [op.kind for op, _ in trace.strange] == ["Mul", "Add"]
+
+
+@pytest.mark.parametrize(("kind", "clips"), [("Relu", True), ("Gelu", False), ("HardSwish", False), ("Abs", False)])
+def test_what_computes_other_codes_than_ends_of_a_range_clips_none(kind: str, clips: bool) -> None:
+    sides = {name: Tensor(name, "uint8", (4,), None, Quantization.per_tensor(0.1, 100)) for name in "xy"}
+    op = Op(kind, ("x",), ("y",))
+    model = Graph("one", sides, (op,), ("x",), ("y",))
+    assert (clip_elements(model, op, Elements.of(sides["x"])) is not None) == clips

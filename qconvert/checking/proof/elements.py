@@ -220,8 +220,7 @@ def _evaluate_places(graph: Graph, op: Op, values: Array) -> list[Array] | None:
 
 
 def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
-    """The result of an operator that makes codes of the codes of one tensor, with the same quantization, such as a Clip or Relu; None of
-    others.
+    """The result of an operator that clips the codes of one tensor, such as a Clip or Relu, and computes nothing else; None of others.
 
     Args:
         graph, op: the operator.
@@ -239,10 +238,12 @@ def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
         return None
     codes = codes_of(data.dtype)
     try:
-        found = evaluate_op(graph, op, [codes, *map(graph.constant, op.inputs[1:])])[0].stored
+        found = evaluate_op(graph, op, [codes, *map(graph.constant, op.inputs[1:])])[0].stored.reshape(codes.shape)
     except QConvertError:
         return None
-    return replace(given, codes=_compose_codes(given, found.reshape(codes.shape), codes), by=(*given.by, op))
+    if not np.array_equal(found, np.clip(codes, found.min(), found.max())):
+        return None
+    return replace(given, codes=_compose_codes(given, found, codes), by=(*given.by, op))
 
 
 def apply_activation(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
