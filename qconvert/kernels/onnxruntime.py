@@ -111,10 +111,10 @@ def _stored_type(graph: Graph, op: Op, name: str, writer: Op | None, readers: Se
         return ""
     if tensor.per_tensor is not None and activated_range(graph, writer) != integer_range(tensor.dtype):
         return tensor.dtype
-    others = [reader for reader in readers if reader is not op]
-    if any(kind_of(reader).rule in ("move", "relabel") or kind_of(reader).chooses for reader in others):
-        return ""
-    return "uint8" if len(readers) < 2 else "int8" if any(reader is not readers[0] for reader in readers) else ""
+    if any(reader is not readers[0] for reader in readers):
+        return tensor.dtype
+    is_moved = any(kind_of(reader).rule in ("move", "relabel") or kind_of(reader).chooses for reader in readers)
+    return "" if is_moved or len(readers) > 1 else "uint8"
 
 
 def of_integers(op: Op) -> bool:
@@ -158,7 +158,7 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
         Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, tensors[0].dtype)).ways[0]
         for add in onnxruntime_additions(graph, op)
     ]
-    return Integers(tuple(ways if len(ways) > 1 and not np.array_equal(*ways) else ways[:1]))
+    return Integers(tuple(ways if len(ways) > 1 and not np.array_equal(ways[0], ways[1]) else ways[:1]))
 
 
 def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
