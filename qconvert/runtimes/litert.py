@@ -166,7 +166,7 @@ def open_model(file: ModelFile) -> LiteRT:
 
 def keeps(graph: Graph) -> frozenset[str]:
     """See plugins.Runtime."""
-    from qconvert.formats.tflite.functions_and_variables import inner_states
+    from qconvert.formats.tflite.variables import inner_states
 
     return inner_states(graph)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from qconvert.formats.tflite.functions_and_variables import VARIABLE_OPERATORS
+from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.formats.tflite.write_operators import write_operators
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.litert.limits import FACTORS, Sides, list_unfit_factors

@@ -22,7 +22,7 @@ _FIELDS = {
 }
 
 
-#: Subgraphs that run within one another; a valid graph has no more (rules/validation/scopes.py).
+#: Subgraphs that run within one another; a valid graph has no more (rules/validation/structure.py).
 _DEEPEST = 50
 
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.functions_and_variables import VARIABLE_OPERATORS, Functions, Variables, subgraphs_of
+from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, builtin_number, decode_text, numbers_of
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
+from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.formats.tflite.verify import wrong_arity
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of
 from qconvert.plugins import operators

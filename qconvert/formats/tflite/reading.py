@@ -13,8 +13,9 @@ import numpy as np
 from qconvert.arithmetic.polynomials import Polynomial, from_number, multiply_polynomials, number, subtract_polynomials
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.reading.draft import Draft, OperatorReading
-from qconvert.formats.tflite.functions_and_variables import Functions, Variables, first_value
+from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.schema import FUSED_ACTIVATIONS
+from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.functions_and_variables import inner_states
 from qconvert.formats.tflite.ops.float_lstm import lstm_activation_code
 from qconvert.formats.tflite.ops.recurrent import rnn_activation_code
+from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS

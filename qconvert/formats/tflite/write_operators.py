@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.errors import QConvertError
-from qconvert.formats.tflite.functions_and_variables import inner_states, variable_keys
+from qconvert.formats.tflite.variables import inner_states, variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of

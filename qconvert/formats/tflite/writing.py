@@ -11,9 +11,9 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.functions_and_variables import inner_states
 from qconvert.formats.tflite.operator import Operator, version_of
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
+from qconvert.formats.tflite.variables import inner_states
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators.sizes import reshape_sizes

@@ -279,7 +279,7 @@ def test_container_and_shared_name_come_back(tmp_path: Path) -> None:
 
 
 def test_a_note_of_names_that_two_states_share_is_left_alone() -> None:
-    from qconvert.formats.tflite.functions_and_variables import variable_keys
+    from qconvert.formats.tflite.variables import variable_keys
     from qconvert.graph.metadata import VARIABLES
 
     graph = read_bytes(counter(), "counter")
