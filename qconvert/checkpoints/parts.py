@@ -18,6 +18,8 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 
 #: Patterns of layers that are matched: their time must not grow with 2 to the power of their length, as of (a*)*.
 _LONGEST_PATTERN, _MOST_REPEATS, _MOST_CHOICES = 300, 4, 8
+#: What the length of a path to the power of the repeats of a pattern may be, as of .*.*: a second of time or less.
+_MOST_STEPS = 10**8
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ def _matches(pattern: str, layer: str) -> bool:
     """Whether a regular expression matches the start of a layer's path."""
     repeats = len(re.findall(r"[*+{?]", pattern))
     is_large = len(pattern) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or pattern.count("|") > _MOST_CHOICES
-    if is_large or re.search(r"\)[*+{?]", pattern):
+    if is_large or len(layer) ** repeats > _MOST_STEPS or re.search(r"\)[*+{?]", pattern):
         raise UnsupportedError(
             f"config.json states the pattern {pattern[:40]!r} of layers, which is not covered", rule="blocks-not-covered"
         )

@@ -15,8 +15,10 @@ from refusals import refused
 import qconvert
 from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
+from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
+from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource, checkpoint_summary
 from qconvert.checkpoints.weight import E2M1, BlockWeight, pack, unpack
@@ -99,6 +101,14 @@ def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) ->
     with_bias = checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
     convert(with_bias, tmp_path / "o", result_format="awq")
     assert qconvert.diff(with_bias, tmp_path / "o") == []
+
+
+def test_a_pattern_that_would_take_minutes_to_match_is_refused() -> None:
+    """.*.*.*.* takes a time of the fourth power of the length of a layer's path."""
+    config = Config({"config_groups": {"first": {"targets": ["re:.*.*.*.*x"]}, "second": {"targets": ["Linear"]}}})
+    assert Parts("a" * 50, {}, config=config).group == {"targets": ["Linear"]}
+    with refused(UnsupportedError, "blocks-not-covered"):
+        assert Parts("a" * 1000, {}, config=config).group
 
 
 @pytest.mark.parametrize("has_order", [True, False])
