@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize, quantize
-from qconvert.errors import format_count
+from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, cost, tensor_cost
@@ -256,7 +256,7 @@ def quantize_operands(graph: Graph, target: Target | None) -> PassResult:
     )
     if not count:
         return rewriter.finish(), wide
-    words = f"{count} float operands of quantized operators are quantized"
+    words = f"{format_count(count, 'float operand')} of quantized operators {format_verb(count, 'are quantized')}"
     note = Change(f"{words}, {describe_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
     return rewriter.finish(), (*wide, note)
 
@@ -290,8 +290,15 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     known = all(tensor.dtype == "float32" and tensor.data is not None and np.isfinite(tensor.data).all() for tensor in real)
     if not known or len(real) == len(operands):
         return []
-    names = [tensor.name for tensor in real]
-    return [] if _divides(op) and op.inputs[0] in names else names
+    if _divides(op) and (op.inputs[0] in (tensor.name for tensor in real) or not all(map(_has_reciprocals, real))):
+        return []
+    return [tensor.name for tensor in real]
+
+
+def _has_reciprocals(tensor: Tensor) -> bool:
+    """Whether float32 holds 1 / value of each value of a constant, which it does not of 0 and of most subnormal ones."""
+    with np.errstate(divide="ignore", over="ignore"):
+        return tensor.data is not None and bool(np.isfinite(np.float32(1) / tensor.data).all())
 
 
 def _narrow_operands(graph: Graph, op: Op) -> list[str]:
@@ -325,8 +332,6 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
         data = rewriter[name].data
         assert data is not None
         values = 1 / data.astype(np.float64) if _divides(op) else data.astype(np.float64)
-        if not np.isfinite(values).all():
-            return op, []
         if kind_of(op).chooses and result.per_tensor is not None:
             stored = quantize(values, result.per_tensor, result.dtype)
             renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, result.dtype, result.quantization)

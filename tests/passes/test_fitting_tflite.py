@@ -175,10 +175,18 @@ def test_constants_that_reach_the_result_are_rounded_to_its_quantization_alone(k
     attributes = {"axis": 1} if kind == "Concat" else {}
     graph = make([Op(kind, ("x", "c"), ("y",), attributes)], [x, constant("c", values), y], "x", "y")
     changed, notes = applied(graph, "quantize_operands")
-    assert notes == ("1 float operands of quantized operators are quantized (exact)",)
+    assert notes == ("1 float operand of quantized operators is quantized (exact)",)
     stored = changed[changed.ops[0].inputs[1]]
     assert stored.shares_quantization(graph["y"])
     assert_equal(graph, changed, {"x": random_integers((1, 40), "int8")})
+
+
+@pytest.mark.parametrize("divisor", [0.0, 1e-42])
+def test_a_division_by_a_number_without_a_reciprocal_stays(divisor: float) -> None:
+    tensors = [Tensor("x", "int8", (1, 4), None, q(0.1, 5)), Tensor("y", "int8", None, None, q(0.2))]
+    graph = make([Op("Div", ("x", "d"), ("y",))], [*tensors, constant("d", np.array([divisor, 1, 2, 3], np.float32))], "x", "y")
+    changed, notes = applied(graph, "quantize_operands")
+    assert kinds(changed) == ["Div"] and not notes
 
 
 def test_a_single_value_is_exact_and_a_list_is_reported() -> None:
