@@ -237,7 +237,7 @@ class BlockWeight:
     times `outer`, each of both products rounded to float32.
 
     Attributes:
-        words: uint32 [N, W], a row for each output: the codes, without a sign, in a stream along the inputs (see packing).
+        words: uint32 [N, W], a row for each output: the codes, without a sign, in a stream along the inputs, see unpack().
         bits: of a code, 2 to 8.
         inputs: K.
         scale: [N, G], one for each block of K / G inputs, in the type that the file has.

@@ -21,7 +21,7 @@ _CONVERTED = (*_BYTES, "int16", "uint16", "int32")
 _MOST_COMPARED = 2**23
 #: Types whose integers a byte holds, and the type of that byte.
 _AS_BYTES = {"int2": "int8", "int4": "int8", "int8": "int8", "uint2": "uint8", "uint4": "uint8", "uint8": "uint8"}
-#: What kernels without 32-bit sums add of two neighbours before they saturate, for one sign; see guard_saturation.py.
+#: What kernels without 32-bit sums add of two neighbours before they saturate, for one sign; see the pass guard_saturation.
 _LARGEST_PAIR = 128
 
 

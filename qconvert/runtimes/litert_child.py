@@ -126,7 +126,7 @@ def process_memory(at_most: bool = False) -> int:
 
 
 def forget_peak() -> None:
-    """Lets held(at_most=True) count from now on (proc(5), clear_refs)."""
+    """Let process_memory(at_most=True) count from now on (proc(5), clear_refs)."""
     with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
 

@@ -31,7 +31,7 @@ def is_pipeline(document: Any) -> bool:
 
 
 def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
-    """The encodings of a Pipeline as messages.py has it.
+    """The encodings of a Pipeline as from_json() and from_bytes() return it.
 
     Raises:
         InvalidModelError: a scale is no positive number, or a zero point or limit is beyond its type; layers contradict each other.

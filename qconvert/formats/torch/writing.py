@@ -31,7 +31,7 @@ class Builder(OperatorWriting):
 
     Args:
         graph: the canonical graph that is written.
-        numerics: "exact" or "fast", see numerics.py.
+        numerics: "exact" or "fast", as the writer's option says.
         whole: id of an operator that lowering emitted -> the one that it is a part of.
 
     Attributes:
@@ -336,7 +336,7 @@ def _quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
 
 
 def _quantize_floats(b: Builder, node: Node, tensor: Tensor) -> Node:
-    """Adds a rounding of float values to floats of 8 bits, decomposed as dequantize_floats().
+    """Adds a rounding of float values to floats of 8 bits, decomposed like the reverse, _dequantize_floats().
 
     The division is in float32, as in onnxruntime's QuantizeLinear: PyTorch would round float64 twice, to float32 first.
     """

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import Writers
 from qconvert.formats.onnx.ops import (
-    activation,
+    activation_norm,
     control,
     conv,
     elementwise,
@@ -37,7 +37,7 @@ _FAMILIES = (
     matrix,
     pool,
     elementwise,
-    activation,
+    activation_norm,
     reduce,
     shape,
     gather,

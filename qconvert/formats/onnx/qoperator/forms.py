@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
+from qconvert.formats.onnx.ops.activation_norm import write_clip as write_stored_clip
 from qconvert.formats.onnx.ops.pool import may_tie, pool_window, read_pool_window
 from qconvert.formats.onnx.ops.shape import write_concat as write_stored_concat
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading

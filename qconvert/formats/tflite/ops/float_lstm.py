@@ -264,7 +264,7 @@ def _join_scales(gates: Sequence[Quantization | None], rows: int) -> Quantizatio
     return Quantization.per_axis(np.concatenate(scales), 1) if scales else None
 
 
-#: The other operators, which may be of integers, are read by lstm.py.
+#: The other operators, which may be of integers, are read by recurrent.py.
 READERS: Readers = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm}
 
 

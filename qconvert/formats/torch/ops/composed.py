@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.formats.torch.operands import Part, cast_operand, emit_reshape, emit_transpose, float_parts, operands, scalar, size_of
 from qconvert.formats.torch.ops.matrix import emit_gemm
-from qconvert.formats.torch.ops.norm import emit_reduction, read_norm
+from qconvert.formats.torch.ops.reduce_norm import emit_reduction, read_norm
 from qconvert.formats.torch.reading import ReadFunction, Reading, with_unused
 from qconvert.formats.torch.values import Uncomputed
 from qconvert.graph import Array, numpy_dtype
