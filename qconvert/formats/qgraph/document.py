@@ -220,7 +220,8 @@ def _attribute(kind: str, name: str, value: Any, at: str) -> Attribute:
         items = [_scalar(item, f"{at}[{index}]") for index, item in enumerate(value)]
         if len({isinstance(item, str) for item in items}) > 1:
             fail(at, "is a list of both text and numbers", rule="mixed-list")
-        if any(isinstance(item, float) for item in items) or _sort(kind, name) == "numbers":
+        is_text = any(isinstance(item, str) for item in items)
+        if not is_text and (any(isinstance(item, float) for item in items) or _sort(kind, name) == "numbers"):
             return tuple(float(item) for item in items)
         return tuple(items)
     value = _scalar(value, at)

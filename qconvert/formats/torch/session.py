@@ -196,7 +196,9 @@ def _type(text: str) -> tuple[str, Quantization | None]:
             scale, zero_point = float(match[2]), int(match[3])
         except ValueError:
             scale, zero_point = math.nan, 0
-        if match[1] in ("quint8", "qint8", "qint32") and 0 < scale < math.inf:
+        with np.errstate(over="ignore"):
+            is_positive = 0 < float(np.float32(scale)) < math.inf
+        if match[1] in ("quint8", "qint8", "qint32") and is_positive:
             low, high = integer_range(dtype)
             if low <= zero_point <= high:
                 return dtype, Quantization.per_tensor(scale, zero_point)

@@ -24,6 +24,7 @@ import qconvert
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, UnsupportedError
 from qconvert.formats.qgraph.document import from_document, read, to_document, write
 from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
+from qconvert.operators import KINDS
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
 
@@ -177,6 +178,13 @@ def test_infinities_and_written_integers(tmp_path: Path) -> None:
     assert from_document(document, {}).ops[0].attributes["alpha"] == -math.inf
     document["ops"][0]["attributes"]["alpha"] = 1
     assert isinstance(from_document(document, {}).ops[0].attributes["alpha"], float)
+
+
+def test_text_in_a_list_of_numbers_is_named() -> None:
+    op = {"kind": "RNN", "inputs": [], "outputs": [], "attributes": {"activation_alpha": ["a"]}}
+    graph = from_document({"qgraph": 1, "name": "g", "inputs": [], "outputs": [], "tensors": [], "ops": [op]}, {})
+    assert graph.ops[0].attributes["activation_alpha"] == ("a",)
+    assert "attribute-value" in [rule for rule, _ in KINDS["RNN"].problems(graph.ops[0])]
 
 
 def test_what_cannot_be_written(tmp_path: Path) -> None:

@@ -239,7 +239,20 @@ def test_an_input_has_the_scale_that_the_user_states(tmp_path: Path, kind: str, 
     assert (tensor.quantization.step, tensor.quantization.point) == (np.float32(0.05), zero_point)
 
 
-@pytest.mark.parametrize("kind", ["foo", "quint8(0,3)", "quint8(0.1,256)", "quint8(nan,3)", "qint8(0.1,-129)", "float32(1,0)", "quint8(1)"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "foo",
+        "quint8(0,3)",
+        "quint8(0.1,256)",
+        "quint8(nan,3)",
+        "quint8(1e-60,3)",
+        "quint8(1e300,3)",
+        "qint8(0.1,-129)",
+        "float32(1,0)",
+        "quint8(1)",
+    ],
+)
 def test_a_type_that_is_none_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(OptionError):
         load(_file(tmp_path / "m.pt", "return x"), input_shape=f"x=2:{kind}")
