@@ -47,7 +47,7 @@ class TextInputs:
 
     Attributes:
         feeds: the inputs of each window.
-        ids: int64, its token ids; a window of a model with a fixed length is filled up behind them.
+        ids: int64, its token ids; a window of a model with a fixed length is filled up after them.
         output: the name of the output with a row of logits for each place.
         tokenizer: the file.
     """
@@ -102,9 +102,10 @@ def _encode(tokenizer: Path, text: Path) -> Array:
 
     require_there(text)
     try:
-        content = text.read_bytes()
+        with text.open("rb") as stream:
+            content = stream.read(_LARGEST_TEXT + 1)
         if len(content) > _LARGEST_TEXT:
-            raise OptionError(f"the text has {len(content)} bytes; at most {_LARGEST_TEXT} are read", file=str(text), rule="text-too-long")
+            raise OptionError(f"the text has more than {_LARGEST_TEXT} bytes, as many as are read", file=str(text), rule="text-too-long")
         words = content.decode()
     except (OSError, ValueError) as error:
         raise FileAccessError(f"cannot be read as a text in UTF-8: {error}", file=str(text), rule="not-readable") from error
