@@ -158,7 +158,7 @@ QUARK = Container(
 )
 
 
-_AWQ = "W4A16_AWQ"
+_W4A16_AWQ = "W4A16_AWQ"
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}
 
 
@@ -184,7 +184,7 @@ def documents_of_modelopt(written: Written, algorithm: str) -> Documents:
     size = {"group_size": written.usual[1]} if written.usual[1] > 0 else {}
     stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER, **size, "ignore": list(written.real)}
     own = {"quant_algo": algorithm, "kv_cache_quant_algo": None, **size, "exclude_modules": list(written.real)}
-    if algorithm == _AWQ:
+    if algorithm == _W4A16_AWQ:
         own |= {"has_zero_point": False, "pre_quant_scale": True}
     return {**config_of(stated), FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": own}}
 
@@ -204,7 +204,7 @@ INT4_MODELOPT = Container(
         one_block=True,
     ),
     _write_modelopt,
-    partial(documents_of_modelopt, algorithm=_AWQ),
+    partial(documents_of_modelopt, algorithm=_W4A16_AWQ),
 )
 
 

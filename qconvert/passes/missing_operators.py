@@ -270,10 +270,9 @@ def carry_custom(graph: Graph, target: Target | None, *, custom: str = "carry") 
         )
     if not foreign:
         return graph, ()
-    said = (
-        f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_list_operators(foreign)}"
-    )
-    return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
+    copied = format_count(len(foreign), "custom operator", "are copied unchanged")
+    said = f"warning: {copied}; only runtimes that have such operators registered run the model: {_list_operators(foreign)}"
+    return graph, (Change(said, exact=True, code="custom-operator"),)
 
 
 def _list_operators(ops: list[Op]) -> str:

@@ -190,12 +190,12 @@ def find_weights(graph: Graph) -> set[str]:
 
 def store_activations(graph: Graph, target: Target) -> PassResult:
     """Shift all 8-bit quantized activations to target.storage.activations; constants that are data, not weights, go along."""
-    graph, notes = _widths_of_16(graph, target)
-    changed, others = _widths_of_8(graph, target)
+    graph, notes = _store_16_bits(graph, target)
+    changed, others = _store_8_bits(graph, target)
     return changed, (*notes, *others)
 
 
-def _widths_of_16(graph: Graph, target: Target) -> PassResult:
+def _store_16_bits(graph: Graph, target: Target) -> PassResult:
     """Store uint16 or int16 activations in the other type if the target has that alone, or wants all unsigned."""
     if target.storage.activations == "unsigned":
         return _store_type(_narrow_biases(graph), "int16", "uint16")
@@ -218,7 +218,7 @@ def _narrow_biases(graph: Graph) -> Graph:
     return rewriter.finish()
 
 
-def _widths_of_8(graph: Graph, target: Target) -> PassResult:
+def _store_8_bits(graph: Graph, target: Target) -> PassResult:
     wanted = target.storage.activations
     if wanted in ("source", "int8_or_source"):
         wanted = _source_type(graph, target)
