@@ -84,7 +84,7 @@ CASES = {
     "no such option": (2, ["check", MODEL, "--no-such-option"], "No such option"),
     "no such command": (2, ["verify", MODEL], "No such command"),
     "check without a runtime": (4, ["check", MODEL, "model.qgraph"], "no runtime runs qgraph files"),
-    "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "--via", "onnx:qdq"], "1 custom operators cannot be run here"),
+    "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "--via", "onnx:qdq"], "1 custom operator cannot be run here"),
     "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "--via", "onnx:qdq"], "NaN"),
     "check of NaN on both sides": (4, ["check", "nan.onnx", "nan.onnx"], "NaN"),
     "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "inconclusive"),
