@@ -36,7 +36,7 @@ from qconvert.operators.properties import ANY
 from qconvert.passes.decompose_weights import dequantized_casts
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
-from qconvert.rules.validation.quantization import is_axis_kept
+from qconvert.rules.validation.quantization import moved_quantization
 
 
 def absorb_quantization(graph: Graph, target: Target | None) -> PassResult:
@@ -205,7 +205,9 @@ class _Absorber(Rewriter):
         fillers = spec.positions(op, "filler")
         filled = [self._stored_filler(op, index, first) for index in fillers]
         outputs = spec.results_of(op)
-        quantizations = [found for name in outputs if (found := self._moved_quantization(op, first, name)) is not None]
+        tensors = self.graph.tensors
+        moved = (moved_quantization(tensors, op, first, tensors[name].shape) for name in outputs)
+        quantizations = [found for found in moved if found is not None]
         if None in filled or len(quantizations) < len(outputs):
             return False
         inputs = list(op.inputs)
@@ -242,20 +244,6 @@ class _Absorber(Rewriter):
     def _data(self, name: str) -> Array | None:
         moved = self[name].data if name in self else None  # perhaps by a movement before this one
         return moved if moved is not None else self._known.get(name)
-
-    def _moved_quantization(self, op: Op, source: Tensor, output: str) -> Quantization | None:
-        """Return the quantization of moved integers; None if scales along an axis do not survive the movement."""
-        quantization, shape = source.require_quantization(), self.graph[output].shape
-        if quantization.axis is None:
-            return quantization
-        if kind_of(op).transposes:
-            return quantization.transpose(op["perm"])
-        if quantization.block_size or shape is None or source.shape is None:
-            return quantization if kind_of(op).copies else None
-        for axis in range(len(shape)):
-            if is_axis_kept(self.graph, op, source.shape, shape, quantization.axis, axis):
-                return quantization.with_axis(axis)
-        return None
 
     def _stored_filler(self, op: Op, index: int, data: Tensor) -> str | None:
         """Return what fills gaps, input `index`, with the quantization of the data: "" for real zero if the input may be absent, None if it

@@ -24,6 +24,7 @@ from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, ne
 from qconvert.operators.typing import stated_output_type
 from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
+from qconvert.rules.validation.quantization import moved_quantization
 
 #: Why a format or a runtime does not take an operator, given the tensors that it names; "" if it does.
 Legal = Callable[[Mapping[str, Tensor], Op], str]
@@ -182,14 +183,21 @@ class Emission:
         results = tuple(self.add(Tensor(f"{self.hint}/{kind.lower()}", "", None)) for _ in range(outputs))
         op = Op(kind, names, results, attributes, self.source)
         read = {name: self.tensor(name) for name in names if name}
+        kept = _kept_type(spec, op, read) or Tensor("", dtype, None)
         for place, (name, shape) in enumerate(zip(results, output_shapes(read, op), strict=True)):
-            like = _kept_type(spec, op, read) or Tensor("", dtype, None)
             stated = stated_output_type(spec, attributes, place)
-            like = Tensor("", stated, None) if stated else like
+            like = Tensor("", stated, None) if stated else kept
+            if spec.rule == "move" and like.is_quantized:
+                like = replace(like, quantization=moved_quantization(read, op, like, shape))
+                if not like.is_quantized:  # scales along an axis that the result does not have: it is moved in float
+                    return self.emit(kind, [self._dequantize(item) for item in operands], attributes, outputs)
             self.tensors[name] = replace(like, name=name, shape=merge_shapes(name, shape, None), data=None)
         self.ops.append(op)
         symbols = [Symbol(self, name) for name in results]
         return symbols if outputs > 1 else symbols[0]
+
+    def _dequantize(self, item: Any) -> Any:
+        return self.emit("Dequantize", [item], {}, 1) if isinstance(item, Symbol) and item.tensor.is_quantized else item
 
     def _name(self, item: Any, role: str, dtype: str) -> str:
         """Return the name of an operand; of a number or an array a constant of the type that the others have."""
@@ -252,6 +260,9 @@ class Emission:
             like = self.tensor(item.name)
             if kind_of(item).rule != "move" or not like.is_quantized:
                 continue
+            if like.per_tensor is None:
+                self._quantize_after(place)
+                continue
             stored: dict[str, str] = {}
             for name in kind_of(item).moved_inputs(item):
                 if name not in self.tensors or name in op.outputs or self.tensors[name].data is not None:
@@ -263,6 +274,17 @@ class Emission:
                     stored[name] = self.add(replace(moved, name=f"{name}/quantized"))
             made = [Op("Quantize", (name,), (result,), {}, self.source) for name, result in stored.items()]
             self.ops[place : place + 1] = [*made, item.with_names(stored)]
+
+    def _quantize_after(self, place: int) -> None:
+        """Let an operator that moves float values into results with scales along an axis write floats, which are quantized after it."""
+        item = self.ops[place]
+        if self.tensor(kind_of(item).moved_inputs(item)[0]).is_quantized:
+            return
+        floats = {
+            name: self.add(Tensor(f"{name}/float", self.real, self.tensor(name).shape)) for name in kind_of(item).results_of(item) if name
+        }
+        made = [Op("Quantize", (real,), (name,), {}, self.source) for name, real in floats.items()]
+        self.ops[place : place + 1] = [item.with_names(floats), *made]
 
     def _is_computed_with(self, name: str) -> bool:
         """Whether an operator of the formula reads float values of a tensor."""

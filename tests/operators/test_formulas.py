@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -323,6 +324,41 @@ def test_data_movement_keeps_integers() -> None:
     assert found[found.ops[1].inputs[0]].quantization == quantization
     assert found[found.ops[1].outputs[0]].quantization == graph["y"].quantization
     assert {found[name].dtype for op in found.ops for name in op.outputs} == {"int8"}
+
+
+def test_scales_along_an_axis_follow_it() -> None:
+    """Weights of an LSTM, (directions, rows, columns) with a scale a row, become matrices with a scale a row."""
+    rng, size = np.random.default_rng(0), 4
+    scales = np.linspace(0.01, 0.02, 4 * size)
+    weights = [
+        Tensor(name, "int8", shape, rng.integers(-100, 100, shape).astype(np.int8), Quantization.per_axis(scales, 1))
+        for name, shape in (("w", (1, 4 * size, 3)), ("r", (1, 4 * size, size)))
+    ]
+    data, result = Tensor("x", "int8", (5, 2, 3), None, Quantization.per_tensor(0.02, 3)), Tensor("y", "int8", None, None)
+    tensors = {item.name: item for item in (data, *weights, replace(result, quantization=Quantization.per_tensor(2**-7, 0)))}
+    op = Op("LSTM", ("x", "w", "r"), ("y",), {"hidden_size": size})
+    graph = infer(Graph("g", tensors, (op,), ("x",), ("y",)))
+    found = lower(graph, lambda tensors, op: "no" if op.kind == "LSTM" else "").graph
+    validate(found)
+    feed = {"x": rng.integers(-128, 128, (5, 2, 3)).astype(np.int8)}
+    assert np.array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
+    assert {found[op.inputs[1]].quantization.axis for op in found.ops if op.kind == "Gemm"} == {0}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("shape", "kinds"), [((2, 2, 2, 3), "Dequantize Reshape Transpose Reshape Quantize"), ((2, 2, 1, 3), "Reshape Transpose Reshape")]
+)
+def test_what_loses_the_axis_of_its_scales_is_moved_in_float(shape: tuple[int, ...], kinds: str) -> None:
+    """The axis with scales is joined with the one before it, unless that has one element."""
+    shape = (*shape, 2, 2)
+    quantization = Quantization.per_axis(np.linspace(0.01, 0.02, 3), 3)
+    tensors = {name: Tensor(name, "int8", size, None, quantization) for name, size in (("x", shape), ("y", None))}
+    graph = infer(Graph("g", tensors, (Op("Transpose", ("x",), ("y",), {"perm": (4, 5, 2, 3, 0, 1)}),), ("x",), ("y",)))
+    found = lower(graph, lambda tensors, op: "no" if op.kind == "Transpose" and len(op["perm"]) > 5 else "").graph
+    validate(found)
+    assert " ".join(op.kind for op in found.ops) == kinds
+    feed = {"x": np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8)}
+    assert np.array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
 
 
 def test_an_activation_follows_the_formula() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -179,18 +179,39 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
         return a == b if kind.copies else kind.transposes and a.transpose(op["perm"]) == b
     if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
         return False
-    return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
+    return _is_axis_kept(graph.tensors, op, source.shape, other.shape, a.axis, b.axis)
 
 
-def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
+def moved_quantization(tensors: Mapping[str, Tensor], op: Op, source: Tensor, shape: Shape | None) -> Quantization | None:
+    """Return the quantization of what data movement makes of quantized data; None if no axis of the result has their scales.
+
+    Args:
+        tensors: those that the operator names.
+        op: the operator.
+        source: its data.
+        shape: of its result.
+    """
+    kind, quantization = kind_of(op), source.require_quantization()
+    axis = quantization.axis
+    if axis is None or kind.copies:
+        return quantization
+    if kind.transposes:
+        return quantization.transpose(op["perm"])
+    if quantization.block_size or shape is None or source.shape is None:
+        return None
+    kept = (after for after in range(len(shape)) if _is_axis_kept(tensors, op, source.shape, shape, axis, after))
+    return next((quantization.with_axis(after) for after in kept), None)
+
+
+def _is_axis_kept(tensors: Mapping[str, Tensor], op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
     """Whether axis `a` of a move's input is axis `b` of its output, each index in its place."""
-    keeps, move = kind_of(op).keeps_axis, AxisMove(op, lambda index: _constant(graph, op, index), before, after, a, b)
+    keeps, move = kind_of(op).keeps_axis, AxisMove(op, lambda index: _constant(tensors, op, index), before, after, a, b)
     return before[a] == after[b] and keeps is not None and keeps(move)
 
 
-def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _constant(tensors: Mapping[str, Tensor], op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The integers of constant input `index`; none if it is computed at run time."""
-    data = graph.constant(op.inputs[index])
+    data = tensors[op.inputs[index]].data if op.inputs[index] else None
     return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
 
 
