@@ -245,7 +245,8 @@ class Emission:
             taken.add(symbol.name)
         self.ops = needed_ops(self.ops, op.outputs)  # not what only absent outputs need
         named = {*op.outputs, *(name for item in self.ops for name in item.names)}
-        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
+        for name in self.tensors.keys() - named:
+            del self.tensors[name]
         self._keep_quantization_of_results(op)
 
     def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
@@ -254,7 +255,7 @@ class Emission:
         return found
 
     def _keep_quantization_of_results(self, op: Op) -> None:
-        """What is moved into a quantized result is quantized like it; a value that others compute with is so after a Quantize."""
+        """What is moved into a quantized result is quantized like it; a value that others read too is so after a Quantize."""
         for place in reversed(range(len(self.ops))):
             item = self.ops[place]
             like = self.tensor(item.name)
@@ -268,7 +269,9 @@ class Emission:
                 if name not in self.tensors or name in op.outputs or self.tensors[name].data is not None:
                     continue
                 moved = replace(self.tensors[name], dtype=like.dtype, quantization=like.quantization)
-                if like.quantization == self.tensors[name].quantization or not self._is_computed_with(name):
+                if like.quantization == self.tensors[name].quantization or not any(
+                    name in other.inputs for other in self.ops if other is not item
+                ):
                     self.tensors[name] = moved
                 elif name not in stored:
                     stored[name] = self.add(replace(moved, name=f"{name}/quantized"))
@@ -285,10 +288,6 @@ class Emission:
         }
         made = [Op("Quantize", (real,), (name,), {}, self.source) for name, real in floats.items()]
         self.ops[place : place + 1] = [item.with_names(floats), *made]
-
-    def _is_computed_with(self, name: str) -> bool:
-        """Whether an operator of the formula reads float values of a tensor."""
-        return any(name in item.inputs and not self.tensor(item.name).is_quantized for item in self.ops)
 
 
 def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -327,21 +326,25 @@ def test_data_movement_keeps_integers() -> None:
 
 
 def test_scales_along_an_axis_follow_it() -> None:
-    """Weights of an LSTM, (directions, rows, columns) with a scale a row, become matrices with a scale a row."""
+    """Weights of an LSTM, (directions, rows, columns) with a scale a row, become matrices with a scale a row.
+
+    Both results have the last hidden values, each with its own scale.
+    """
     rng, size = np.random.default_rng(0), 4
     scales = np.linspace(0.01, 0.02, 4 * size)
     weights = [
         Tensor(name, "int8", shape, rng.integers(-100, 100, shape).astype(np.int8), Quantization.per_axis(scales, 1))
         for name, shape in (("w", (1, 4 * size, 3)), ("r", (1, 4 * size, size)))
     ]
-    data, result = Tensor("x", "int8", (5, 2, 3), None, Quantization.per_tensor(0.02, 3)), Tensor("y", "int8", None, None)
-    tensors = {item.name: item for item in (data, *weights, replace(result, quantization=Quantization.per_tensor(2**-7, 0)))}
-    op = Op("LSTM", ("x", "w", "r"), ("y",), {"hidden_size": size})
-    graph = infer(Graph("g", tensors, (op,), ("x",), ("y",)))
+    data = Tensor("x", "int8", (5, 2, 3), None, Quantization.per_tensor(0.02, 3))
+    results = [Tensor(name, "int8", None, None, Quantization.per_tensor(scale, 0)) for name, scale in (("y", 2**-7), ("h", 2**-8))]
+    op = Op("LSTM", ("x", "w", "r"), ("y", "h"), {"hidden_size": size})
+    graph = infer(Graph("g", {item.name: item for item in (data, *weights, *results)}, (op,), ("x",), op.outputs))
     found = lower(graph, lambda tensors, op: "no" if op.kind == "LSTM" else "").graph
     validate(found)
     feed = {"x": rng.integers(-128, 128, (5, 2, 3)).astype(np.int8)}
-    assert np.array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
+    after, before = evaluate(found, feed), evaluate(graph, feed)
+    assert all(np.array_equal(after[name], before[name]) for name in op.outputs)
     assert {found[op.inputs[1]].quantization.axis for op in found.ops if op.kind == "Gemm"} == {0}  # type: ignore[union-attr]
 
 
