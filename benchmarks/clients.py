@@ -10,7 +10,8 @@
 
 Each model is converted for each target with a batch of 1 and run once in onnxruntime on random inputs; each client runs the file in its
 own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within 1e-6 of their range.
-"1 step" is a difference of one integer, or of 1/255 of a float output's range. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
+"1 step" is a difference of one integer, or of 1/255 of a float output's range;
+"4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
 the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
 conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
 tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out of it and
@@ -167,7 +168,8 @@ def compared(wanted: Outputs, found: Outputs) -> str:
     steps = compare_steps(wanted, found)
     if not np.isfinite(steps):
         return "not finite"
-    return "equal" if steps == 0 else "1 step" if steps <= 1 else f"{steps:.0f} steps" if steps >= 1.5 else "2 steps"
+    unit = " of 65,536" if any(one.dtype.kind in "iu" and one.itemsize == 2 for one in wanted) else ""
+    return "equal" if steps == 0 else "1 step" if steps <= 1 else f"{max(steps, 2):.0f}{unit} steps"
 
 
 def compare_steps(wanted: Outputs, found: Outputs) -> float:
