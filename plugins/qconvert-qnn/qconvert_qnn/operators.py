@@ -32,8 +32,8 @@ _FIXED_16 = {
     "Softmax": (2.0**-16, 0),
     "Tanh": (2.0**-15, 2**15),
 }
-#: Functions of uint16 whose results wrap around where they lie more than the width of their range beyond it.
-_WRAPPED_16 = ("Atan", "Cos", "Log", "LogSoftmax", "Sin")
+#: Functions of uint16, and of uint8, whose results wrap around where they lie more than the width of their range beyond it.
+_WRAPPED, _WRAPPED_8 = ("Atan", "Cos", "Log", "LogSoftmax", "Sin"), ("LogSoftmax",)
 #: Operators that square their data in float16, of which 65504 is the largest number -> the power of the data that their results grow with.
 SQUARES = {"RMSNormalization": 0, "ReduceL2": 1, "SquaredDifference": 2}
 #: Operators that HTP computes in the scale of their data, with 8 bits; results of scales that are smaller by this factor or more are wrong.
@@ -109,7 +109,7 @@ def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[
     if q is None or first is None:
         return None
     is_wide = result.dtype == "uint16"
-    if is_wide and op.kind in _WRAPPED_16 and (covering := _cover_results(op, data[0], q)) is not None:
+    if (op.kind in _WRAPPED if is_wide else op.kind in _WRAPPED_8) and (covering := _cover_results(op, data[0], result)) is not None:
         return "uint16", covering
     if op.kind in _FIXED_16 and (is_wide or (op.kind == "Softmax" and q.point != 0)):
         fixed = Quantization.per_tensor(*_FIXED_16[op.kind])
@@ -122,8 +122,10 @@ def right_quantization(op: Op, data: Sequence[Tensor], result: Tensor) -> tuple[
     return None
 
 
-def _cover_results(op: Op, data: Tensor, q: Quantization) -> Quantization | None:
+def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
     """Return a quantization of uint16 that holds all results of a function; None if its own holds them, or nearly."""
+    q, width = result.per_tensor, float(integer_range(result.dtype)[1] + 1)
+    assert q is not None
     low, high = _range_of(data)
     x = np.linspace(low, high, 2**16)
     with np.errstate(all="ignore"):
@@ -134,7 +136,7 @@ def _cover_results(op: Op, data: Tensor, q: Quantization) -> Quantization | None
     values = values[np.isfinite(values)]
     low, high = min(float(values.min(initial=0.0)), 0.0), max(float(values.max(initial=0.0)), 0.0)
     steps = np.array([low, high]) / float(q.scale[0]) + q.point
-    if steps[0] >= -(2.0**16) and steps[1] <= 2.0**17:
+    if steps[0] >= -width and steps[1] <= 2 * width:
         return None
     scale = (high - low) / (2**16 - 1)
     return Quantization.per_tensor(scale, round(-low / scale))

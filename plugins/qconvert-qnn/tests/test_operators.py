@@ -319,6 +319,14 @@ def test_functions_of_16_bits_do_not_wrap_around(kind: str, attributes: dict[str
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 256  # of 65,536
 
 
+def test_a_log_softmax_of_uint8_below_its_range_does_not_wrap_around(tmp_path: Path) -> None:
+    data, result = Tensor("x", "uint8", (8, 20), None, P(0.05, 0)), Tensor("y", "uint8", None, None, P(0.001, 255))
+    graph = layer("LogSoftmax", {"axis": 1}, data, result)
+    feed = {"x": np.random.default_rng(0).integers(0, 256, (8, 20)).astype(np.uint8)}
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") == 255
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
+
+
 @pytest.mark.parametrize("kind", ["SquaredDifference", "ReduceL2", "RMSNormalization"])
 def test_squares_beyond_float16_are_divided_first(kind: str, tmp_path: Path) -> None:
     """Squares above 65504 are none of float16: data are divided by a power of 2 before, and results multiplied after, with their scales."""
