@@ -74,11 +74,11 @@ _ABOUT = {
     "passes/recurrences.py": "an LSTM on integers as one in float; IntegerLSTM and loops, step by step",
     "passes/loop_recognition.py": "the operators that loops over steps consist of",
     "passes/restore_zero_points.py": "operators that the conversion to symmetric quantizations changed",
-    "passes/shifting/operators.py": (
+    "passes/shifted_operators.py": (
         "averages that count padding; products, whose bias takes up zero points; which operators give the same integers whatever "
         "the zero point is; products of two activations"
     ),
-    "passes/shifting/shifted_graph.py": "writes scales decomposed; operators between that write or read zero points",
+    "passes/shifted_graph.py": "writes scales decomposed; operators between that write or read zero points",
     "passes/sums_in_float.py": "products of integers as those of reals",
     "passes/match_rounding.py": "operators whose kernels round in a way of their own in PyTorch",
     "passes/missing_operators.py": "writes a table and what reads it",

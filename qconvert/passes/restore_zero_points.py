@@ -9,7 +9,7 @@ are smaller by scale * zero point for it; then
   operator reads it that adds none;
 - every other operator reads, and writes, the shifted quantization after a Reinterpret.
 
-uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (passes/shifting/shifted_graph.py).
+uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (passes/shifted_graph.py).
 absorb_quantization then makes quantized operators of what ran in float between Dequantize and Quantize, and convolutions pad by
 themselves again.
 """
@@ -28,8 +28,8 @@ from qconvert.graph.metadata import SHIFTED, read_entries
 from qconvert.operators import kind_of
 from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.pads_and_dilations import fuse_pads
-from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, shift_of_sums
-from qconvert.passes.shifting.shifted_graph import restore_unsigned
+from qconvert.passes.shifted_graph import restore_unsigned
+from qconvert.passes.shifted_operators import NUDGE, is_shift_invariant, is_ties_away_average, shift_of_sums
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
 from qconvert.rules.changed_values import redeclare_changes

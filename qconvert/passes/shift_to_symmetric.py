@@ -12,7 +12,7 @@ values have no zero point. Everything around makes up for it with ordinary opera
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
   operators run in float between such.
 - Averages to their own quantization that round ties away from the stored zero, as TFLite's do, see shifted values: away from zero
-  (passes/shifting/operators.py).
+  (passes/shifted_operators.py).
 - Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are written with plain numbers.
 
 Exact but for ties: r / scale + zero point is rounded where r / scale was, and sums are float32. The names of the tensors and their old zero
@@ -30,7 +30,8 @@ from qconvert.graph import Graph, Op, drop_keys
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import Isolating
-from qconvert.passes.shifting.operators import (
+from qconvert.passes.shifted_graph import Shifting, bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
+from qconvert.passes.shifted_operators import (
     is_shifted_product,
     is_ties_away_average,
     is_touched,
@@ -40,7 +41,6 @@ from qconvert.passes.shifting.operators import (
     shift_linear,
     shift_product,
 )
-from qconvert.passes.shifting.shifted_graph import Shifting, bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
 from qconvert.passes.stored_types import UNSIGNED, find_weights, separate_roles
 from qconvert.plugins import Change, Cost, PassResult, Target
 from qconvert.plugins.rules import quantized_data

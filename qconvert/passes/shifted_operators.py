@@ -20,7 +20,7 @@ from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of, output_axis
 from qconvert.operators.products import is_product_of_activations
 from qconvert.operators.sizes import SAME, axes_of_space, padding
-from qconvert.passes.shifting.shifted_graph import Shifting
+from qconvert.passes.shifted_graph import Shifting
 from qconvert.rewriting import Pattern, Rewriter
 
 
