@@ -78,7 +78,7 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     done = run(tmp_path, "convert", MODEL, tmp_path / "bits.onnx", "--pass", "fewer_bits:bits=4")
     assert "fewer_bits: 10 weights have 4 bits" in done.stdout
     refused = run(tmp_path, "convert", MODEL, tmp_path / "none.onnx", "--pass", "fewer_bits", "-O", "bits=3")
-    assert refused.returncode == 2 and "there is no bits 3\nUse 4 or 5 or 6 or 7 or 8." in refused.stderr
+    assert refused.returncode == 2 and "the option bits is 3\nUse 4 or 5 or 6 or 7 or 8." in refused.stderr
     done = run(tmp_path, "extract-scales", MODEL, tmp_path / "kws.ranges", "--float", tmp_path / "float.onnx")
     assert "10 scales have no place in the file" in done.stdout, done.stderr
     done = run(tmp_path, "apply", tmp_path / "float.onnx", tmp_path / "kws.ranges", "-o", tmp_path / "kws.onnx", "--json")

@@ -301,8 +301,10 @@ class Graph:
     states: Mapping[str, Tensor] = field(default_factory=dict)
     correspondence: Correspondence = field(default_factory=dict, repr=False, compare=False)
     public: frozenset[str] = field(init=False, repr=False, compare=False)
+    _ends: list[tuple[Producers, Consumers]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_ends", [])
         object.__setattr__(self, "public", frozenset(self.outputs).union(*(s.outputs.values() for s in self.signatures if not s.function)))
         for name in ("tensors", "metadata", "functions", "states"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
@@ -372,6 +374,12 @@ class Graph:
                 if name:
                     found.setdefault(name, []).append(op)
         return found
+
+    def ends(self) -> tuple[Producers, Consumers]:
+        """Producers and consumers, listed once for all that ask of single operators; not to be changed."""
+        if not self._ends:
+            self._ends.append((self.producers(), self.consumers()))
+        return self._ends[0]
 
     def constants(self) -> Iterator[Tensor]:
         return (tensor for tensor in self.tensors.values() if tensor.is_constant)

@@ -99,7 +99,7 @@ def stored_types(graph: Graph, op: Op) -> list[str]:
     On x86 CPUs it makes uint8 of int8 between a QuantizeLinear and the one DequantizeLinear that reads it (qdq_s8_to_u8.cc), and of nothing
     else: no inputs and outputs, what several operators read, what is clipped as integers, and what nodes of the QOperator form store.
     """
-    writers, readers = graph.producers(), graph.consumers()
+    writers, readers = graph.ends()
     return [_stored_type(graph, op, name, writers.get(name), readers.get(name, ())) for name in op.names if name]
 
 
@@ -137,7 +137,8 @@ def _as_stored(reference: Reference) -> Reference:
         if {graph[name].dtype for name in op.names if name} != {"int8"}:
             return reference(graph, op, stored)
         types = set(stored_types(graph, op))
-        found = [rows[dtype].compute_integers(graph, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
+        alone = Graph(graph.name, {name: graph[name] for name in op.names if name}, (op,), (), op.outputs, metadata=graph.metadata)
+        found = [rows[dtype].compute_integers(alone, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
         ways: list[Array] = []
         for way in (way for item in found if item is not None for way in item.ways):
             if not any(np.array_equal(way, other) for other in ways):
