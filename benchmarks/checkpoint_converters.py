@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -315,12 +316,24 @@ def rows_of(folder: Path, title: str, result: str) -> list[tuple[str, ...]]:
             head = f"{title}, {result}", converter
             try:
                 _, seconds, memory = measured(command)
-                rows.append((*head, *kept(source, _READERS[result](made)), f"{seconds:.1f}", f"{1000 * memory:.0f}"))
+                rows.append((*head, *_found(source, result, made), f"{seconds:.1f}", f"{1000 * memory:.0f}"))
             except subprocess.CalledProcessError as error:
-                lines = [line for line in error.stderr.splitlines() if "rror" in line]
-                rows.append((*head, f"fails: {lines[-1][:110] if lines else error}", "", "", "", "", ""))
+                rows.append((*head, f"refused: {_message(error.stderr)}", "", "", "", "", ""))
             print(*rows[-1], flush=True)
     return rows
+
+
+def _found(source: CheckpointSource, result: str, made: Path) -> tuple[str, str, str, str]:
+    try:
+        return kept(source, _READERS[result](made))
+    except Exception as error:  # whatever a tool says of what another wrote
+        return f"the result's own tool refuses it: {' '.join(str(error).split())[:150]}", "", "", ""
+
+
+def _message(said: str) -> str:
+    """The first line in which a program says what is wrong: before a remedy, and of errors in errors the cause."""
+    lines = [found[1] for line in said.splitlines() if (found := re.match(r"(?:error|[\w.]*(?:Error|Exception)): (.+)", line))]
+    return (lines or said.splitlines()[-1:] or ["no message"])[0][:150].replace("|", "\\|")
 
 
 def main() -> None:

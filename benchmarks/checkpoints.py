@@ -24,7 +24,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,7 +57,7 @@ _ABOUT_MADE = """Values: whether they are bit for bit those that the tool itself
 a conversion is exact; back: from how many of these the way back to the source's container is. Logits: the largest difference in onnxruntime
 from torch's with dequantized weights, as a share of the largest."""
 _ABOUT_TIMES = """Times depend on what else the machine does; those of processors, of all threads together, hardly do, and begin
-with 0.6 s for imports. Peak memory is at least that of the script that starts the processes."""
+with 0.6 s for imports."""
 
 
 def pair(source: Path, result: str) -> str:
@@ -209,6 +208,17 @@ def random_checkpoint(folder: Path, gigabytes: float) -> None:
     (folder / "config.json").write_text(json.dumps({"dtype": "float16", "quantization_config": stated}))
 
 
+#: Starts a program from a small process: the peak memory of a program is at least that of the one that starts it.
+_LAUNCH = """
+import json, os, sys, time
+started = time.perf_counter()
+_, status, usage = os.wait4(os.spawnvp(os.P_NOWAIT, sys.argv[1], sys.argv[1:]), 0)
+seconds = time.perf_counter() - started
+print()
+print(json.dumps([os.waitstatus_to_exitcode(status), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6]))
+"""
+
+
 def measured(command: list[str]) -> tuple[float, float, float]:
     """Seconds, seconds of processors, and peak memory in GB of a process.
 
@@ -216,15 +226,13 @@ def measured(command: list[str]) -> tuple[float, float, float]:
         CalledProcessError: it failed; `stderr` has what it said.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as said:
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=said, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            said.seek(0)
-            raise subprocess.CalledProcessError(process.returncode, command, stderr=said.read())
-    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6
+        subprocess.run([sys.executable, "-c", _LAUNCH, *command], stdout=said, stderr=said, check=True)
+        said.seek(0)
+        text, _, last = said.read().rstrip().rpartition("\n")
+    code, seconds, of_processors, memory = json.loads(last)
+    if code:
+        raise subprocess.CalledProcessError(code, command, stderr=text)
+    return seconds, of_processors, memory
 
 
 def large(gigabytes: float, parent: Path) -> list[tuple[str, ...]]:

@@ -53,8 +53,8 @@ def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
     Integers become wider, or narrower where they fill no more bits, small ones and FP4 become FP8, FP4 integers with half the scale, blocks
-    smaller, or larger where neighbours are alike, zero points offsets and offsets zero points, and scales another type, where that is exact
-    for every one of them. Of values that are rounded twice, those as float32 stay the same.
+    smaller, or larger where neighbours are alike, zero points others as far from their integers, or offsets, offsets zero points, scales
+    another type, where that is exact for every one of them. Of values that are rounded twice, those as float32 stay the same.
     """
     fitted = replace(weight, scale=weight.scales, outer=None, outer_is_last=False) if weight.outer_is_last else weight
     fitted = fitted.integers() if needs.table is None else fitted
@@ -216,28 +216,23 @@ def _fit_zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
         return weight
     if needs.has_offsets:
         return weight if weight.zero is None else _with_offset(weight, needs)
-    has_own = weight.offset is None
-    if not has_own:
+    if weight.offset is not None:
         weight = _with_zeros(weight)
     assert weight.zero is not None and needs.zeros is not None
     low, high = needs.zeros(weight.bits)
-    outside = (weight.zero < low) | (weight.zero > high)
-    if not outside.any():
+    zero = np.clip(weight.zero, low, high).astype(np.int16)
+    if np.array_equal(zero, weight.zero):
         return weight
-    shifted = _shift_codes(weight, low - int(weight.zero.min())) if has_own and weight.zero.min() < low != high else None
-    if shifted is not None and shifted.zero is not None and int(shifted.zero.max()) <= high:
-        return shifted
+    blocks = weight.blocks_of_inputs
+    codes = weight.codes + (zero - weight.zero)[:, blocks]  # q - zero stays the same
+    outside = (codes < 0) | (codes >= 2**weight.bits)
+    if not outside.any():
+        return replace(weight, words=pack(codes.astype(np.uint8), weight.bits), zero=zero)
+    of_blocks = np.zeros(zero.shape, bool)
+    rows, inputs = np.nonzero(outside)
+    of_blocks[rows, blocks[inputs]] = True
     only = f"{low}" if low == high else f"{low} to {high}"
-    raise _NoRoomError(f"zero points of {weight.bits} bits are not all {only}", float(outside.mean()))
-
-
-def _shift_codes(weight: BlockWeight, by: int) -> BlockWeight | None:
-    """The weight with as much added to every code as to every zero point; None where a code has no room."""
-    assert weight.zero is not None
-    codes = weight.codes
-    if int(codes.max()) + by >= 2**weight.bits:
-        return None
-    return replace(weight, words=pack(codes + np.uint8(by), weight.bits), zero=(weight.zero + by).astype(np.int16))
+    raise _NoRoomError(f"zero points of {weight.bits} bits are not all {only}", float(of_blocks.mean()))
 
 
 def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:

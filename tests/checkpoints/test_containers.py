@@ -156,7 +156,7 @@ def some(count: int, value: float, rest: float) -> Any:
 def test_what_has_no_room_is_named_with_its_share() -> None:
     third = np.float32(1) / np.float32(3)
     assert share(whole(8, some(4, float(third), 0.5)), "gptq", "scales of float32 are not all float16") == 4 / 16
-    assert share(whole(some(3, 7, 8)), "awq-modelopt", "zero points of 4 bits are not all 8") == 3 / 16
+    assert share(whole(some(3, 0, 8)), "awq-modelopt", "zero points of 4 bits are not all 8") == 3 / 16
     assert share(whole(some(2, 0, 3)), "gptq", "zero points of 4 bits are not all 1 to 15") == 2 / 16
     assert isinstance(fit(whole(some(2, 0, 3)), "gptq-v2"), BlockWeight)
     offsets = some(5, 0.3, -1.5).astype(np.float32)

@@ -260,13 +260,15 @@ def _cosine_similarity(values: Array, own: Array) -> float:
 
 
 def _candidate_types(weight: BlockWeight) -> list[Any]:
-    """Return the types that can store a weight: with its number of bits, or the next larger number."""
+    """Return the types that can store a weight: of its number of bits, or the next larger, and last a wider one for other zero points."""
     if weight.table is not None:
         names = ["MXFP4"]
     else:
         integers = [name for name in WRITTEN if name != "MXFP4"]
         bits = min((KINDS[name].bits for name in integers if KINDS[name].bits >= weight.bits), default=8)
         names = [name for name in integers if KINDS[name].bits == bits]
+        wider = [name for name in integers if KINDS[name].bits > bits and name.endswith("_0")]
+        names += sorted(wider, key=lambda name: KINDS[name].bits)[:1]
     return [(KINDS[name].needs, lambda made, type=name: {type: pack_weight(made, type)}) for name in names]
 
 

@@ -24,10 +24,10 @@ HEADS = 4
 NAMES = {"model.layers.0.mlp.down_proj": "blk.0.ffn_down.weight", "model.layers.0.self_attn.q_proj": "blk.0.attn_q.weight"}
 #: Checkpoint -> the type of its weights in a .gguf file; "" where GGUF holds not every value.
 TYPES = {
-    "ar_auto_gptq_W4A16_asym": "",
-    "gm_v2_asym": "",
-    "ar_auto_awq_W4A16_asym": "",
-    "ct_W4A16_ASYM": "",
+    "ar_auto_gptq_W4A16_asym": "Q5_0",
+    "gm_v2_asym": "Q5_0",
+    "ar_auto_awq_W4A16_asym": "Q5_0",
+    "ct_W4A16_ASYM": "Q5_0",
     "gm_desc4": "",
     "ct_W4A16": "Q4_0",
     "ct_MXFP4A16": "MXFP4",
@@ -41,7 +41,7 @@ TYPES = {
     "ao_int4": "",
     "ao_float8": "",
     "quark_int4": "",
-    "quark_uint4": "",
+    "quark_uint4": "Q5_0",
 }
 
 
@@ -99,15 +99,6 @@ def test_checkpoints(name: str, tmp_path: Path) -> None:
     assert reader.fields["test.numbers"].contents() == [1, 2, 3] and reader.fields["llama.block_count"].contents() == 1
     assert reader.fields["general.quantization_version"].contents() == 2
     np.testing.assert_array_equal(found["rope_freqs.weight"].data, np.arange(4, dtype=np.float32))
-
-
-def test_rounding_of_minima_costs_little(tmp_path: Path) -> None:
-    """A zero point times its scale is no float16 in a few blocks: the nearest Q4_1 has the same integers."""
-    wanted = weights_of(FIXTURES / "gm_v2_asym")
-    base = template(tmp_path / "base.gguf", wanted)
-    report = qconvert.convert(FIXTURES / "gm_v2_asym", tmp_path / "out.gguf", template=str(base), requantize=True)  # type: ignore[call-arg]
-    (costs,) = (change.costs for change in report.changes if change.costs)
-    assert all(cost.sqnr_db is not None and cost.sqnr_db > 50 for cost in costs)
 
 
 def test_what_a_template_cannot_be(tmp_path: Path) -> None:
