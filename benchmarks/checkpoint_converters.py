@@ -138,14 +138,16 @@ def gguf_layers(path: Path) -> Iterator[Layer]:
     from gguf import GGUFReader, dequantize
 
     for tensor in GGUFReader(path).tensors:
-        if tensor.tensor_type.name not in ("Q4_0", "Q4_1"):
+        name = tensor.tensor_type.name
+        if name not in ("Q4_0", "Q4_1", "Q5_0"):
             continue
         values = dequantize(tensor.data, tensor.tensor_type)
-        size = 18 if tensor.tensor_type.name == "Q4_0" else 20
-        blocks = np.asarray(tensor.data).reshape(-1, size)[:, -16:]
-        codes = np.concatenate([blocks & 15, blocks >> 4], axis=1).reshape(values.shape)
-        zeros = np.full((len(values), 1), 8) if size == 18 else None
-        yield Layer(codes, zeros, values)
+        blocks = np.asarray(tensor.data).reshape(-1, {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22}[name])
+        codes = np.concatenate([blocks[:, -16:] & 15, blocks[:, -16:] >> 4], axis=1)
+        if name == "Q5_0":
+            codes |= np.unpackbits(blocks[:, 2:6], axis=1, bitorder="little") << 4
+        zeros = None if name == "Q4_1" else np.full((len(values), 1), 16 if name == "Q5_0" else 8)
+        yield Layer(codes.reshape(values.shape), zeros, values)
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Layer]]] = {
@@ -209,21 +211,28 @@ def commands(source: Path, result: str, out: Path) -> dict[str, tuple[list[str],
 
 def kept(source: CheckpointSource, layers: Iterator[Layer]) -> tuple[str, str, str, str]:
     """Integers, zero points, weights and data."""
-    rows = {row.tobytes(): (layer, at) for layer in layers for at, row in enumerate(layer.codes.astype(np.uint8))}
+    made = list(layers)
+    rows = {row.tobytes(): (layer, at) for layer in made for at, row in enumerate(layer.codes.astype(np.uint8))}
+    moved = {
+        row.tobytes(): (layer, at) for layer in made if layer.zeros is not None for at, row in enumerate(_steps(layer.codes, layer.zeros))
+    }
     sought, zeros, blocks, differing, weights, largest, most = 0, 0, 0, 0, 0, 0.0, 0.0
-    found = 0
+    found, together = 0, 0
     for name in source.layers:
         weight = source.weight(name)
         values = weight.floats(np.dtype(np.float32))
         assert weight.zero is not None
-        for place, row in enumerate(weight.codes):
+        for place, (row, steps) in enumerate(zip(weight.codes, _steps(weight.codes, weight.zero), strict=True)):
             sought += 1
-            if row.tobytes() not in rows:
+            layer, at = rows.get(row.tobytes()) or moved.get(steps.tobytes(), (None, 0))
+            if layer is None:
                 continue
-            layer, at = rows[row.tobytes()]
             found += 1
             blocks += weight.zero.shape[1]
-            if layer.zeros is not None:
+            if row.tobytes() not in rows:
+                together += 1
+                zeros += weight.zero.shape[1]
+            elif layer.zeros is not None:
                 mine = np.broadcast_to(layer.zeros[at], (weight.zero.shape[1],)) if layer.zeros.shape[1] == 1 else layer.zeros[at]
                 zeros += (
                     int(np.count_nonzero(np.repeat(weight.zero[place], len(mine) // weight.zero.shape[1]) == mine))
@@ -236,9 +245,15 @@ def kept(source: CheckpointSource, layers: Iterator[Layer]) -> tuple[str, str, s
             weights += len(gaps)
     if not found:
         return "none", "", "", ""
-    some = next(iter(rows.values()))[0]
+    some = made[0]
     changed = "equal" if not differing else f"{differing / weights:.1%} differ, by {largest / most:.1g}"
-    return _share(found, sought), "as offsets" if some.zeros is None else _share(zeros, blocks), changed, some.data
+    integers = f"{_share(found, sought)}, moved with their zero points" if together else _share(found, sought)
+    return integers, "as offsets" if some.zeros is None else _share(zeros, blocks), changed, some.data
+
+
+def _steps(codes: Array, zeros: Array) -> Array:
+    """Integers less the zero points of their blocks."""
+    return codes.astype(np.int16) - np.repeat(zeros, -(-codes.shape[1] // zeros.shape[1]), axis=1)[:, : codes.shape[1]].astype(np.int16)
 
 
 def _share(count: int, of: int) -> str:

@@ -228,11 +228,9 @@ def _fit_zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
     outside = (codes < 0) | (codes >= 2**weight.bits)
     if not outside.any():
         return replace(weight, words=pack(codes.astype(np.uint8), weight.bits), zero=zero)
-    of_blocks = np.zeros(zero.shape, bool)
-    rows, inputs = np.nonzero(outside)
-    of_blocks[rows, blocks[inputs]] = True
+    of_blocks = [outside[:, blocks == block].any(axis=1) for block in range(zero.shape[1])]
     only = f"{low}" if low == high else f"{low} to {high}"
-    raise _NoRoomError(f"zero points of {weight.bits} bits are not all {only}", float(of_blocks.mean()))
+    raise _NoRoomError(f"zero points of {weight.bits} bits are not all {only}", float(np.mean(of_blocks)))
 
 
 def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:

@@ -157,7 +157,7 @@ def test_what_has_no_room_is_named_with_its_share() -> None:
     third = np.float32(1) / np.float32(3)
     assert share(whole(8, some(4, float(third), 0.5)), "gptq", "scales of float32 are not all float16") == 4 / 16
     assert share(whole(some(3, 0, 8)), "awq-modelopt", "zero points of 4 bits are not all 8") == 3 / 16
-    assert share(whole(some(2, 0, 3)), "gptq", "zero points of 4 bits are not all 1 to 15") == 2 / 16
+    assert share(whole(some(2, 0, 3)), "gptq", "zero points of 4 bits are not all 1 to 15") == 1 / 16  # the other has no 15
     assert isinstance(fit(whole(some(2, 0, 3)), "gptq-v2"), BlockWeight)
     offsets = some(5, 0.3, -1.5).astype(np.float32)
     assert share(whole(None, offset=offsets), "gptq", "no multiples of their scales") == 5 / 16
@@ -218,6 +218,25 @@ def test_a_zero_point_of_0_is_moved_up_where_no_code_is_the_highest() -> None:
     made = fit(lower, "gptq")
     assert isinstance(made, BlockWeight) and made.zero is not None and (made.zero == 1).all()
     np.testing.assert_array_equal(made.exact_values(), lower.exact_values())
+
+
+def test_each_block_gets_the_only_zero_point_of_a_container_where_its_codes_have_room() -> None:
+    """Blocks with other zero points, in act-order too: q - zero stays the same."""
+    zeros = np.arange(16).reshape(8, 2)
+    orders = {"sorted": None, "act-order": np.arange(64, dtype=np.int32) % 2}
+    needs = Needs((4,), zeros=lambda bits: (8, 8), scales=("float32",), has_groups=True)
+    for order in orders.values():
+        weight = whole(zeros, groups=order)
+        blocks = weight.blocks_of_inputs
+        steps = np.clip(weight.codes.astype(np.int16), zeros[:, blocks] - 8, zeros[:, blocks] + 7)
+        weight = replace(weight, words=pack(steps.astype(np.uint8), 4))
+        made = fit_weight(weight, needs)
+        assert isinstance(made, BlockWeight) and made.zero is not None and (made.zero == 8).all()
+        np.testing.assert_array_equal(made.exact_values(), weight.exact_values())
+        codes = weight.codes.copy()
+        codes[7, blocks == 1] = 0  # 15 below its zero point
+        found = fit_weight(replace(weight, words=pack(codes, 4)), needs)
+        assert isinstance(found, Misfit) and found.share == 1 / 16
 
 
 def test_integers_become_wider_and_blocks_smaller() -> None:

@@ -37,11 +37,11 @@ TYPES = {
     "bnb_nf4_plain": "",
     "bnb_int8": "",
     "ao_int8": "Q8_0",
-    "ao_intx4": "",
+    "ao_intx4": "Q5_0",
     "ao_int4": "",
     "ao_float8": "",
     "quark_int4": "",
-    "quark_uint4": "Q5_0",
+    "quark_uint4": "",
 }
 
 
