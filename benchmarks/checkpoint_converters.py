@@ -5,8 +5,9 @@
 --folder has checkpoints of whole networks, and graph.onnx, their float network. In the environment of this script are qconvert with its
 plugin for GGUF, compressed-tensors, mlx-lm, mlx-cpu, onnxruntime, onnxruntime-genai, mobius-onnx, gguf and transformers; a converter that
 is not there is an error. Each runs in a process of its own. A row of integers of the source is sought in the result, in which layers may be
-joined; its zero points and its weights are then those that stand next to it. Weights are those that the result's own tool computes:
-onnxruntime (MatMulNBits of the rows of an identity matrix, act-order included), mlx, compressed-tensors, gguf.
+joined, else what these are without their zero points; its zero points and its weights are then those that stand next to it. Weights are
+those that the result's own tool computes: onnxruntime (MatMulNBits of the rows of an identity matrix, act-order included), mlx,
+compressed-tensors, gguf.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _PACKAGES = ("compressed-tensors", "gguf", "mlx-lm", "mobius-onnx", "onnxruntime
 _ABOUT = """Made by `python benchmarks/checkpoint_converters.py`: the same files, networks of two layers, so that imports are most of time
 and memory. Kept: the share of rows of integers that the result has, and of their zero points; "as offsets" where it has those instead.
 Weights: the share that the result's own tool computes otherwise than the source's, and by how much of the largest. Data: what its kernel
-rounds them to. Seconds are those of processors. qconvert's ONNX is made with a float network, which the builders need not."""
+rounds them to. Seconds are those of processors. qconvert's ONNX is made with a float network, which the builders need not. All zero points of
+the act-order checkpoint are 8; genai's builder writes zero points next to g_idx, where onnxruntime's kernel takes others for 8 too."""
 
 
 @dataclass(frozen=True)
