@@ -38,8 +38,8 @@ _PACKAGES = ("compressed-tensors", "gguf", "mlx-lm", "mobius-onnx", "onnxruntime
 _ABOUT = """Made by `python benchmarks/checkpoint_converters.py`: the same files, networks of two layers, so that imports are most of time
 and memory. Kept: the share of rows of integers that the result has, and of their zero points; "as offsets" where it has those instead.
 Weights: the share that the result's own tool computes otherwise than the source's, and by how much of the largest. Data: what its kernel
-rounds them to. Seconds are those of processors. qconvert's ONNX is made with a float network, which the builders need not. All zero points of
-the act-order checkpoint are 8; genai's builder writes zero points next to g_idx, where onnxruntime's kernel takes others for 8 too."""
+rounds them to. Seconds are those of processors. qconvert's ONNX is made with a float network, which the builders need not. All zero
+points of the act-order checkpoint are 8; genai's builder writes zero points next to g_idx, where onnxruntime's kernel takes others for 8 too."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +358,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--markdown", type=Path, default=ROOT / "docs" / "measured" / "checkpoints.md")
     given = parser.parse_args()
-    rows = [("from, to", "converter", "integers", "zero points", "weights", "data", "seconds", "MB")]
+    rows: list[tuple[str, ...]] = [("from, to", "converter", "integers", "zero points", "weights", "data", "seconds", "MB")]
     with tempfile.TemporaryDirectory() as parent, ThreadPoolExecutor(_AT_ONCE) as pool:
         place = Path(parent)
         shutil.copyfile(given.folder / "graph.onnx", place / "graph.onnx")
