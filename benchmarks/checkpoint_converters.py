@@ -39,7 +39,7 @@ _ABOUT = """Made by `python benchmarks/checkpoint_converters.py`: the same files
 and memory. Kept: the share of rows of integers that the result has, and of their zero points; "as offsets" where it has those instead.
 Weights: the share that the result's own tool computes otherwise than the source's, and by how much of the largest. Data: what its kernel
 rounds them to. Seconds are those of processors. qconvert's ONNX is made with a float network, which the builders need not. All zero
-points of the act-order checkpoint are 8; genai's builder writes zero points next to g_idx, where onnxruntime's kernel takes others for 8 too."""
+points of the act-order checkpoint are 8; genai's builder writes them next to g_idx, where onnxruntime's kernel takes others for 8 too."""
 
 
 @dataclass(frozen=True)
