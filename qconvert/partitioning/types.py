@@ -96,10 +96,6 @@ class Partition(Shown):
     macs: int
     files: tuple[str, ...] = field(default=())
 
-    def taken_operators(self, target: str = "") -> int:
-        """How many operators are in regions, of one target or of all."""
-        return sum(region.size for region in self.regions if target in ("", region.target))
-
     def taken_macs(self, target: str = "") -> int:
         """How many products regions sum, of one target or of all."""
         return sum(region.macs for region in self.regions if target in ("", region.target))
