@@ -144,7 +144,11 @@ def float_io(graph: Graph, target: Target, *, io: str = "") -> PassResult:
     for name in graph.outputs:
         if name in inner and name not in graph.inputs:
             rewriter.emit(Op("Dequantize", (inner[name],), (name,)))
-    return rewriter.finish(), (f"{len(names)} inputs and outputs are float",)
+    return rewriter.finish(), (_count_io(len(names), "are float"),)
+
+
+def _count_io(number: int, words: str) -> str:
+    return f"{format_count(number, 'tensor')} among inputs and outputs {format_verb(number, words)}"
 
 
 def integer_io(graph: Graph, target: Target | None, *, io: str = "") -> PassResult:
@@ -171,4 +175,4 @@ def integer_io(graph: Graph, target: Target | None, *, io: str = "") -> PassResu
     for old, new in renamed.items():
         rewriter.define(replace(graph[old], name=new))
         rewriter.rename(old, new)
-    return rewriter.finish(), (f"{len(renamed)} inputs and outputs are integers",)
+    return rewriter.finish(), (_count_io(len(renamed), "hold integers"),)

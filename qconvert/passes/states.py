@@ -242,7 +242,7 @@ def io_to_states(graph: Graph, target: Target | None) -> PassResult:
         _emit_read(rewriter, item)
     for item in found:
         _emit_write(rewriter, item)
-    return rewriter.finish(), (f"{len(found)} inputs and outputs are states",)
+    return rewriter.finish(), (format_count(len(found), "state", "are kept in the network, not in inputs and outputs"),)
 
 
 def _require_fit(graph: Graph, item: Carried) -> None:

@@ -419,7 +419,7 @@ def test_inputs_and_outputs_become_integers() -> None:
     graph = make(ops, tensors, "x", "y")
     assert applied(graph, "integer_io")[0] is graph
     changed, notes = applied(graph, "integer_io", io="integer")
-    assert kinds(changed) == ["Add"] and notes == ("2 inputs and outputs are integers",)
+    assert kinds(changed) == ["Add"] and notes == ("2 tensors among inputs and outputs hold integers",)
     assert changed["x"].dtype == changed["y"].dtype == "int8" and changed["x"].quantization == graph["xq"].quantization
     assert outputs(changed, {"x": np.array([[1, 2, 3, 4]], np.int8)})[0].tolist() == [[-4, -3, -2, -1]]
 

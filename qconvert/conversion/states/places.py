@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from qconvert.conversion.states.network import Network, is_in_module, same_path
 from qconvert.encodings import QParams
-from qconvert.errors import InvalidModelError, OptionError
+from qconvert.errors import InvalidModelError, OptionError, format_count, format_verb
 from qconvert.graph import Op
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
@@ -124,7 +124,8 @@ class Places:
         free = [name for name in wanted if name not in self.following]
         if left and len(left) != len(free):
             raise InvalidModelError(
-                f"{len(stubs)} modules quantize inputs ({quote_nearest(left, graph.inputs)}); the graph has {len(wanted)} float inputs",
+                f"{format_count(len(stubs), 'module', 'quantize inputs')} ({quote_nearest(left, graph.inputs)}); the graph has "
+                f"{format_count(len(wanted), 'float input')}",
                 remedy=_REMEDY,
                 rule="input-count",
             )
@@ -138,7 +139,9 @@ class Places:
         listed = self._network.parameters.data
         if len(listed) > _MOST:
             raise InvalidModelError(
-                f"{len(listed)} modules have quantization parameters of their data", remedy=_REMEDY, rule="module-not-found"
+                f"{format_count(len(listed), 'module', 'have')} quantization parameters of their data",
+                remedy=_REMEDY,
+                rule="module-not-found",
             )
         for path, quantization in listed.items():
             data = next((found for op in self._network.ops if self._is_in_module(op, path) and (found := self._network.data(op))), [])
@@ -164,7 +167,7 @@ class Places:
         """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
         if len(left) > _MOST:
             raise InvalidModelError(
-                f"{len(left)} modules with quantization parameters have no operators of their own in the graph",
+                f"{format_count(len(left), 'module')} with quantization parameters have no operators of their own in the graph",
                 remedy=_REMEDY,
                 rule="module-not-found",
             )
@@ -233,7 +236,8 @@ class Places:
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
         return InvalidModelError(
-            f"the tensors that {len(found)} modules with quantization parameters compute cannot be determined:{''.join(lines)}{more}",
+            f"the tensors that {format_count(len(found), 'module')} with quantization parameters {format_verb(len(found), 'compute')} cannot be "
+            f"determined:{''.join(lines)}{more}",
             remedy=_REMEDY,
             rule="module-ambiguous",
         )
