@@ -125,6 +125,12 @@ def _index(path: Path) -> dict[str, str]:
         places = found.get("weight_map") if isinstance(found, dict) else None
         if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
             raise InvalidModelError(f"{file.name} is no index: weight_map is to name a file for each tensor", rule="damaged-config")
+        if not places:
+            raise InvalidModelError(
+                f"weight_map is empty in {file.name}; an index of a checkpoint requires the file of each tensor",
+                remedy="Get the index that belongs to these files, or remove it.",
+                rule="damaged-config",
+            )
         if path.name in places.values():
             return places
     return {}

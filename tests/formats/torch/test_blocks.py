@@ -611,3 +611,6 @@ def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:
     with refused(FileAccessError, "is-a-folder") as caught:  # no index says which is meant
         load(tmp_path / "one")
     assert caught.value.remedy.startswith("Name a file in it, such as ")
+    (tmp_path / "one" / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with refused(InvalidModelError, "damaged-config", holds=("weight_map is empty", "model.safetensors.index.json")):
+        load(tmp_path / "one", graph=tmp_path / "float.onnx")
