@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, Graph, all_nodes, attribute_value, domain_of, embed_constants
-from qconvert.formats.onnx.signatures import result_type, signature, type_reason
+from qconvert.formats.onnx.signatures import result_type, signature, type_reason, type_remedy
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor
 from qconvert.graph import Array, Attribute, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
@@ -96,7 +96,8 @@ class Reading(OperatorReading):
         inputs = [self.draft.tensors[name].dtype if name else "" for name in self.inputs]
         outputs = [self.declared_dtype(index) if name else "" for index, name in enumerate(self.outputs)]
         if reason := type_reason(self.op_type, self.domain, self.version, inputs, outputs):
-            raise self.invalid(reason, rule="operand-types")
+            remedy = type_remedy(self.op_type, self.domain, self.version, inputs, outputs)
+            raise self.invalid(reason, remedy=remedy, rule="operand-types")
 
     def require_only(self, **defaults: Any) -> None:
         """Raises NotCoveredError if one of the attributes has another value than the one given here, which is its only covered one."""

@@ -177,6 +177,16 @@ def type_reason(op_type: str, domain: str, version: int, inputs: Sequence[str], 
     return ""
 
 
+def type_remedy(op_type: str, domain: str, version: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """The first later opset whose operator takes the types of a node, as a remedy; "" if there is none."""
+    from onnx import defs
+
+    for later in range(version + 1, 0 if domain else defs.onnx_opset_version() + 1):
+        if not type_reason(op_type, domain, later, inputs, outputs):
+            return f"From opset {later} on {op_type} takes these types: export the model with that opset."
+    return ""
+
+
 @cache
 def signature(op_type: str, domain: str, version: int) -> Signature | None:
     """The signature of an operator in an opset of its domain; None if nobody here knows it."""

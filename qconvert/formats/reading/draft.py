@@ -283,9 +283,9 @@ class OperatorReading:
         """Return the error for something that the format allows and qconvert does not cover."""
         return UnsupportedError(f"{self._kind} with {what} is not covered", where=self._where(), rule=rule)
 
-    def invalid(self, what: str, *, rule: str = "invalid-operator") -> InvalidModelError:
+    def invalid(self, what: str, *, remedy: str = "", rule: str = "invalid-operator") -> InvalidModelError:
         """Return the error for something that the format does not allow."""
-        return InvalidModelError(what, where=self._where(), rule=rule)
+        return InvalidModelError(what, remedy=remedy, where=self._where(), rule=rule)
 
     def _where(self) -> str:
         return f"{self.source} ({self.outputs[0]!r})" if self.outputs else self.source

@@ -89,6 +89,20 @@ def test_a_node_that_does_not_fit_its_operator(case: str) -> None:
 
 
 @pytest.mark.formats
+def test_types_of_a_later_opset_are_told_with_that_opset() -> None:
+    """tf2onnx writes int16 at opset 17, which QuantizeLinear takes from 21 on; no opset adds float32 to int64."""
+    zero = node("Constant", [], ["z"], value=numpy_helper.from_array(np.zeros((), np.int16)))
+    scale = node("Constant", [], ["one"], value=numpy_helper.from_array(np.ones((), np.float32)))
+    nodes = (scale, zero, node("QuantizeLinear", ["x", "one", "z"], ["q"]), node("DequantizeLinear", ["q", "one", "z"], ["y"]))
+    with refused(InvalidModelError, "operand-types", holds=("int16", "int8 or uint8")) as caught:
+        read_bytes(model(*nodes), "m")
+    assert caught.value.remedy == "From opset 21 on QuantizeLinear takes these types: export the model with that opset."
+    with refused(InvalidModelError, "operand-types") as caught:
+        read_bytes(one("Add", "x index"), "m")
+    assert not caught.value.remedy
+
+
+@pytest.mark.formats
 def test_also_in_the_graphs_inside_a_node() -> None:
     body = helper.make_graph([node("EyeLike", [""], ["o"])], "b", [], [helper.make_tensor_value_info("o", TensorProto.FLOAT, None)])
     condition = node("Constant", [], ["c"], value=helper.make_tensor("v", TensorProto.BOOL, [], [True]))
