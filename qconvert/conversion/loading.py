@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -140,9 +141,15 @@ def source_format(path: Path, format: str = "") -> Format:
 
 
 def _suggest_model(folder: Path) -> str:
-    """A remedy that names the largest model file of a folder; "" where it has none."""
-    suffixes = {suffix for item in formats().values() if item.content == "model" for suffix in item.suffixes}
-    found = [item for item in sorted(folder.iterdir()) if item.suffix.lower() in suffixes and item.is_file()]
+    """A remedy that names the largest model file of a folder that belongs to no other, as parts belong to a manifest; "" where it has none."""
+    readers = {suffix: item for item in formats().values() if item.content == "model" for suffix in item.suffixes}
+    found = [item for item in sorted(folder.iterdir()) if item.suffix.lower() in readers and item.is_file()]
+    belonging: set[Path] = set()
+    for item in found:
+        reader = readers[item.suffix.lower()]
+        with suppress(QConvertError):  # another file of this suffix
+            belonging.update(reader.companions(item) if reader.companions is not None else ())
+    found = [item for item in found if item not in belonging]
     return f"Name a file in it, such as {max(found, key=lambda item: item.stat().st_size)}." if found else ""
 
 

@@ -8,7 +8,7 @@ import pytest
 from refusals import refused
 
 from qconvert import check, load, partition
-from qconvert.errors import OptionError
+from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import file_digest
 from qconvert.operators.formulas import recurrent as formulas
 from qconvert.partitioning.manifest import read_manifest
@@ -48,6 +48,9 @@ def test_parts_in_the_other_layout(target: str, tmp_path: Path) -> None:
 def test_an_operator_that_somebody_changed_in_a_tflite_part_is_named(tmp_path: Path) -> None:
     """With the hash of what the file is now, so that the manifest agrees with it."""
     partition(SMALL, "tflite-same", split=tmp_path / "parts")
+    with refused(FileAccessError, "is-a-folder") as caught:
+        check(SMALL, tmp_path / "parts")
+    assert caught.value.remedy == f"Name a file in it, such as {tmp_path / 'parts' / 'manifest.json'}."
     file = tmp_path / "parts" / "00_tflite-same_0.tflite"
     before, data = file_digest(file), bytearray(file.read_bytes())
     layer = [op for op in load(file).ops if op.kind == "Gemm"][4]
