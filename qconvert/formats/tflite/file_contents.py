@@ -45,7 +45,9 @@ def select_signature(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     model = verified_root(data)
     places = [place for place, known in enumerate(signature_keys(model)) if known == key]
     if len(places) != 1:
-        listed = ", ".join(map(repr, signature_keys(model)[:8])) or "none"
+        listed = ", ".join(map(repr, signature_keys(model)[:8]))
+        if not listed:
+            raise OptionError("the model has no signatures", remedy="Leave out --signature.", rule="unknown-signature")
         what = f"the model has no signature {key!r}" if not places else f"{len(places)} signatures have the key {key!r}"
         each = " `qconvert convert --signature all` writes a file for each; this option chooses one." if key == "all" else ""
         raise OptionError(what, remedy=f"The file has: {listed}.{each}", rule="unknown-signature")

@@ -204,6 +204,10 @@ def test_a_signature_that_there_is_not_is_refused_with_those_that_there_are(tmp_
     with refused(OptionError, "unknown-signature", holds=("'all'",)) as caught:
         convert(TWO, tmp_path / "m.onnx", signature="all")
     assert "`qconvert convert --signature all` writes a file for each" in caught.value.remedy
+    (tmp_path / "plain.tflite").write_bytes(_relu(None))
+    with refused(OptionError, "unknown-signature", holds=("no signatures",)) as caught:
+        convert(tmp_path / "plain.tflite", tmp_path / "m.onnx", signature="foo")
+    assert caught.value.remedy == "Leave out --signature."
     (tmp_path / "twice.tflite").write_bytes(_with_second_subgraph({"a": ({"x": "x"}, {"y": "y"}), "b": ({"x": "x"}, {"y": "y"})}, (0, 1)))
     with refused(UnsupportedError, "several-entry-points") as caught:
         convert(tmp_path / "twice.tflite", tmp_path / "m.onnx")
