@@ -141,7 +141,7 @@ def source_format(path: Path, format: str = "") -> Format:
 
 
 def _suggest_model(folder: Path) -> str:
-    """A remedy that names the largest model file of a folder that belongs to no other, as parts belong to a manifest; "" where it has none."""
+    """A remedy that names the largest model file of a folder, of those that belong to no other (parts to a manifest); "" without one."""
     readers = {suffix: item for item in formats().values() if item.content == "model" for suffix in item.suffixes}
     found = [item for item in sorted(folder.iterdir()) if item.suffix.lower() in readers and item.is_file()]
     belonging: set[Path] = set()

@@ -167,7 +167,8 @@ class Places:
         """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
         if len(left) > _MOST:
             raise InvalidModelError(
-                f"{format_count(len(left), 'module')} with quantization parameters have no operators of their own in the graph",
+                f"{format_count(len(left), 'module')} with quantization parameters {format_verb(len(left), 'have')} no operators of "
+                f"their own in the graph",
                 remedy=_REMEDY,
                 rule="module-not-found",
             )
@@ -236,8 +237,8 @@ class Places:
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
         return InvalidModelError(
-            f"the tensors that {format_count(len(found), 'module')} with quantization parameters {format_verb(len(found), 'compute')} cannot be "
-            f"determined:{''.join(lines)}{more}",
+            f"the tensors that {format_count(len(found), 'module')} with quantization parameters {format_verb(len(found), 'compute')} "
+            f"cannot be determined:{''.join(lines)}{more}",
             remedy=_REMEDY,
             rule="module-ambiguous",
         )

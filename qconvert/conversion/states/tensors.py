@@ -105,8 +105,8 @@ class Substitution:
         lacking = [module for module, folding in network.parameters.folded.items() if folding.has_norm and module not in following]
         if lacking:
             raise InvalidModelError(
-                f"{format_count(len(lacking), 'layer', 'hold')} the batch normalization after them, whose epsilon is not in the graph any more, "
-                f"because the graph folds it into weights: {quote_nearest(lacking, ())}",
+                f"{format_count(len(lacking), 'layer', 'hold')} the batch normalization that follows, whose epsilon is not in the graph "
+                f"any more, because the graph folds it into weights: {quote_nearest(lacking, ())}",
                 remedy=_WITH_NORMS,
                 rule="normalization-missing",
             )
