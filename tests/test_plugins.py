@@ -170,6 +170,13 @@ def test_a_file_with_a_plugin_needs_no_installation(tmp_path: Path) -> None:
     done = run(tmp_path / "none", "--plugin", plugin, "convert", MODEL, tmp_path / "other.size")
     assert done.returncode == 2 and "by a fault of the plugin size_format (ZeroDivisionError: division by zero)" in done.stderr
     assert not (tmp_path / "other.size").exists()
+    plugin.write_text(
+        text.replace("qconvert import", "qconvert import QConvertError,").replace(
+            "str(", "(_ for _ in ()).throw(QConvertError('full')) or str("
+        )
+    )
+    done = run(tmp_path / "none", "--plugin", plugin, "convert", MODEL, tmp_path / "other.size")
+    assert done.returncode == 2 and "full\nThe plugin size_format raised this error." in done.stderr
     plugin.write_text("raise SystemExit('boom')")
     done = run(tmp_path / "none", "plugins", "--plugin", plugin)
     assert done.returncode == 2 and "size_format.py: fails: SystemExit: boom" in done.stderr

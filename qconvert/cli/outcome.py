@@ -63,6 +63,8 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
         error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"), rule="not-writable")
     if isinstance(error, QConvertError):
         code, document, text = error.exit_code, error.to_dict(), error.message
+        if plugin := plugin_at_fault(error):
+            document, text = {**document, "plugin": plugin}, f"{text}\nThe plugin {plugin} raised this error."
     elif isinstance(error, RecursionError):
         code, document, text = USAGE, {"error": "invalid-model", "reason": _NESTED}, _NESTED
     elif isinstance(error, MemoryError):
