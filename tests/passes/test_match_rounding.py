@@ -247,7 +247,7 @@ def test_additions_of_int8_have_zero_points_of_int8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "kernels", "target"), [("tflite", "litert:default", "ort-x86"), ("onnx", "onnxruntime:optimized", "tflite")]
+    ("format", "kernels", "target"), [("tflite", "litert:default", "ort-x86"), ("onnx", "", "tflite")]
 )
 def test_the_time_of_trials_grows_with_the_network_alone(format: str, kernels: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales are tried on an operator by itself: no trial copies the graph, or lists what writes and reads each of its tensors."""
@@ -257,7 +257,7 @@ def test_the_time_of_trials_grows_with_the_network_alone(format: str, kernels: s
         Tensor(f"t{place}", "int8", (1, 8), None, Quantization.per_tensor(float(scale), place - 9)) for place, scale in enumerate(scales)
     ]
     ops = tuple(Op("Sub", (f"t{place}", f"t{place + 1}"), (f"t{place + 2}",)) for place in range(count))
-    metadata = {SOURCE_FORMAT: format, SOURCE_KERNELS: kernels}
+    metadata = {SOURCE_FORMAT: format, **({SOURCE_KERNELS: kernels} if kernels else {})}
     graph = Graph("chain", {side.name: side for side in sides}, ops, ("t0", "t1"), (sides[-1].name,), metadata=metadata)
 
     def counted(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -270,7 +270,7 @@ def test_the_time_of_trials_grows_with_the_network_alone(format: str, kernels: s
     for name in ("evolve", "producers", "consumers"):
         monkeypatch.setattr(Graph, name, counted(getattr(Graph, name)))
     changed, notes = match_rounding(graph, target_named(target))
-    assert target == "tflite" or (len(changed.ops) > count and notes)
+    assert changed is not graph and notes
     assert looked_at[0] < 20 * count
 
 
