@@ -212,8 +212,6 @@ class Trace:
                 return
             elif candidate.is_likely():
                 differing.append((candidate, perm, words))
-            else:
-                why = words
         if (found := self.result.follow_clip(op)) is not None:
             elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
