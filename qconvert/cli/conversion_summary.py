@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qconvert.errors import format_count
+from qconvert.errors import format_count, format_verb
+from qconvert.operators import KINDS
 from qconvert.plugins import formats, runtimes
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def _result(report: ConversionReport) -> str:
     named = f"{floats} in float ({', '.join(kinds[:_NAMED])}{more})"
     if report.audit and not any(line.integer for line in report.audit):  # the integers are weights, and float operators compute
         return f"runs: no operator on integers, {named}; {total - floats} dequantize, or move data and sizes{grown}"
-    return f"runs: {total - floats} of {total} operators on integers, {named}{grown}"
+    conversions = sum(count for kind, count in report.operators.items() if kind in KINDS and KINDS[kind].rule == "convert")
+    only = f" ({conversions} only {format_verb(conversions, 'convert')})" if conversions else ""
+    return f"runs: {total - floats} of {total} operators on integers{only}, {named}{grown}"
 
 
 def _hints(report: ConversionReport) -> Iterator[str]:

@@ -57,7 +57,8 @@ def test_operators_that_the_writer_adds_are_counted(trained: Path, tmp_path: Pat
     floats = {"ADD": "Add", "MUL": "Mul", "SUB": "Sub"}
     assert dict(report.on_floats) == {kind: written[name] for name, kind in floats.items()}
     total, floats = sum(written.values()), sum(report.on_floats.values())
-    assert f"runs: {total - floats} of {total} operators on integers, {floats} in float" in "".join(summary(report, False))
+    words = f"runs: {total - floats} of {total} operators on integers ({written['QUANTIZE'] + written['DEQUANTIZE']} only convert)"
+    assert f"{words}, {floats} in float" in "".join(summary(report, False))
 
 
 def test_operators_on_floats_that_the_writer_adds_are_forbidden(trained: Path, tmp_path: Path) -> None:
