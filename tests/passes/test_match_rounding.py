@@ -246,9 +246,7 @@ def test_additions_of_int8_have_zero_points_of_int8(tmp_path: Path) -> None:
         assert (int((runs[0] != runs[1]).sum()), item.class_) == (wanted, class_)
 
 
-@pytest.mark.parametrize(
-    ("format", "kernels", "target"), [("tflite", "litert:default", "ort-x86"), ("onnx", "", "tflite")]
-)
+@pytest.mark.parametrize(("format", "kernels", "target"), [("tflite", "litert:default", "ort-x86"), ("onnx", "", "tflite")])
 def test_the_time_of_trials_grows_with_the_network_alone(format: str, kernels: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales are tried on an operator by itself: no trial copies the graph, or lists what writes and reads each of its tensors."""
     count, looked_at = 30, [0]
