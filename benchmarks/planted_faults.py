@@ -592,7 +592,7 @@ def _is_named(folder: Path, item: Mapping[str, Any], problems: Sequence[str]) ->
     """Whether a problem names a tensor that a fault changed, or the operator of the source at which it is seen."""
     source, faulty = load_pair(Path(item["source"]), folder / item["result"], {})
     sound = load(folder / item["sound"])
-    own, others = ({op.outputs: (op.kind, op.inputs) for op in graph.ops} for graph in (sound, faulty))
+    own, others = ({op.outputs: (op.kind, op.inputs, op.attributes) for op in graph.ops} for graph in (sound, faulty))
     changed = {name for names in own.keys() | others.keys() if own.get(names) != others.get(names) for name in names}
     for name, tensor in faulty.tensors.items():
         if name in sound and tensor.data is not None and sound[name].data is not None and not np.array_equal(tensor.data, sound[name].data):

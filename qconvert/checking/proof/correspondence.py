@@ -78,7 +78,7 @@ class Trace:
     ends: dict[str, str] = field(default_factory=dict)
     _through: Followed = field(init=False)  # the source, where operators that clip codes are no roots
     _doubtful: dict[str, str] = field(default_factory=dict)  # roots whose codes may be other ones, unless they are clipped later
-    _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
+    _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes, and are paired with none
     _readers: dict[Hashable, list[tuple[Followed, Op]]] = field(default_factory=dict)  # the source's operators, by what they read
 
     @classmethod
@@ -96,7 +96,8 @@ class Trace:
             if words := trace._compare_output(name, other):
                 trace.ends[name] = words
         unpaired = {id(op) for op in trace.clips[1]}
-        trace.strange += [(op, _NO_SUCH) for op in trace._clipping if id(op) not in unpaired]
+        trace._clipping = [op for op in trace._clipping if id(op) not in unpaired]
+        trace.strange += [(op, _NO_SUCH) for op in trace._clipping]
         return trace
 
     @property
@@ -105,6 +106,22 @@ class Trace:
         found = {id(op) for op in (*(pair.source for pair in self.pairs), *self.clips[0])}
         lost = {id(op): op for readers in self._readers.values() for _, op in readers}
         return [op for key, op in lost.items() if key not in found]
+
+    def find_extra_clips(self) -> Iterator[tuple[Op, str]]:
+        """Operators of the result, after which nothing is paired, that clip codes as no tensor of the source is clipped, and which codes.
+
+        Of several, one after the other, the last one counts: what they leave together may be what the source leaves.
+        """
+        readers, clipping = self.result.graph.consumers(), {id(op) for op in self._clipping}
+        for op in self._clipping:
+            following = readers.get(op.outputs[0], [])
+            if following and all(id(reader) in clipping for reader in following):
+                continue
+            given = self._through.see_through(self.result.elements[op.outputs[0]])
+            own = (known for known in self._through.elements.values() if known.root == given.root)
+            words = [self.source.describe_other_codes(known, given) for known in own]
+            if words and all(words):
+                yield op, words[0]
 
     def finds_the_same(self, other: Trace) -> bool:
         """Whether the operators of two graphs with other sizes correspond in the same way."""

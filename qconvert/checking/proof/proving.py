@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Unpack
 
+import numpy as np
+
 from qconvert.arguments import with_checked_arguments
+from qconvert.arithmetic import dequantize
 from qconvert.checking.comparison_forms import fix_sizes, to_comparison_form
 from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
@@ -17,18 +20,23 @@ from qconvert.checking.proof.deciding import Computed, Run, decide, decide_clip,
 from qconvert.checking.proof.elements import Elements, clip_elements
 from qconvert.checking.proof.groups import collect_operators
 from qconvert.checking.proof.running_codes import run_all_codes, run_group
+from qconvert.checking.same_codes import has_byte_codes
 from qconvert.conversion.in_memory import Model, as_files
 from qconvert.conversion.loading import read_literal_graph
-from qconvert.graph import Array, Graph, Op
+from qconvert.evaluate.curves import codes_of
+from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.options import ReadOptions
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.parts import trace_back
 
 #: Ways in which averages round that a file's metadata may state of a plain one (passes/restate_attributes.py).
 _TIES = ("ties_up", "ties_away")
+#: Float types of fewer bits than those in which networks compute elsewhere.
+_SHORT_FLOATS = ("float16", "bfloat16")
 _OTHER_SIZES = "other operators correspond where sizes that are known only at run time are other ones"
 
 
@@ -97,10 +105,36 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         if pair.other and pair.is_fault
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
+    faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in trace.find_extra_clips() if id(op) not in grouped]
+    faults += _find_extra_roundings(source.graph, result.graph)
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
+
+
+def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[str]:
+    """In sentences, where a result rounds float values to a type of fewer bits in which neither side computes or has an input."""
+    writers = result.producers()
+    for dtype in _SHORT_FLOATS:
+        rounding = [op for op in result.ops if any(result[name].dtype == dtype for name in op.outputs if name)]
+        casts = [op for op in rounding if kind_of(op).casts and "float" in result[op.inputs[0]].dtype]
+        moved = sum(kind_of(op).rule in ("move", "relabel") for op in rounding)
+        is_used = any(graph[name].dtype == dtype for graph in (source, result) for name in (*graph.inputs, *graph.outputs))
+        is_used = is_used or any(source[name].dtype == dtype for op in source.ops for name in op.outputs if name)
+        for op in casts if not is_used and len(casts) + moved == len(rounding) else ():
+            if not _holds_codes(result, writers, op.inputs[0], dtype):
+                yield f"{op.label} ({op.outputs[0]!r}): rounds float values to {dtype}, and the source does not"
+
+
+def _holds_codes(graph: Graph, writers: Mapping[str, Op], name: str, dtype: str) -> bool:
+    """Whether float values are dequantized bytes, each of which a type of fewer bits holds as it is."""
+    writer = writers.get(trace_back(writers, name, lambda op: kind_of(op).rule in ("move", "relabel")))
+    stored = graph[writer.inputs[0]] if writer is not None and kind_of(writer).dequantizes else None
+    if stored is None or stored.quantization is None or not has_byte_codes(stored):
+        return False
+    values = np.asarray(dequantize(codes_of(stored.dtype), stored.quantization), np.float32)
+    return np.array_equal(values.astype(numpy_dtype(dtype)).astype(np.float32), values)
 
 
 def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
