@@ -64,3 +64,52 @@ def test_what_computes_other_codes_than_ends_of_a_range_clips_none(kind: str, cl
     op = Op(kind, ("x",), ("y",))
     model = Graph("one", sides, (op,), ("x",), ("y",))
     assert (clip_elements(model, op, Elements.of(sides["x"])) is not None) == clips
+
+
+@pytest.mark.parametrize(
+    ("limits", "extra"),
+    [
+        ([], []),
+        ([(-8, 7)], []),
+        ([(-128, 20), (-8, 7)], []),  # the second clips what the first one does too
+        ([(-8, 7), (-128, 20)], []),
+        ([(-8, 5), (-8, 7)], ["y1"]),
+        ([(-128, 20)], ["y0"]),
+    ],
+)
+def test_codes_clipped_as_in_no_tensor_of_the_source(limits: list[tuple[int, int]], extra: list[str]) -> None:
+    """Before operators that are paired with none; the source clips to -8 and 7."""
+
+    def clipping(ends: list[tuple[int, int]], *after: Op) -> Graph:
+        clips, data = [], "x"
+        for place, (low, high) in enumerate(ends):
+            clips += [Op("Clip", (data, f"low_{low}", f"high_{high}"), (f"y{place}",))]
+            data = f"y{place}"
+        ops = [*clips, *(op.with_names({"end": data}) for op in after)]
+        tensors = {name: Tensor(name, "int8", (2, 4), None, STEPS) for name in ("x", *(op.outputs[0] for op in ops))}
+        for name, end in ((name, end) for low, high in ends for name, end in ((f"low_{low}", low), (f"high_{high}", high))):
+            tensors[name] = Tensor(name, "float32", (), np.float32((end - 3) * 0.05))
+        return Graph("g", tensors, tuple(ops), ("x",), ("z",))
+
+    source = clipping([(-8, 7)], Op("HardSwish", ("end",), ("z",)))
+    result = clipping(limits, Op("Abs", ("end",), ("a",)), Op("Neg", ("a",), ("z",)))
+    trace = Trace.of(Border.of(source, result), (source, result))
+    assert [op.outputs[0] for op, _ in trace.find_extra_clips()] == extra
+
+
+def test_a_clip_of_codes_that_a_tensor_does_not_have_is_no_fault() -> None:
+    """A Sigmoid's results are not negative."""
+
+    def sides(*ops: Op) -> Graph:
+        names = ("x", *(op.outputs[0] for op in ops))
+        return Graph("g", {name: Tensor(name, "int8", (2, 4), None, STEPS) for name in names}, ops, ("x",), ("z",))
+
+    def name_clips(kind: str) -> list[str]:
+        source = sides(Op(kind, ("x",), ("s",)), Op("HardSwish", ("s",), ("z",)))
+        result = sides(Op(kind, ("x",), ("s",)), Op("Relu", ("s",), ("r",)), Op("Abs", ("r",), ("a",)), Op("Neg", ("a",), ("z",)))
+        trace = Trace.of(Border.of(source, result), (source, result))
+        return [words for _, words in trace.find_extra_clips()]
+
+    assert name_clips("Sigmoid") == []
+    (words,) = name_clips("Sin")
+    assert words.startswith("20 codes of 's', such as -17: -17 in the source, 3 in the result")
