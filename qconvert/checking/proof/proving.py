@@ -85,9 +85,10 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if rounds_floats(trace, pair) and trace.result.elements[pair.result.inputs[0]].root in trace.source.graph.inputs
     ]
-    grouped: set[int] = set()
+    grouped, proved = set[int](), set[int]()
     for group in trace.groups:
         item = decide_group(group, trace, (own.run_group, other.run_group))
+        proved.update(id(op) for op in group.result if item.class_ in EQUAL_CLASSES)
         if item.class_ in EQUAL_CLASSES or group.is_rewritten or (item.method and len(group.result) == 1):
             found.append(item)
             grouped.update(id(op) for op in (*group.source, *group.result))
@@ -106,15 +107,16 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in trace.find_extra_clips() if id(op) not in grouped]
-    faults += _find_extra_roundings(source.graph, result.graph)
+    roundings = _find_extra_roundings(trace.source.graph, trace.result.graph)
+    faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in roundings if id(op) not in proved]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
 
-def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[str]:
-    """In sentences, where a result rounds float values to a type of fewer bits in which neither side computes or has an input."""
+def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[tuple[Op, str]]:
+    """Where a result rounds float values to a type of fewer bits in which neither side computes or has an input, and how, in words."""
     writers = result.producers()
     for dtype in _SHORT_FLOATS:
         rounding = [op for op in result.ops if any(result[name].dtype == dtype for name in op.outputs if name)]
@@ -124,7 +126,7 @@ def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[str]:
         is_used = is_used or any(source[name].dtype == dtype for op in source.ops for name in op.outputs if name)
         for op in casts if not is_used and len(casts) + moved == len(rounding) else ():
             if not _holds_codes(result, writers, op.inputs[0], dtype):
-                yield f"{op.label} ({op.outputs[0]!r}): rounds float values to {dtype}, and the source does not"
+                yield op, f"rounds float values to {dtype}, and the source does not"
 
 
 def _holds_codes(graph: Graph, writers: Mapping[str, Op], name: str, dtype: str) -> bool:
