@@ -35,6 +35,7 @@ from qconvert.data import random_inputs
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import kind_of
 from qconvert.rewriting.parts import cut
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -467,8 +468,11 @@ def planted_tflite(graph: Graph, rng: np.random.Generator, kind: str) -> Graph |
     added, tensors, moved = found
     ops = [one for item in graph.ops for one in ([moved, *added] if item is op else [item])]
     faulty = graph.evolve(tensors=tensors, ops=ops)
-    shared = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}
-    parts = [cut(side, shared, frozenset([op.outputs[0]])).graph for side in (graph, faulty)]
+    shared, readers, end = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}, graph.consumers(), op.outputs[0]
+    while len(readers.get(end, [])) == 1 and kind_of(readers[end][0]).picks:  # a Clip is a Max and a Min, which may clip more
+        shared.remove(end)
+        end = readers[end][0].outputs[0]
+    parts = [cut(side, shared, frozenset([end])).graph for side in (graph, faulty)]
     takes = {name: (np.dtype(graph[name].dtype), graph[name].static_shape or ()) for name in parts[0].inputs}
     if parts[0].inputs != parts[1].inputs or not all(dtype.kind in "iuf" for dtype, _ in takes.values()):
         return None

@@ -50,7 +50,8 @@ class Proof(Shown):
         operators: of the result's operators that compute something, each with its class.
         problems: in sentences, what else keeps the outputs from being proved equal, such as one that is not traced to the source's.
         lost: operators of the source that none of the result stands for.
-        faults: in sentences, which codes are other ones in the result whatever the kernels do, as where a Clip is lost, or one too many.
+        faults: in sentences, which values are other ones in the result whatever the kernels do, as where a Clip is lost or one too
+            many, or floats are rounded to float16.
         equal_for_all_inputs: whether every output has the source's integers for every input.
         equal_once_quantized: the same, except for operators that quantize float inputs: runtimes round these in several ways.
     """
