@@ -107,22 +107,6 @@ class Trace:
         lost = {id(op): op for readers in self._readers.values() for _, op in readers}
         return [op for key, op in lost.items() if key not in found]
 
-    def find_extra_clips(self) -> Iterator[tuple[Op, str]]:
-        """Operators of the result, after which nothing is paired, that clip codes as no tensor of the source is clipped, and which codes.
-
-        Of several, one after the other, the last one counts: what they leave together may be what the source leaves.
-        """
-        readers, clipping = self.result.graph.consumers(), {id(op) for op in self._clipping}
-        for op in self._clipping:
-            following = readers.get(op.outputs[0], [])
-            if following and all(id(reader) in clipping for reader in following):
-                continue
-            given = self._through.see_through(self.result.elements[op.outputs[0]])
-            own = (known for known in self._through.elements.values() if known.root == given.root)
-            words = [self.source.describe_other_codes(known, given) for known in own]
-            if words and all(words):
-                yield op, words[0]
-
     def finds_the_same(self, other: Trace) -> bool:
         """Whether the operators of two graphs with other sizes correspond in the same way."""
         own, its = (

@@ -106,7 +106,6 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         if pair.other and pair.is_fault
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
-    faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in trace.find_extra_clips() if id(op) not in grouped]
     roundings = _find_extra_roundings(trace.source.graph, trace.result.graph)
     faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in roundings if id(op) not in proved]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
