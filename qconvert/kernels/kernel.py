@@ -177,11 +177,12 @@ def _shift(stored: Array, dtype: str) -> Array:
 
 
 def _restate(graph: Graph, op: Op, inputs: Sequence[Any], dtype: str) -> tuple[Graph, Op, list[Any]]:
-    """Return an operator with what it stores as `dtype` stored as the other type of as many bits, and its stored inputs."""
+    """Return an operator, alone in its graph, with what it stores as `dtype` stored as the other type of as many bits, and its inputs."""
     from qconvert.graph import integer_range
 
     other = _SIBLINGS[dtype]
     offset = integer_range(other)[0] - integer_range(dtype)[0]
+    own = {name: graph[name] for name in op.names if name}
     tensors = {
         tensor.name: replace(
             tensor,
@@ -189,13 +190,14 @@ def _restate(graph: Graph, op: Op, inputs: Sequence[Any], dtype: str) -> tuple[G
             data=None if tensor.data is None else _shift(tensor.data, other),
             quantization=tensor.quantization.shift_zero_point(offset),
         )
-        for tensor in (graph[name] for name in op.names if name)
+        for tensor in own.values()
         if tensor.dtype == dtype and tensor.quantization is not None
     }
     restated = [
         values if values is None or name not in tensors else _shift(values, other) for name, values in zip(op.inputs, inputs, strict=True)
     ]
-    return graph.evolve(tensors=tensors.values()), op, restated
+    alone = replace(graph, tensors={**own, **tensors}, ops=(op,), inputs=(), outputs=op.outputs, signatures=())
+    return alone, op, restated
 
 
 def constant_tolerance(steps: float) -> Tolerance:

@@ -137,8 +137,7 @@ def _as_stored(reference: Reference) -> Reference:
         if {graph[name].dtype for name in op.names if name} != {"int8"}:
             return reference(graph, op, stored)
         types = set(stored_types(graph, op))
-        alone = Graph(graph.name, {name: graph[name] for name in op.names if name}, (op,), (), op.outputs, metadata=graph.metadata)
-        found = [rows[dtype].compute_integers(alone, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
+        found = [rows[dtype].compute_integers(graph, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
         ways: list[Array] = []
         for way in (way for item in found if item is not None for way in item.ways):
             if not any(np.array_equal(way, other) for other in ways):
