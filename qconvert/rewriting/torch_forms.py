@@ -35,6 +35,7 @@ from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import reshape_sizes
+from qconvert.rewriting.parts import trace_back
 from qconvert.rewriting.rewriter import Rewriter
 
 #: Adds a tensor to the graph; gives its name, which is after that of the result.
@@ -187,12 +188,12 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
 
 def find_copied(rewriter: Rewriter, name: str) -> str:
     """Return the tensor whose elements a tensor has, but for their order and what constant bounds clip."""
-    while (writer := rewriter.producers.find(name)) is not None:
-        clips = kind_of(writer).clips and not any(rewriter.is_computed(bound) for bound in writer.inputs[1:] if bound)
-        if not clips and kind_of(writer).rule != "move":
-            break
-        name = writer.inputs[0]
-    return name
+
+    def copies(writer: Op) -> bool:
+        has_constant_bounds = not any(rewriter.is_computed(bound) for bound in writer.inputs[1:] if bound)
+        return kind_of(writer).rule == "move" or (kind_of(writer).clips and has_constant_bounds)
+
+    return trace_back(rewriter.producers, name, copies)
 
 
 class TorchForms(Rewriter):
