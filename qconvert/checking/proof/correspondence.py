@@ -78,7 +78,7 @@ class Trace:
     ends: dict[str, str] = field(default_factory=dict)
     _through: Followed = field(init=False)  # the source, where operators that clip codes are no roots
     _doubtful: dict[str, str] = field(default_factory=dict)  # roots whose codes may be other ones, unless they are clipped later
-    _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes, and are paired with none
+    _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
     _readers: dict[Hashable, list[tuple[Followed, Op]]] = field(default_factory=dict)  # the source's operators, by what they read
 
     @classmethod
@@ -96,8 +96,7 @@ class Trace:
             if words := trace._compare_output(name, other):
                 trace.ends[name] = words
         unpaired = {id(op) for op in trace.clips[1]}
-        trace._clipping = [op for op in trace._clipping if id(op) not in unpaired]
-        trace.strange += [(op, _NO_SUCH) for op in trace._clipping]
+        trace.strange += [(op, _NO_SUCH) for op in trace._clipping if id(op) not in unpaired]
         return trace
 
     @property
