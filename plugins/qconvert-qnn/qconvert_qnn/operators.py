@@ -126,7 +126,7 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
     """Return a quantization of uint16 that holds all results of a function; None if its own holds them, or nearly."""
     q, width = result.per_tensor, float(integer_range(result.dtype)[1] + 1)
     assert q is not None
-    low, high = _range_of(data)
+    low, high = range_of(data)
     x = np.linspace(low, high, 2**16)
     with np.errstate(all="ignore"):
         if op.kind == "LogSoftmax":
@@ -144,7 +144,7 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
 
 def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:
     """Return the power of 2 by which data are to be divided, so that float16 holds sums of their squares; 1 if it holds them so."""
-    ends = np.array([_range_of(item) for item in data if item.per_tensor is not None])
+    ends = np.array([range_of(item) for item in data if item.per_tensor is not None])
     if not len(ends):
         return 1.0
     largest = float(np.abs(ends[0] - ends[1][::-1]).max() if len(ends) == 2 else np.abs(ends).max())
@@ -153,7 +153,7 @@ def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:
     return float(2 ** np.ceil(np.log2(largest / _ROOT))) if largest > _ROOT else 1.0
 
 
-def _range_of(tensor: Tensor) -> tuple[float, float]:
+def range_of(tensor: Tensor) -> tuple[float, float]:
     """Return the least and the largest value that a quantized tensor holds."""
     q = tensor.per_tensor
     assert q is not None
@@ -194,7 +194,7 @@ def fault(graph: Graph, op: Op) -> str:
             "second data whose integers less their zero point are beyond int8 are rounded, results up to 21 steps off" if is_beyond else ""
         )
     if op.kind == "Pow" and data.is_quantized and second is not None and second.data is not None and (second.float_values() < 0).any():
-        low, high = _range_of(data)
+        low, high = range_of(data)
         return "0 to a negative power is the least number" if low <= 0 <= high else ""
     return ""
 

@@ -17,11 +17,18 @@ from qconvert.plugin import (
     Target,
     Tensor,
     format_count,
-    integer_range,
     lower,
     numpy_dtype,
 )
-from qconvert_qnn.operators import SQUARES, find_square_factor, needs_wide_data, refusal_reason, right_quantization, widen_quantization
+from qconvert_qnn.operators import (
+    SQUARES,
+    find_square_factor,
+    needs_wide_data,
+    range_of,
+    refusal_reason,
+    right_quantization,
+    widen_quantization,
+)
 
 #: Output channels from which on HTP takes long to compile a Conv with an activation.
 _CHANNELS = 320
@@ -46,8 +53,8 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
         bounds = _ACTIVATIONS.get(str(op.attributes.get("activation"))) if is_slow or op.kind == "Gemm" else None
         if bounds is None or result.per_tensor is None:
             continue
-        steps = (np.array(integer_range(result.dtype)) - result.per_tensor.point) * float(result.per_tensor.scale[0])
-        needed = steps[0] < bounds[0], bounds[1] is not None and steps[1] > bounds[1]
+        low, high = range_of(result)
+        needed = low < bounds[0], bounds[1] is not None and high > bounds[1]
         if not any(needed):
             continue
         inner = rewriter.add(f"{result.name}/unlimited", result)
