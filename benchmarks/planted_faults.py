@@ -48,6 +48,11 @@ SIZE = 7
 Array = np.ndarray[Any, np.dtype[Any]]
 Runner = Callable[[Mapping[str, Array]], list[Array]]
 INTEGERS = {TensorProto.UINT8: np.uint8, TensorProto.INT8: np.int8, TensorProto.INT16: np.int16, TensorProto.UINT16: np.uint16}
+#: Nodes that clip, choose or move what they read.
+KEEPING = (
+    "Clip", "Flatten", "Identity", "Max", "MaxPool", "GlobalMaxPool", "Min", "ReduceMax", "Relu", "Reshape", "Slice", "Squeeze",
+    "Transpose", "Unsqueeze",
+)  # fmt: skip
 TYPES = {**INTEGERS, TensorProto.FLOAT: np.float32, TensorProto.DOUBLE: np.float64}
 
 
@@ -120,20 +125,34 @@ class Network:
         return Place(node, index, name, scale, zero_point, dtype, self.shapes.get(name, ()), self.types[name])
 
     def piece(self, end: str) -> tuple[list[onnx.NodeProto], list[str]]:
-        """The nodes from stored integers and inputs to a tensor, in order, and the names of these."""
+        """The nodes from rounded integers and inputs to a tensor, in order, and the names of these."""
         wanted, nodes, fed = {end}, [], list[str]()
+        tail = end
+        while tail in self.writers and self.keeps_codes(self.writers[tail]):
+            tail = self.writers[tail].input[0]
+            wanted.add(tail)
         inputs = {item.name for item in self.model.graph.input}
         for node in reversed(self.model.graph.node):
             if wanted.intersection(node.output):
                 nodes.append(node)
                 for name in filter(None, node.input):
-                    if name in self.constants or name in fed:
+                    if name in self.constants or name in fed or name in wanted:
                         continue
-                    if name in inputs or self.stored(name):
+                    if name in inputs or (self.stored(name) and not self.keeps_codes(self.writers[name])):
                         fed.append(name)
                     else:
                         wanted.add(name)
         return nodes[::-1], fed
+
+    def keeps_codes(self, node: onnx.NodeProto) -> bool:
+        """Whether a node clips, chooses or moves stored integers, so that its result need not have all codes."""
+        return node.op_type in KEEPING and self.stored(node.input[0])
+
+    def last(self, name: str) -> str:
+        """A tensor, or what nodes that clip, choose or move its integers make of it where nothing else reads it."""
+        while len(readers := [node for node in self.model.graph.node if name in node.input]) == 1 and self.keeps_codes(readers[0]):
+            name = readers[0].output[0]
+        return name
 
     def runner(self, end: str) -> tuple[Runner, dict[str, tuple[Any, tuple[int, ...]]]]:
         """What runs the piece that ends with a tensor, and the type and shape of what it takes."""
@@ -409,7 +428,8 @@ def planted(model: onnx.ModelProto, rng: np.random.Generator, fault: Fault) -> o
     del changed.graph.value_info[:]
     other = Network(changed)
     onnx.checker.check_model(changed)
-    following = [end.output[0] for end in network.ends() if _pieces_differ(network, other, end.output[0])]
+    lasts = dict.fromkeys(network.last(end.output[0]) for end in network.ends())
+    following = [name for name in lasts if _pieces_differ(network, other, name)]
     for name in [item for item in following if item in other.writers][:1]:
         sound, faulty = network.runner(name), other.runner(name)
         if sound[1].keys() == faulty[1].keys() and shows(sound, faulty[0], rng):

@@ -111,8 +111,15 @@ def _add_proof(found: CheckReport, proof: Proof) -> CheckReport:
     differing = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
     fault = "what qconvert knows of a kernel is wrong (please report it)"
     wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in differing]
-    unseen = [text for text in proof.faults if not any(text.partition(":")[0] in known for known in found.problems)]
-    return replace(found, proof=proof, problems=(*found.problems, *wrong, *unseen))
+    problems = list(found.problems)
+    for text in proof.faults:
+        operator, _, words = text.partition(": ")
+        place = next((place for place, known in enumerate(problems) if known.startswith(f"{operator}:")), None)
+        if place is None:
+            problems.append(text)
+        else:
+            problems[place] = f"{problems[place]}; {words}"
+    return replace(found, proof=proof, problems=(*problems, *wrong))
 
 
 def _check_files(

@@ -317,6 +317,27 @@ def find_judged_together(graph: Graph, compared: Collection[str], cuts: Collecti
     return found
 
 
+def name_judged_together(graph: Graph, within: Collection[int], findings: dict[str, Finding]) -> None:
+    """Name in each finding of a fault the operators that are judged together with it, any of which may be what is wrong.
+
+    Args:
+        graph: the source's.
+        within: see find_judged_together().
+        findings: by the tensor.
+    """
+    writers = {name: (position, op) for position, op in enumerate(graph.ops) for name in op.outputs if name}
+    for name, finding in findings.items():
+        waiting, found = [*writers[name][1].inputs] if finding.is_fault else [], dict[int, Op]()
+        while waiting:
+            position, op = writers.get(waiting.pop(), (-1, None))
+            if op is not None and position in within and position not in found:
+                found[position] = op
+                waiting += op.inputs
+        if found:
+            words = [f"{op.label} ({op.outputs[0]!r})" for op in {op.label: op for op in found.values()}.values()]
+            findings[name] = replace(finding, reason=f"{finding.reason}, judged together with {format_some(words, 3)}")
+
+
 def make_left_out_findings(
     graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]
 ) -> dict[str, Finding]:

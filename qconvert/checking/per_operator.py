@@ -25,6 +25,7 @@ from qconvert.checking.findings import (
     find_judged_together,
     join_findings,
     make_left_out_findings,
+    name_judged_together,
 )
 from qconvert.checking.full_ranges import run_full_ranges
 from qconvert.checking.memory import MOST, OtherKernels, Room, Splitting, first_fitting, nbytes, sizes_of
@@ -87,6 +88,7 @@ def check_operators(
     large = dict.fromkeys((name for op in whole.ops[len(left.graph.ops) :] for name in op.outputs if name), OUT_OF_MEMORY)
     refused = {**large, **runs.missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
     within = find_judged_together(whole, judged | large.keys(), runs.shared) | _find_dropped_identities(whole, border)
+    name_judged_together(whole, within, findings)
     findings.update(make_left_out_findings(whole, findings.keys(), within, refused))
     limits = runs.describe_limits(len(whole.ops) - len(left.graph.ops))
     notes = (*runs.notes, *limits, *runs.said, _note_combined(whole, len(within)), _note_uncompared(*runs.result))

@@ -32,7 +32,7 @@ from qconvert.conversion.judging import LIMIT
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.input_limits import sizes_to_try
 from qconvert.data.texts import TextInputs, are_texts
-from qconvert.errors import QConvertError, RuntimeRefusedError, name_file_in_errors
+from qconvert.errors import MissingPackageError, QConvertError, RuntimeRefusedError, name_file_in_errors
 from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, Runtime
 from qconvert.rules.changed_values import changed_values, declared_names
@@ -102,13 +102,16 @@ class SideCheck:
         graph, other = source.graph, result.graph
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
         self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else LIMIT)
-        self.models = self._open_models()
         self.declared = frozenset() if quick else declared_names(other, graph)
         self.border = Border.of(graph, other, self.declared)
         self.steps = STEPS if graph.states or other.states else 0
-        self.feeds, self.outputs = self._run_inputs()
-        models, outputs = self.models, self.outputs
         self.problems += (*self.border.problems, *state_problems(graph, other, self.declared))
+        try:
+            self.models = self._open_models()
+            self.feeds, self.outputs = self._run_inputs()
+        except (RuntimeRefusedError, MissingPackageError) as error:
+            return self._report_unrun(error.sentence)
+        models, outputs = self.models, self.outputs
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.list_nan_outputs(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
@@ -137,6 +140,16 @@ class SideCheck:
             tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
             if getattr(model, "rebuilt", False)), floats, held, texts=self.texts,
         )  # fmt: skip
+
+    def _report_unrun(self, why: str) -> CheckReport:
+        """What the files alone say, where a runtime does not run one of them."""
+        if not self.demands.quick:
+            again = repeat_conversion(*self.files, self.encodings)
+            missing = find_missing_results(self.sides[0].graph, self.border.other, self.declared)
+            self.notes += again.notes
+            self.problems += verdicts.static_problems(self.sides[0].graph, {**missing, **self._find_changes(again)}, ())
+        source, result = (str(side.path) for side in self.files)
+        return CheckReport(source, result, 0, (), (), tuple(dict.fromkeys(self.problems)), (why,), notes=tuple(self.notes))
 
     def _run_inputs(self) -> tuple[Feeds, Outputs]:
         """Return the user's inputs, or random ones, and the outputs of both sides compared."""
@@ -168,13 +181,22 @@ class SideCheck:
         self._judge(again)
 
     def _find_changes(self, again: RepeatedConversion) -> dict[str, str]:
-        """What the files state otherwise and the conversion did not declare, by the tensor, in words."""
+        """What the files state otherwise and the conversion did not declare, by the tensor, in words.
+
+        What operators state that are proved to be the source's is left out: it computes the same."""
         graph, other = (side.graph for side in self.sides)
         changed = changed_values(graph, other, self.declared)
         changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
         stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
-        attributes = {name: text for name, text in stated.items() if name not in self.declared}
-        return {**again.altered, **attributes, **changed, **self.altered}
+        readers, writers, alike = graph.consumers(), graph.producers(), self.proof.alike
+
+        def is_proved(name: str) -> bool:
+            ops = [*readers.get(name, []), *(writers[item] for item in (name,) if item in writers)]
+            return name not in (*graph.inputs, *graph.outputs) and all(alike.issuperset(filter(None, op.outputs)) for op in ops)
+
+        stated = {name: text for name, text in stated.items() if name not in self.declared and name not in alike}
+        changed = {name: text for name, text in changed.items() if not is_proved(name)}
+        return {**again.altered, **stated, **changed, **self.altered}
 
     def _limit_samples(self, samples: int, sizes: Mapping[str, int]) -> int:
         """How many inputs are run, of which all are held with the outputs of both sides; `sizes` are those of names in shapes."""

@@ -16,6 +16,7 @@ from qconvert import check, convert, load, save
 from qconvert.data import extreme_inputs, inputs_of_other_sizes, zero_inputs
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 SHAPE = (1, 6, 6, 8)
 
 
@@ -292,3 +293,96 @@ def test_sizes_known_at_run_time_are_1_2_and_7() -> None:
         "g", {name: Tensor(name, "float32", ("n", 3)) for name in ("x", "y")}, (Op("Relu", ("x",), ("y",), {}, ""),), ("x",), ("y",)
     )
     assert [feed["x"].shape for feed in inputs_of_other_sizes(graph, {"x": np.zeros((1, 3), np.float32)}, 0)] == [(2, 3), (7, 3)]
+
+
+def write_without_metadata(source: Path, result: Path, target: str = "") -> None:
+    convert(source, result, target=target)
+    if result.suffix == ".tflite":
+        save(replace(load(result), metadata={}), result, force=True)
+        return
+    proto = onnx.load(result)
+    del proto.metadata_props[:]
+    onnx.save(proto, result)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize(
+    ("name", "suffix", "target"),
+    [
+        ("keras/keras_transposed_int8.tflite", "onnx", "ort-x86"),  # a LeakyRelu with a nudged alpha
+        ("qonnx/mlp_2_bits.onnx", "tflite", ""),  # float biases, rounded to the scale of the sums
+        ("digits/pt2e.onnx", "tflite", ""),
+    ],
+)
+def test_what_is_stated_otherwise_is_no_fault_where_the_operator_is_proved_to_be_the_same(
+    name: str, suffix: str, target: str, tmp_path: Path
+) -> None:
+    source, result = FIXTURES / name, tmp_path / f"m.{suffix}"
+    write_without_metadata(source, result, target)
+    report = check(source, result, samples=1)
+    assert (report.verdict, report.problems) == ("passed", ())
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize(("steps", "named"), [(0, False), (2, True)])
+def test_a_limit_of_one_channel_of_what_a_quantized_operator_reads(steps: int, named: bool, tmp_path: Path) -> None:
+    source, result = tmp_path / "m.tflite", tmp_path / "m.onnx"
+    addition(source)
+    write_without_metadata(source, result, "generic")
+    proto = onnx.load(result)
+    add = next(node for node in proto.graph.node if node.op_type == "Add")
+    tops = np.full((1, 1, 1, 8), 1e30, np.float32)
+    tops[..., 3] = (127 - 3 - steps) * np.float32(0.04)
+    proto.graph.initializer.append(numpy_helper.from_array(tops, "tops"))
+    proto.graph.node.insert(list(proto.graph.node).index(add), helper.make_node("Min", [add.input[0], "tops"], ["planted"], name="planted"))
+    add.input[0] = "planted"
+    onnx.save(proto, result)
+    assert any("ADD #0 ('y')" in text for text in check(source, result, samples=1).problems) == named
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_what_the_files_say_is_judged_where_the_runtime_refuses_the_source(tmp_path: Path) -> None:
+    """LiteRT has no SquaredDifference of int16."""
+    source, result = FIXTURES / "keras" / "keras_causal_int16x8.tflite", tmp_path / "m.onnx"
+    convert(source, result)
+    assert check(source, result).verdict == "inconclusive"
+    proto = onnx.load(result)
+    weights = next(item for item in proto.graph.initializer if item.data_type == TensorProto.INT8 and len(item.dims) == 4)
+    weights.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(weights), 1), weights.name))
+    onnx.save(proto, result)
+    report = check(source, result)
+    assert report.verdict == "not equal" and "SquaredDifference" in report.unjudged[0]
+
+
+@pytest.mark.onnxruntime
+def test_a_fault_names_what_is_judged_together_with_its_operator(tmp_path: Path) -> None:
+    source, result = FIXTURES / "qonnx" / "mlp_binary.onnx", tmp_path / "m.onnx"
+    write_without_metadata(source, result)
+    proto = onnx.load(result)
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(0.5), "half"))
+    first = proto.graph.node[0]
+    added = helper.make_node("Add", [first.input[0], "half"], ["planted"], name="planted")
+    first.input[0] = "planted"
+    proto.graph.node.insert(0, added)
+    onnx.save(proto, result)
+    (problem,) = check(source, result, samples=1).problems
+    assert "Gemm /1/Gemm ('/1/Gemm_output_0')" in problem and "BipolarQuant /0/act_quant/export_handler/BipolarQuant (" in problem
+
+
+@pytest.mark.litert
+def test_a_fault_that_runs_and_proof_show_is_named_once_with_the_codes(tmp_path: Path) -> None:
+    tensors = {name: Tensor(name, "int8", SHAPE, None, Quantization.per_tensor(0.05, 0)) for name in ("x", "y", "clipped")}
+    tensors["y"] = replace(tensors["y"], quantization=Quantization.per_tensor(0.01, -128))
+    tensors["top"] = Tensor("top", "int8", (1, 1, 1, 1), np.full((1, 1, 1, 1), 120, np.int8), tensors["x"].quantization)
+    own = [Op("Sigmoid", ("x",), ("y",))]
+    its = [Op("Min", ("x", "top"), ("clipped",)), Op("Sigmoid", ("clipped",), ("y",))]
+    tensors["y"] = replace(tensors["y"], quantization=Quantization.per_tensor(1 / 256, -128))
+    for name, ops in (("source", own), ("result", its)):
+        used = {item: tensors[item] for op in ops for item in op.names}
+        save(Graph(name, used, tuple(ops), ("x",), ("y",)), tmp_path / f"{name}.tflite")
+    report = check(tmp_path / "source.tflite", tmp_path / "result.tflite")
+    assert report.verdict == "not equal"
+    assert all("codes of 'x'" in text for text in report.problems) and len(report.problems) == 1

@@ -85,10 +85,18 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if rounds_floats(trace, pair) and trace.result.elements[pair.result.inputs[0]].root in trace.source.graph.inputs
     ]
+    alike = {
+        name
+        for pair, item in zip(trace.pairs, found, strict=True)
+        if item.class_ in EQUAL_CLASSES or not (pair.other or pair.has_other_scales)
+        for name in pair.source.outputs
+    }
     grouped, proved = set[int](), set[int]()
     for group in trace.groups:
         item = decide_group(group, trace, (own.run_group, other.run_group))
-        proved.update(id(op) for op in group.result if item.class_ in EQUAL_CLASSES)
+        if item.class_ in EQUAL_CLASSES:
+            proved.update(id(op) for op in group.result)
+            alike.update(name for op in group.source for name in op.outputs)
         if item.class_ in EQUAL_CLASSES or group.is_rewritten or (item.method and len(group.result) == 1):
             found.append(item)
             grouped.update(id(op) for op in (*group.source, *group.result))
@@ -108,10 +116,11 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     roundings = _find_extra_roundings(trace.source.graph, trace.result.graph)
     faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in roundings if id(op) not in proved]
+    alike.difference_update(name for op, _ in trace.strange if id(op) not in proved for name in op.outputs)
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
-    return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
+    return Proof(tuple(found), problems, lost, tuple(faults), whole, begun, frozenset(alike - {""}))
 
 
 def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[tuple[Op, str]]:
