@@ -1,10 +1,10 @@
-"""What operators of one name state otherwise in source and result: attributes, fused activations and roundings. Few inputs produce values
-that show such a difference.
+"""What operators of one name state otherwise in source and result: attributes, fused activations, roundings, and the scales of their data.
+Few inputs produce values that show such a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import isclose
 
 from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES
@@ -13,16 +13,18 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
+from qconvert.rules.changed_values import activation_difference
 
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22
 
 
-def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
+def compare_attributes(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """What differs, by the name of the tensor that both operators compute, in words; operators of other kinds are not compared.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
+        declared: names of the tensors of which the conversion declared that they have another quantization.
     """
     writers = other.producers()
     found = {}
@@ -31,7 +33,8 @@ def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         pair = writers.get(name)
         if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
             factor = _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul"))
-            if lines := list(_compare_operators(graph, op, other, pair, factor)):
+            lines = [*_compare_operators(graph, op, other, pair, factor), *_compare_data(graph, op, other, pair, declared)]
+            if lines:
                 found[name] = ", ".join(lines)
     return found
 
@@ -56,6 +59,15 @@ def _compare_operators(graph: Graph, op: Op, other: Graph, pair: Op, factor: flo
             is_beta = op.kind == "Softmax" and name == "beta"
             if not any(isclose(stated, number, rel_tol=_ROUNDING) for number in (found, found * factor if is_beta else found)):
                 yield f"{name} is {found:g} instead of {stated:g}"
+
+
+def _compare_data(graph: Graph, op: Op, other: Graph, pair: Op, declared: Collection[str]) -> Iterator[str]:
+    """In words, the quantizations of data that have another name in the result, where each reader of a tensor may state its own."""
+    for before, after in zip(op.inputs, pair.inputs, strict=False):
+        if before and after and before != after and after not in declared:
+            a, b = graph[before], other[after]
+            if not (a.is_constant or b.is_constant) and (words := activation_difference(a, b)):
+                yield words
 
 
 def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
