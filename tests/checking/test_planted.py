@@ -406,7 +406,7 @@ def test_a_second_reader_of_one_tensor_with_another_scale_is_named(share: float,
     scale = next(numpy_helper.to_array(item) for item in proto.graph.initializer if item.name == first.input[1])
     proto.graph.initializer.append(numpy_helper.from_array(np.asarray(scale * np.float32(1 + share)), "other_scale"))
     second = helper.make_node("DequantizeLinear", [first.input[0], "other_scale", *first.input[2:]], ["other"])
-    proto.graph.node.insert(list(proto.graph.node).index(first), second)
+    proto.graph.node.insert(list(proto.graph.node).index(first) + 1, second)
     convolution = [node for node in proto.graph.node if node.op_type == "Conv"][1]
     convolution.input[0] = "other"
     onnx.save(proto, tmp_path / "result.onnx")
