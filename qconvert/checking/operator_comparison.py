@@ -160,6 +160,25 @@ class Comparison:
                 del run.own[name]  # what nothing reads any more need not be held
         progress(len(graph.ops), len(graph.ops))
 
+    def judge_file(self, own: Arrays, values: Arrays, names: Collection[str]) -> Iterator[tuple[str, Finding]]:
+        """The findings for tensors of the result's file, each from its own tensors.
+
+        Args:
+            own: the result's tensors in a run, as it stores them.
+            values: the source's in the same run.
+            names: of the tensors.
+        """
+        graph = self.left.graph
+        known = {name: self.change.to_source(graph[name], own[name], values[name]) for name in own.keys() & values.keys()}
+        known |= {name: values[name] for name in graph.inputs if name in values}
+        writers = graph.producers()
+        for name in names & known.keys():
+            op, before = writers[name], {item: value for item, value in known.items() if item != name}
+            exact = complete_values(graph, before).get(name)
+            if exact is not None:
+                pair = in_bytes(exact), in_bytes(known[name])
+                yield name, self.judge.finding(op, list(op.outputs).index(name), complete_settled(graph, before), pair)
+
     def is_graph_difference(self, name: str, other: Graph, shared: Collection[str], values: Arrays, references: Arrays) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
         compute for themselves what the source is fed with."""

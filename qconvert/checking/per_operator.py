@@ -162,6 +162,7 @@ class _Runs:
         until: when the time limit ends.
         found: the findings for each tensor.
         misread: the reading errors.
+        unlike: the tensors whose piece computes otherwise than the file.
         missed: the tensors that there was no time for.
         late: what else there was no time for, in words.
     """
@@ -179,6 +180,7 @@ class _Runs:
     until: float = 0.0
     found: dict[str, list[Finding]] = field(default_factory=dict)
     misread: dict[str, Finding] = field(default_factory=dict)
+    unlike: set[str] = field(default_factory=set)
     missed: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
@@ -207,8 +209,8 @@ class _Runs:
                 self._add(_check_full_ranges(comparison, self.ranged, values, self.until))
             if not run and monotonic() > self.until:
                 self.late.append("not with all values over the ranges of tensors")
+            self._compare_with_file(feed, values)
             del values
-            self._compare_with_file(feed)
 
     def compare_further(self, feeds: Sequence[Arrays]) -> None:
         """Compare the operators for inputs that are not likely ones."""
@@ -218,7 +220,8 @@ class _Runs:
                 break
             findings = self.comparison.findings(self.comparison.left.values(feed), lambda done, ops: None)
             # What was declared costs more there, and is judged by likely inputs.
-            self._add((name, finding) for name, finding in findings if finding.verdict not in ("equal", "requantized"))
+            found = ((name, finding) for name, finding in findings if finding.verdict not in ("equal", "requantized"))
+            self._add((name, finding) for name, finding in found if name not in self.unlike)
 
     def describe_limits(self, left_out: int) -> Iterator[str]:
         """Yield in sentences what the limits of time and memory left out; `left_out` operators did not fit into memory."""
@@ -234,13 +237,22 @@ class _Runs:
         for name, finding in findings:
             self.found[name] = [*self.found.get(name, []), finding]
 
-    def _compare_with_file(self, feed: Arrays) -> None:
-        """Compare what the result's pieces compute with what its file does, for inputs of the source."""
-        side, inside = self.result
-        if inside is None or inside.cuts:
+    def _compare_with_file(self, feed: Arrays, values: Arrays) -> None:
+        """Compare what the result's pieces compute with what its file does, for inputs of the source and the values that it has for them.
+
+        A piece that the runtime itself cuts out of the file and computes otherwise than in it, as in float, says nothing of the file, whose
+        own tensors are judged in its place."""
+        (side, inside), comparison = self.result, self.comparison
+        faults = {name for name, found in self.found.items() if any(item.is_fault for item in found)}
+        if inside is None or (inside.cuts and not faults):
             return
         fed = self.border.convert_inputs(feed, self.model)
-        self.misread.update(find_reading_errors(side, inside, self.comparison.pieces, fed))
+        found = find_reading_errors(side, inside, comparison.pieces, fed)
+        if not inside.cuts:
+            self.misread.update(found)
+        for name, finding in comparison.judge_file(inside.values(fed), values, faults & found.keys()) if inside.cuts else ():
+            self.unlike.add(name)
+            self.found[name] = [*(item for item in self.found[name] if not item.is_fault), finding]
         if not side.graph.states:
             restart(inside)  # which gives back what its process holds of the run
 

@@ -413,3 +413,20 @@ def test_a_second_reader_of_one_tensor_with_another_scale_is_named(share: float,
     report = check(tmp_path / "source.onnx", tmp_path / "result.onnx", samples=1)
     assert report.verdict == ("not equal" if share else "passed")
     assert all("Conv:z" in text and "a scale of 'x' is off by" in text for text in report.problems)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.mnn
+@pytest.mark.parametrize("altered", [False, True])
+def test_a_piece_that_mnn_computes_otherwise_than_the_file_says_nothing_of_it(altered: bool, tmp_path: Path) -> None:
+    """Alone, MNN computes the last product in float and rounds it to no scale; in the file it does."""
+    source = FIXTURES / "digits" / "brevitas.onnx"
+    graph = load(source)
+    if altered:
+        last = [op for op in graph.ops if op.kind == "Gemm"][-1]
+        bias = graph[last.inputs[2]]
+        graph = graph.evolve(tensors=[replace(bias, data=np.roll(graph.constant(bias.name), 1))])
+    convert(graph, tmp_path / "m.mnn")
+    report = check(source, tmp_path / "m.mnn", samples=1)
+    assert report.verdict == ("not equal" if altered else "passed")
+    assert any("Gemm /head/Gemm" in text for text in report.problems) == altered
