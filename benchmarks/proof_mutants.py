@@ -44,6 +44,7 @@ from qconvert import QConvertError, convert, load, save
 from qconvert.checking.file_in_runtime import Side, side_of, sides_of
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.proving import prove_sides
+from qconvert.checking.same_codes import is_storage
 from qconvert.conformance.examples import make_graph, types_of
 from qconvert.data import random_inputs
 from qconvert.formats.flatbuffers import pack_model, unpack_view
@@ -259,6 +260,8 @@ def explain(sound: Graph, graph: Graph, lines: Sequence[str], touched: Sequence[
         return "the scale of a bias, for which kernels take that of their products"
     if changed and all(kind_of(op).rule in ("move", "relabel", "plain") for op in changed):
         return "data movement of the same elements"
+    if changed and all(any(op in each.ops and is_storage(each, op) for each in (sound, graph)) for op in changed):
+        return "the other type that stores the same integers"
     for op in (op for op in changed if op in graph.ops):
         result = graph[op.outputs[0]]
         if result.per_tensor is None:
