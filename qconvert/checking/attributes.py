@@ -4,7 +4,7 @@ Few inputs produce values that show such a difference.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from math import isclose
 
 from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES
@@ -12,6 +12,7 @@ from qconvert.checking.float_sums import declared_roundings, rounding_of
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import kind_of
+from qconvert.rewriting.parts import trace_back
 from qconvert.rewriting.torch_forms import rounds_alike
 from qconvert.rules.changed_values import activation_difference
 
@@ -19,12 +20,11 @@ from qconvert.rules.changed_values import activation_difference
 _ROUNDING = 2.0**-22
 
 
-def compare_attributes(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
     """What differs, by the name of the tensor that both operators compute, in words; operators of other kinds are not compared.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
-        declared: names of the tensors of which the conversion declared that they have another quantization.
     """
     writers = other.producers()
     found = {}
@@ -33,7 +33,7 @@ def compare_attributes(graph: Graph, other: Graph, declared: Collection[str]) ->
         pair = writers.get(name)
         if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
             factor = _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul"))
-            lines = [*_compare_operators(graph, op, other, pair, factor), *_compare_data(graph, op, other, pair, declared)]
+            lines = [*_compare_operators(graph, op, other, pair, factor), *_compare_data(graph, op, other, pair, writers)]
             if lines:
                 found[name] = ", ".join(lines)
     return found
@@ -61,13 +61,14 @@ def _compare_operators(graph: Graph, op: Op, other: Graph, pair: Op, factor: flo
                 yield f"{name} is {found:g} instead of {stated:g}"
 
 
-def _compare_data(graph: Graph, op: Op, other: Graph, pair: Op, declared: Collection[str]) -> Iterator[str]:
-    """In words, the quantizations of data that have another name in the result, where each reader of a tensor may state its own."""
+def _compare_data(graph: Graph, op: Op, other: Graph, pair: Op, writers: Mapping[str, Op]) -> Iterator[str]:
+    """In words, the other quantizations as which an operator of the result reads a tensor: each reader may state its own."""
     for before, after in zip(op.inputs, pair.inputs, strict=False):
-        if before and after and before != after and after not in declared:
-            a, b = graph[before], other[after]
-            if not (a.is_constant or b.is_constant) and (words := activation_difference(a, b)):
-                yield words
+        if not before or before == after or graph[before].is_constant:
+            continue
+        is_relabelled = trace_back(writers, after, lambda item: kind_of(item).rule in ("move", "relabel")) == before
+        if is_relabelled and (words := activation_difference(graph[before], other[after])):
+            yield words
 
 
 def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:

@@ -187,7 +187,7 @@ class SideCheck:
         graph, other = (side.graph for side in self.sides)
         changed = changed_values(graph, other, self.declared)
         changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
-        stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other, self.declared)}
+        stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
         readers, writers, alike = graph.consumers(), graph.producers(), self.proof.alike
 
         def is_proved(name: str) -> bool:

@@ -117,6 +117,8 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     roundings = _find_extra_roundings(trace.source.graph, trace.result.graph)
     faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in roundings if id(op) not in proved]
     alike.difference_update(name for op, _ in trace.strange if id(op) not in proved for name in op.outputs)
+    clipped = [*trace.ends, *(name for pair in trace.pairs if pair.other for name in pair.source.inputs)]
+    alike.difference_update(trace.source.elements[name].root for name in clipped if name in trace.source.elements)
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
