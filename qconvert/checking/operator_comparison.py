@@ -161,23 +161,32 @@ class Comparison:
         progress(len(graph.ops), len(graph.ops))
 
     def judge_file(self, own: Arrays, values: Arrays, names: Collection[str]) -> Iterator[tuple[str, Finding]]:
-        """The findings for tensors of the result's file, each from its own tensors.
+        """The findings for those tensors of the result's file that are right although their piece, from the same tensors, is wrong.
 
         Args:
             own: the result's tensors in a run, as it stores them.
             values: the source's in the same run.
             names: of the tensors.
         """
-        graph = self.left.graph
-        known = {name: self.change.to_source(graph[name], own[name], values[name]) for name in own.keys() & values.keys()}
-        known |= {name: values[name] for name in graph.inputs if name in values}
-        writers = graph.producers()
-        for name in names & known.keys():
-            op, before = writers[name], {item: value for item, value in known.items() if item != name}
-            exact = complete_values(graph, before).get(name)
+        graph, writers = self.left.graph, self.left.graph.producers()
+        if not own.keys() >= set(self.pieces.input_names):
+            return
+        again = {name: value for part in self.pieces.parts(own.__getitem__) for name, value in part.items() if name in names}
+        stored = self.pieces.dtypes.keys()
+        whole, alone = (
+            {name: self.change.to_source(graph[name], found[name], values[name]) for name in found.keys() & values.keys() & stored}
+            for found in (own, again)
+        )
+        whole |= {name: values[name] for name in graph.inputs if name in values}
+        for name in alone.keys() & whole.keys():
+            op, known = writers[name], {item: value for item, value in whole.items() if item != name}
+            exact = complete_values(graph, known).get(name)
             if exact is not None:
-                pair = in_bytes(exact), in_bytes(known[name])
-                yield name, self.judge.finding(op, list(op.outputs).index(name), complete_settled(graph, before), pair)
+                index, settled = list(op.outputs).index(name), complete_settled(graph, known)
+                pairs = [(in_bytes(exact), in_bytes(found[name])) for found in (alone, whole)]
+                wrong, right = (self.judge.finding(op, index, settled, pair) for pair in pairs)
+                if wrong.is_fault and not right.is_fault:
+                    yield name, right
 
     def is_graph_difference(self, name: str, other: Graph, shared: Collection[str], values: Arrays, references: Arrays) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that

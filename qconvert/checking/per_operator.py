@@ -162,7 +162,7 @@ class _Runs:
         until: when the time limit ends.
         found: the findings for each tensor.
         misread: the reading errors.
-        unlike: the tensors whose piece computes otherwise than the file.
+        unlike: the tensors whose piece is wrong where the file is right.
         missed: the tensors that there was no time for.
         late: what else there was no time for, in words.
     """
@@ -240,19 +240,18 @@ class _Runs:
     def _compare_with_file(self, feed: Arrays, values: Arrays) -> None:
         """Compare what the result's pieces compute with what its file does, for inputs of the source and the values that it has for them.
 
-        A piece that the runtime itself cuts out of the file and computes otherwise than in it, as in float, says nothing of the file, whose
-        own tensors are judged in its place."""
+        A piece that the runtime itself cuts out of the file says nothing of the file if it is wrong for values for which the file is right:
+        the runtime may compute it in float. The file's own tensors are then judged in its place."""
         (side, inside), comparison = self.result, self.comparison
-        faults = {name for name, found in self.found.items() if any(item.is_fault for item in found)}
-        if inside is None or (inside.cuts and not faults):
+        if inside is None:
             return
         fed = self.border.convert_inputs(feed, self.model)
-        found = find_reading_errors(side, inside, comparison.pieces, fed)
         if not inside.cuts:
-            self.misread.update(found)
-        for name, finding in comparison.judge_file(inside.values(fed), values, faults & found.keys()) if inside.cuts else ():
-            self.unlike.add(name)
-            self.found[name] = [*(item for item in self.found[name] if not item.is_fault), finding]
+            self.misread.update(find_reading_errors(side, inside, comparison.pieces, fed))
+        elif faults := {name for name, found in self.found.items() if any(item.is_fault for item in found)}:
+            for name, finding in comparison.judge_file(inside.values(fed), values, faults):
+                self.unlike.add(name)
+                self.found[name] = [*(item for item in self.found[name] if not item.is_fault), finding]
         if not side.graph.states:
             restart(inside)  # which gives back what its process holds of the run
 
