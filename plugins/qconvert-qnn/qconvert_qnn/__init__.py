@@ -35,11 +35,11 @@ _ROWS = Kernels((Kernel(tolerance=_lazy("operators", "tolerance")),), dynamic_ra
 def qconvert_passes() -> Iterable[Pass]:
     lowered = "operators for which HTP refuses a whole graph become others"
     scales = "Softmax, and curves of 16 bits, are rounded to the scale and zero point that HTP computes them in, and then to their own"
-    pooled = "data of a Concat with other scales than its result go through a MaxPool of one element, so that HTP keeps them"
+    pooled = "integers that HTP would change before a Concat, or leave out between float operators, go through a MaxPool of one element"
     return [
         Pass("lower_for_htp", lowered, _lazy("passes", "lower_for_htp"), exact=False, within=0.01),
         Pass("htp_scales", scales, _lazy("passes", "htp_scales"), exact=False, within=0.01),
-        Pass("pool_before_concat", pooled, _lazy("passes", "pool_before_concat")),
+        Pass("keep_integers", pooled, _lazy("passes", "keep_integers")),
     ]
 
 
@@ -51,7 +51,7 @@ def qconvert_targets() -> Iterable[Derived]:
             name="qnn-htp",
             summary="Qualcomm HTP by onnxruntime-qnn: unsigned data of 8 and 16 bits",
             storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
-            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "pool_before_concat"),
+            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "keep_integers"),
             further_rules=lambda graph: partial(_lazy("operators", "violations"), graph),
             accelerator=Accelerator("HTP", lambda graph: partial(_lazy("operators", "lacks"), graph), fault=_lazy("operators", "fault")),
             kernels=_ROWS,

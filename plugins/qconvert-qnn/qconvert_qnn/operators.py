@@ -44,6 +44,8 @@ _MIDDLE, _BYTE = 128, 255
 _REFUSED_16 = ("GroupNormalization", "LRN")
 #: Names of numpy's functions that are not those of operators.
 _NUMPY = {"Atan": "arctan"}
+#: Fused activations -> the real bounds that they leave.
+_ACTIVATIONS: dict[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 #: The largest number whose square float16 holds.
 _ROOT = 255.0
 #: Tolerances in steps: of 8 bits, of 16 bits, and of products of 16 bits, which HTP computes with fewer bits.
@@ -151,6 +153,15 @@ def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:
     if op.kind == "ReduceL2":
         largest *= float(np.sqrt(np.prod(data[0].static_shape or (1,)) / np.prod(result.static_shape or (1,))))
     return float(2 ** np.ceil(np.log2(largest / _ROOT))) if largest > _ROOT else 1.0
+
+
+def exceeded_bounds(graph: Graph, op: Op) -> tuple[float | None, float | None]:
+    """Return the bounds of a fused activation beyond which the quantization of the result reaches."""
+    result, bounds = graph[op.outputs[0]], _ACTIVATIONS.get(str(op.attributes.get("activation")))
+    if bounds is None or result.per_tensor is None:
+        return None, None
+    low, high = range_of(result)
+    return bounds[0] if low < bounds[0] else None, bounds[1] if bounds[1] is not None and high > bounds[1] else None
 
 
 def range_of(tensor: Tensor) -> tuple[float, float]:

@@ -22,48 +22,39 @@ from qconvert.plugin import (
 )
 from qconvert_qnn.operators import (
     SQUARES,
+    exceeded_bounds,
     find_square_factor,
     needs_wide_data,
-    range_of,
     refusal_reason,
     right_quantization,
     widen_quantization,
 )
 
-#: Output channels from which on HTP takes long to compile a Conv with an activation.
-_CHANNELS = 320
-#: Fused activations -> the real range that they leave.
-_ACTIVATIONS: dict[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
-
 
 def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Decompose operators for which HTP fails, in float between the data and the result.
+    """Decompose operators for which HTP fails, in float between the data and the result, and give activations an operator of their own.
 
-    onnxruntime-qnn fuses a Relu into a Gemm only where the zero point of the result implies it, and leaves the Gemm to the CPU otherwise.
-    HTP compiles a Conv of many channels with a Relu or a Clip that is not implied in seconds instead of milliseconds (see the README).
+    onnxruntime-qnn fuses an activation into an operator only where the quantization of the result implies it. HTP runs others in float,
+    without rounding or clipping what stands between two of them (see keep_integers()); onnxruntime-qnn leaves a Gemm to the CPU.
     """
     found = lower(graph, refusal_reason)
     rewriter, count = Rewriter(found.graph), len(found.reasons)
     for op in rewriter:
-        if op.kind in SQUARES:
-            count += _divide_data(rewriter, op)
-            continue
-        result = found.graph[op.outputs[0]]
-        is_slow = op.kind == "Conv" and (found.graph[op.inputs[1]].static_shape or (0,))[0] >= _CHANNELS
-        bounds = _ACTIVATIONS.get(str(op.attributes.get("activation"))) if is_slow or op.kind == "Gemm" else None
-        if bounds is None or result.per_tensor is None:
-            continue
-        low, high = range_of(result)
-        needed = low < bounds[0], bounds[1] is not None and high > bounds[1]
-        if not any(needed):
-            continue
-        inner = rewriter.add(f"{result.name}/unlimited", result)
-        real, limited = (rewriter.add(f"{result.name}/{word}", result, dtype="float32", quantization=None) for word in ("real", "limited"))
-        bare = replace(op.with_attributes(activation=""), outputs=(inner,))
-        relu = rewriter.clip(real, bounds, limited, op.source) if needed[1] else op.derive("Relu", (real,), (limited,))
-        rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), relu, Op("Quantize", (limited,), (result.name,)))
-        count += 1
+        count += _divide_data(rewriter, op) if op.kind in SQUARES else _split_activation(rewriter, op)
     return (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at, replaced by others",)) if count else (graph, ())
+
+
+def _split_activation(rewriter: Rewriter, op: Op) -> bool:
+    """Put an activation that the quantization of the result does not imply after the operator, between conversions."""
+    bounds, result = exceeded_bounds(rewriter.graph, op), rewriter.graph[op.outputs[0]]
+    if bounds == (None, None):
+        return False
+    inner = rewriter.add(f"{result.name}/unlimited", result)
+    real, limited = (rewriter.add(f"{result.name}/{word}", result, dtype="float32", quantization=None) for word in ("real", "limited"))
+    bare = replace(op.with_attributes(activation=""), outputs=(inner,))
+    clip = op.derive("Relu", (real,), (limited,)) if bounds == (0.0, None) else rewriter.clip(real, bounds, limited, op.source)
+    rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), clip, Op("Quantize", (limited,), (result.name,)))
+    return True
 
 
 def _divide_data(rewriter: Rewriter, op: Op) -> bool:
@@ -170,28 +161,66 @@ def _widen(rewriter: Rewriter, name: str, in_float: bool, source: str) -> str:
     return rewriter.dequantize(wide, f"{wide}/real", source) if in_float else wide
 
 
-def pool_before_concat(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Put a MaxPool of one element before each input of a Concat whose scale or zero point is not the result's. Exact.
+def keep_integers(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Put a MaxPool of one element where HTP would change integers, or leave them out: it changes nothing next to a MaxPool. Exact.
 
-    HTP joins data of one quantization alone, so it gives the result's to whatever computes an input. A Reshape, Transpose, DepthToSpace or
-    SpaceToDepth then copies integers that stand for other values, and arithmetic no longer clips to the range of its own result. HTP
-    changes nothing before a MaxPool (tests/test_operators.py).
+    HTP joins data of one quantization alone, so it gives that of a Concat's result to whatever computes an input. A Reshape, Transpose,
+    DepthToSpace or SpaceToDepth then copies integers that stand for other values, and arithmetic no longer clips to the range of its own
+    result. HTP leaves out a Quantize of values that it computes in float and reads in float again, so that these are neither rounded nor
+    clipped (tests/test_operators.py).
     """
-    rewriter = Rewriter(graph)
-    for op in rewriter.of_kind("Concat"):
-        ends = [end for end in rewriter.readers.get(op.outputs[0], ()) if end.kind == "Quantize"]
-        begins = [rewriter.producers.get(name) for name in op.inputs]
-        inputs = list(op.inputs)
-        for place, begin in enumerate(begins):
-            if not ends or begin is None or begin.kind != "Dequantize":
-                continue
-            data = graph[begin.inputs[0]]
-            is_computed = data.name in rewriter.producers and data.static_shape is not None
-            if is_computed and not data.shares_quantization(graph[ends[0].outputs[0]]):
-                inputs[place] = rewriter.dequantize(_pool(rewriter, data, op.source), f"{data.name}/joined", op.source)
-        if inputs != [*op.inputs]:
-            rewriter.replace(op, replace(op, inputs=tuple(inputs)))
-    return rewriter.finish_with("data of {} Concat go through a MaxPool of one element, so that HTP keeps their scales".format)
+    rewriter, kept = Rewriter(graph), 0
+    for op in rewriter:
+        if op.kind == "Concat":
+            _pool_before_concat(rewriter, op)
+        elif op.kind in ("Quantize", "Requantize") and _is_left_out(rewriter, op):
+            data = graph[op.outputs[0]]
+            if data.per_tensor is not None and data.static_shape is not None:
+                rounded = rewriter.add(f"{data.name}/rounded", data)
+                rewriter.remove(op)
+                rewriter.emit(replace(op, outputs=(rounded,)))
+                rewriter.rename(_pool(rewriter, rewriter[rounded], op.source), data.name)
+                kept += 1
+    note = "integers of {} operators go through a MaxPool of one element, so that HTP keeps them".format
+    return rewriter.finish_with(note, rewriter.replaced + kept)
+
+
+def _is_left_out(rewriter: Rewriter, op: Op) -> bool:
+    """Return whether HTP leaves out a Quantize or Requantize: one between operators in float. Those of inputs are onnxruntime's."""
+    graph, producers, readers = rewriter.graph, rewriter.producers, rewriter.readers
+
+    def runs_on_integers(other: Op) -> bool:
+        ends = readers.get(other.name, ())
+        if graph[other.name].dtype == "float32" and not (ends and all(end.kind == "Quantize" for end in ends)):
+            return False
+        begins = [producers.get(name) for name in other.inputs if name and graph[name].data is None and graph[name].dtype == "float32"]
+        return all(begin is not None and begin.kind == "Dequantize" for begin in begins)
+
+    def is_in_float(reader: Op) -> bool:
+        if reader.kind == "Dequantize":
+            return any(end.kind != "Quantize" and not runs_on_integers(end) for end in readers.get(reader.name, ()))
+        return reader.kind == "Requantize" or not runs_on_integers(reader)
+
+    maker = producers.get(op.inputs[0])
+    is_written = maker is not None and (op.kind == "Requantize" or not runs_on_integers(maker))
+    return is_written and any(map(is_in_float, readers.get(op.name, ())))
+
+
+def _pool_before_concat(rewriter: Rewriter, op: Op) -> None:
+    """Put a MaxPool of one element before each input of a Concat whose scale or zero point is not the result's."""
+    graph = rewriter.graph
+    ends = [end for end in rewriter.readers.get(op.outputs[0], ()) if end.kind == "Quantize"]
+    begins = [rewriter.producers.get(name) for name in op.inputs]
+    inputs = list(op.inputs)
+    for place, begin in enumerate(begins):
+        if not ends or begin is None or begin.kind != "Dequantize":
+            continue
+        data = graph[begin.inputs[0]]
+        is_computed = data.name in rewriter.producers and data.static_shape is not None
+        if is_computed and not data.shares_quantization(graph[ends[0].outputs[0]]):
+            inputs[place] = rewriter.dequantize(_pool(rewriter, data, op.source), f"{data.name}/joined", op.source)
+    if inputs != [*op.inputs]:
+        rewriter.replace(op, replace(op, inputs=tuple(inputs)))
 
 
 def _pool(rewriter: Rewriter, data: Tensor, source: str) -> str:

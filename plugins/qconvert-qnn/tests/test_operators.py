@@ -114,12 +114,14 @@ def test_a_relu_that_the_zero_point_does_not_imply_stands_after_the_gemm(dtype: 
     assert {layer.integer for layer in layers(ModelFile(tmp_path / "m.onnx", "sm8650"))} <= {True, None}
 
 
-@pytest.mark.parametrize(("activation", "scale", "after"), [("relu", 0.05, "Relu"), ("relu6", 0.05, "Clip"), ("relu6", 0.02, "Relu")])
+@pytest.mark.parametrize(
+    ("activation", "scale", "after"),
+    [("relu", 0.05, "Relu"), ("relu6", 0.05, "Clip"), ("relu6", 0.02, "Relu"), ("relu_n1_to_1", 0.02, "Clip")],
+)
 def test_an_activation_that_the_quantization_does_not_imply_stands_after_the_conv(
     activation: str, scale: float, after: str, tmp_path: Path
 ) -> None:
-    """HTP compiles such a Conv, of 960 channels, in 5 s, and 13 s for 1280; with the Relu by itself in 0.1 s."""
-    weights = Tensor("w", "int8", (320, 4, 1, 1), RNG.integers(-127, 128, (320, 4, 1, 1)).astype(np.int8), P(0.02, 0))
+    weights = Tensor("w", "int8", (8, 4, 1, 1), RNG.integers(-127, 128, (8, 4, 1, 1)).astype(np.int8), P(0.02, 0))
     attributes = {**SPACE, "pads": (0, 0, 0, 0), "activation": activation}
     graph = layer("Conv", attributes, image("uint8", 128), image("uint8", 60, "y", None, scale), weights)
     fitted, _ = normalize(graph, "qnn-htp")
@@ -127,6 +129,46 @@ def test_an_activation_that_the_quantization_does_not_imply_stands_after_the_con
     assert f"Conv Dequantize {after} Quantize" in kinds, kinds
     assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp") <= ONE
     assert {layer.integer for layer in layers(ModelFile(tmp_path / "m.onnx", "sm8650"))} <= {True, None}
+
+
+def test_sums_are_clipped_between_operators_whose_activations_are_not_implied(tmp_path: Path) -> None:
+    """HTP runs them in float, and leaves out the rounding and clipping of the sum between them: 27 steps in a ResNet."""
+    rng = np.random.default_rng(7)
+    tensors, ops = {}, []
+
+    def conv(data: str, name: str, count: int, activation: str = "") -> None:
+        weights = rng.integers(-127, 128, (count, 4, 3, 3)).astype(np.int8)
+        tensors[f"{name}/w"] = Tensor(f"{name}/w", "int8", weights.shape, weights, P(0.004, 0))
+        tensors[name] = image("uint8", 128, name, None, 0.03)
+        ops.append(Op("Conv", (data, f"{name}/w"), (name,), {**SPACE, "activation": activation}))
+
+    for name in "ab":
+        tensors[name] = image("uint8", 128, name, scale=0.03)
+        conv(name, f"c{name}", 4)
+    tensors["sum"] = image("uint8", 128, "sum", None, 0.03)
+    ops.append(Op("Add", ("ca", "cb"), ("sum",), {"activation": "relu"}))
+    conv("sum", "y", 8, "relu")
+    graph = infer(Graph("residual", tensors, tuple(ops), ("a", "b"), ("y",)))
+    feed = {name: rng.integers(0, 256, (1, 4, 6, 6)).astype(np.uint8) for name in "ab"}
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 10
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 4
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_values_between_float_operators_are_rounded_and_clipped(dtype: str, tmp_path: Path) -> None:
+    """HTP leaves out a Quantize of values that it computes and reads in float, unless a MaxPool stands after it."""
+    one = 2 ** (8 * np.dtype(dtype).itemsize - 8)
+    x, a, d, y = (Tensor(name, "float32", (1, 8, 8, 8)) for name in "xady")
+    q = Tensor("q", dtype, (1, 8, 8, 8), None, P(0.027 / one, 128 * one))
+    w = Tensor("w", "float32", (8, 1, 1, 1), np.ones((8, 1, 1, 1), np.float32))
+    conv = Op("Conv", ("x", "w"), ("a",), {**SPACE, "pads": (0, 0, 0, 0), "group": 8})
+    ops = (conv, Op("Quantize", ("a",), ("q",)), Op("Dequantize", ("q",), ("d",)), Op("HardSwish", ("d",), ("y",)))
+    graph = Graph("between", {item.name: item for item in (x, w, a, q, d, y)}, ops, ("x",), ("y",))
+    feed = {"x": np.linspace(-6, 6, 512, dtype=np.float32).reshape(1, 8, 8, 8)}
+    (exact,) = evaluate(graph, feed).values()
+    for target, is_right in (("portable", False), ("qnn-htp", True)):
+        (found,) = htp(graph, tmp_path / "m.onnx", feed, target).values()
+        assert (np.abs(found - exact).max() < 0.04) == is_right
 
 
 def test_int8_is_taken_for_uint8_on_stored_integers(fixtures: Path, tmp_path: Path) -> None:
