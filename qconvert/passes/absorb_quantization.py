@@ -42,7 +42,7 @@ from qconvert.rules.validation.quantization import moved_quantization
 def absorb_quantization(graph: Graph, target: Target | None) -> PassResult:
     """Absorb what can be absorbed exactly; the note counts the operators that became quantized, and the conversions that are left."""
     read = dequantized_casts(_remove_identities(graph))
-    if not any(kind_of(op).rule == "convert" or kind_of(op).clips for op in read.ops):
+    if not any(kind_of(op).rule == "convert" or (kind_of(op).clips and read[op.name].is_quantized) for op in read.ops):
         return graph, ()
     absorber = _Absorber(_merge_equal(_quantize_constants(read)))
     for op in absorber:

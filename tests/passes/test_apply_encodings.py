@@ -337,6 +337,22 @@ def test_a_tflite_model_through_files(name: str, tmp_path: Path) -> None:
         assert check(model, result).passed
 
 
+def test_roundings_one_after_the_other_come_back_through_files(tmp_path: Path) -> None:
+    """As in files for runtimes of unsigned data: a Requantize of the input, and one in the middle, are Identities in float."""
+    quantizations = {"x": ("int8", 0.1, 3), "u": ("uint8", 0.1, 131), "r": ("uint8", 0.1, 131), "y": ("uint8", 0.05, 90)}
+    tensors = {name: Tensor(name, dtype, (1, 4), None, Quantization.per_tensor(s, z)) for name, (dtype, s, z) in quantizations.items()}
+    ops = (Op("Requantize", ("x",), ("u",)), Op("Relu", ("u",), ("r",)), Op("Requantize", ("r",), ("y",)))
+    real, found = extract_scales(Graph("one", tensors, ops, ("x",), ("y",)))
+    save(real, tmp_path / "float.onnx")
+    again = apply(load(tmp_path / "float.onnx"), encodings=found)
+    stored = {(tensor.dtype, q.step, q.point) for tensor in again.tensors.values() if (q := tensor.per_tensor) is not None}
+    assert stored == {(dtype, np.float32(scale), point) for dtype, scale, point in quantizations.values()}
+    assert kinds(again).count("Requantize") == 2
+    codes = np.array([[-128, 0, 3, 127]])
+    floats = {"x": ((codes - 3) * 0.1).astype(np.float32)}
+    np.testing.assert_allclose(evaluate(again, floats)["y"], [[0, 0, 0, 165 * 0.05]], rtol=1e-6)
+
+
 def _points(tensor: Tensor) -> np.ndarray:
     """The zero points, in a shape that spreads over the integers."""
     assert tensor.quantization is not None
