@@ -167,13 +167,13 @@ def keep_integers(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
     HTP joins data of one quantization alone, so it gives that of a Concat's result to whatever computes an input. A Reshape, Transpose,
     DepthToSpace or SpaceToDepth then copies integers that stand for other values, and arithmetic no longer clips to the range of its own
     result. HTP leaves out a Quantize of values that it computes in float and reads in float again, so that these are neither rounded nor
-    clipped (tests/test_operators.py).
+    clipped; and it computes a product with a constant and the sum with another in one (tests/test_operators.py).
     """
     rewriter, kept = Rewriter(graph), 0
     for op in rewriter:
         if op.kind == "Concat":
             _pool_before_concat(rewriter, op)
-        elif op.kind in ("Quantize", "Requantize") and _is_left_out(rewriter, op):
+        elif _is_left_out(rewriter, op) if op.kind in ("Quantize", "Requantize") else _is_normalized(rewriter, op):
             data = graph[op.outputs[0]]
             if data.per_tensor is not None and data.static_shape is not None:
                 rounded = rewriter.add(f"{data.name}/rounded", data)
@@ -204,6 +204,16 @@ def _is_left_out(rewriter: Rewriter, op: Op) -> bool:
     maker = producers.get(op.inputs[0])
     is_written = maker is not None and (op.kind == "Requantize" or not runs_on_integers(maker))
     return is_written and any(map(is_in_float, readers.get(op.name, ())))
+
+
+def _is_normalized(rewriter: Rewriter, op: Op) -> bool:
+    """Return whether an operator multiplies integers by a constant and the next one adds a constant, as normalizations do."""
+
+    def takes_constant(other: Op) -> bool:
+        return any(rewriter.graph[name].is_constant for name in other.inputs)
+
+    readers = rewriter.readers.get(op.name, ())
+    return op.kind == "Mul" and takes_constant(op) and any(end.kind in ("Add", "Sub") and takes_constant(end) for end in readers)
 
 
 def _pool_before_concat(rewriter: Rewriter, op: Op) -> None:

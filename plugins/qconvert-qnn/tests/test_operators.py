@@ -154,6 +154,20 @@ def test_sums_are_clipped_between_operators_whose_activations_are_not_implied(tm
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 4
 
 
+def test_products_with_a_constant_are_clipped_before_the_sum_with_another(tmp_path: Path) -> None:
+    """HTP computes both in one after a Conv and a Relu, so that the product is neither rounded nor clipped."""
+    rng = np.random.default_rng(5)
+    weights = Tensor("w", "int8", (8, 4, 1, 1), rng.integers(-127, 128, (8, 4, 1, 1)).astype(np.int8), P(0.01, 0))
+    factors = Tensor("f", "uint8", (1, 8, 1, 1), rng.integers(100, 256, (1, 8, 1, 1)).astype(np.uint8), P(0.02, 0))
+    offsets = Tensor("o", "uint8", (1, 8, 1, 1), rng.integers(0, 100, (1, 8, 1, 1)).astype(np.uint8), P(0.02, 100))
+    tensors = [image("uint8", 128, scale=0.03), weights, factors, offsets, *(image("uint8", 128, name, None, 0.03) for name in "cpy")]
+    attributes = {**SPACE, "pads": (0, 0, 0, 0), "activation": "relu"}
+    ops = (Op("Conv", ("x", "w"), ("c",), attributes), Op("Mul", ("c", "f"), ("p",)), Op("Add", ("p", "o"), ("y",)))
+    graph = infer(Graph("normalized", {item.name: item for item in tensors}, ops, ("x",), ("y",)))
+    assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "portable") > 10
+    assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp") <= 4
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_values_between_float_operators_are_rounded_and_clipped(dtype: str, tmp_path: Path) -> None:
     """HTP leaves out a Quantize of values that it computes and reads in float, unless a MaxPool stands after it."""
