@@ -10,7 +10,7 @@
 
 Each model is converted for each target with a batch of 1 and run once in onnxruntime on random inputs; each client runs the file in its
 own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within 1e-6 of their range.
-"1 step" is a difference of one integer, or of 1/255 of a float output's range;
+"1 step" is a difference of one integer, of the scale of a float output that is dequantized, or of 1/255 of another float output's range;
 "4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
 the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
 conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
@@ -128,7 +128,7 @@ def as_client(client: str, folder: str) -> None:
         milliseconds = None
         try:
             run = CLIENTS[client](str(file))
-            outcome = compared(wanted, [np.asarray(item) for item in run(inputs)])
+            outcome = compared(wanted, [np.asarray(item) for item in run(inputs)], given["scales"])
             if file.name == WHOLE and client not in SIMULATORS:
                 milliseconds = time_runs(run, inputs)
         except Exception as error:  # whatever a client raises is what came of it
@@ -158,26 +158,26 @@ def shorten(error: Exception) -> str:
     return " ".join(line.split())[:160]
 
 
-def compared(wanted: Outputs, found: Outputs) -> str:
+def compared(wanted: Outputs, found: Outputs, scales: Sequence[float]) -> str:
     """In words, how the outputs differ."""
     found = [other.view(one.dtype) if one.dtype.kind in "iu" and one.itemsize == other.itemsize else other
              for one, other in zip(wanted, found, strict=True)]  # IREE's integers have no sign  # fmt: skip
     for one, other in zip(wanted, found, strict=True):
         if one.shape != other.shape:
             return f"shape {other.shape}, not {one.shape}"
-    steps = compare_steps(wanted, found)
+    steps = compare_steps(wanted, found, scales)
     if not np.isfinite(steps):
         return "not finite"
     unit = " of 65,536" if any(one.dtype.kind in "iu" and one.itemsize == 2 for one in wanted) else ""
-    return "equal" if steps == 0 else "1 step" if steps <= 1 else f"{max(steps, 2):.0f}{unit} steps"
+    return "equal" if steps == 0 else "1 step" if steps < 1.001 else f"{max(steps, 2):.0f}{unit} steps"
 
 
-def compare_steps(wanted: Outputs, found: Outputs) -> float:
-    """Return by how many steps outputs of the same shapes differ at most."""
+def compare_steps(wanted: Outputs, found: Outputs, scales: Sequence[float]) -> float:
+    """Return by how many steps outputs of the same shapes differ at most; see scales_of()."""
     worst = 0.0
-    for one, other in zip(wanted, found, strict=True):
+    for one, other, scale in zip(wanted, found, scales, strict=True):
         if one.dtype.kind == "f":
-            limit, step = 1e-6, max(float(np.ptp(one)) / 255, 1e-9) if one.size else 1.0
+            limit, step = 1e-6, max(float(np.ptp(one)) / 255, float(scale), 1e-9) if one.size else 1.0
         else:
             limit, step = 0.0, 1.0
         difference = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
@@ -401,13 +401,27 @@ def open_onnxruntime(model: str | bytes) -> Any:
 
 def store_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
     """Write inputs of a file next to it, and what onnxruntime computes of them; return what runs it, and the inputs."""
+    import onnx
+
     session = open_onnxruntime(str(file))
     sizes = {item.name: [size if isinstance(size, int) else 1 for size in item.shape] for item in session.get_inputs()}
     types = {item.name: item.type[7:-1].replace("float", "float32") for item in session.get_inputs()}
     inputs = {name: feed.get(name, np.zeros(shape, types[name])) for name, shape in sizes.items()}
     outputs = {f"out/{place}": value for place, value in enumerate(session.run(None, inputs))}
-    np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs)
+    scales = scales_of(onnx.load(file))
+    np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs, scales=scales)
     return lambda inputs: session.run(None, inputs), inputs
+
+
+def scales_of(model: Any) -> list[float]:
+    """Return for each output the scale with which it is dequantized, 0 for others."""
+    import onnx
+
+    constants = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    found = [makers.get(item.name) for item in model.graph.output]
+    scales = [constants.get(node.input[1]) if node is not None and node.op_type == "DequantizeLinear" else None for node in found]
+    return [float(scale.reshape(-1)[0]) if scale is not None and scale.size == 1 else 0.0 for scale in scales]
 
 
 def measure_noise(model: Any, inputs: Mapping[str, Any]) -> str:
@@ -449,7 +463,7 @@ def measure_noise(model: Any, inputs: Mapping[str, Any]) -> str:
             name: (scale * rng.choice([-1.0, 0.0, 1.0], shape, p=[0.01, 0.98, 0.01])).astype(np.float32)
             for name, (shape, scale) in scales.items()
         }
-        worst.append(compare_steps(wanted, session.run(None, {**inputs, **drawn})))
+        worst.append(compare_steps(wanted, session.run(None, {**inputs, **drawn}), scales_of(model)))
     return f"{min(worst):.0f} to {max(worst):.0f}"
 
 
