@@ -23,6 +23,7 @@ from qconvert.arithmetic.additions import (
 )
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
 from qconvert.arithmetic.kernels import (
+    LEAST_MNN_SCALE,
     average_away,
     average_up,
     compensate_mnn_bias,
@@ -69,6 +70,7 @@ from qconvert.arithmetic.requantize import (
     predicted_rate_double_rounding,
     quantize_multiplier,
     requantize,
+    rescale_down,
     rescale_once,
     rescale_twice,
     rounding_divide_by_pot,
@@ -132,6 +134,7 @@ __all__ = [
     "GATES",
     "GEMMLOWP_SCALES",
     "INTEGER_FACTORS",
+    "LEAST_MNN_SCALE",
     "OF_ROWS",
     "OF_WHOLE_TENSORS",
     "PAIR_BITS",
@@ -192,6 +195,7 @@ __all__ = [
     "quantize_float32",
     "quantize_multiplier",
     "requantize",
+    "rescale_down",
     "rescale_once",
     "rescale_twice",
     "round_half_away",

@@ -14,6 +14,7 @@ kernels. Measured on a CPU with AVX-512 VNNI (tests/runtimes/test_mnn_layers.py)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,7 +171,7 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
 
     The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is infinite
     where there is one element. C does not define what integer that becomes: on x86 0 where it is unsigned, and -2^31 where it is signed, as
-    int8's is.
+    int8's is. The logarithm of (largest float32) / size is a float32, which decides ties of equal elements.
 
     Args:
         values: stored integers.
@@ -181,7 +182,7 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
     """
     steps = np.moveaxis(values.astype(np.int64), axis, -1)
     size = steps.shape[-1]
-    first = max(0.0, np.log(float(np.finfo(np.float32).max / np.float32(size))) - 5) / scale
+    first = max(0.0, float(np.float32(math.log(np.finfo(np.float32).max / np.float32(size)))) - 5) / scale
     table = np.exp((np.arange(256) - 255 + first) * scale).astype(np.float32)
     terms = table[np.clip(255 + steps - steps.max(axis=-1, keepdims=True), 0, 255)]
     total = np.add.accumulate(terms, axis=-1, dtype=np.float32)[..., -1:]
@@ -326,7 +327,7 @@ _TANH_BELOW = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03,
 #: What MNN adds to data, to make bytes without a sign of it.
 _OFFSET = 128
 #: The least scale of weights in depthwise kernels.
-_LEAST_SCALE = np.float32(1e-6)
+LEAST_MNN_SCALE = np.float32(1e-6)
 #: Of a unit, by which biases are farther from zero than the whole numbers that they stand for, since MNN cuts them off.
 _ABOVE = 0.25
 
@@ -367,7 +368,7 @@ def mnn_convolution(total: Array, sums: Array, bias: Array, given: Quantization,
 def mnn_depthwise(total: Array, bias: Array, given: Quantization, weights: Array, output: Quantization) -> Array:
     """Return the stored results of a depthwise convolution, not clipped; see mnn_convolution()."""
     along = (-1, *(1,) * (total.ndim - 2))
-    weights = np.maximum(weights, _LEAST_SCALE)
+    weights = np.maximum(weights, LEAST_MNN_SCALE)
     first, last = np.float32(given.scale[0]), np.float32(output.scale[0])
     scale = weights * (first / last)
     added = np.trunc(bias / (first * weights)) + np.trunc(np.float32(output.zero_point[0]) / scale)

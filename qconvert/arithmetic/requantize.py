@@ -96,6 +96,12 @@ def rescale_once(acc: Array, scale: Any) -> Array:
     return shift_half_up(acc * multiplier.astype(np.int64), 31 - shift)
 
 
+def rescale_down(acc: Array, scale: Any) -> Array:
+    """Integers times a factor, by its 31-bit multiplier, rounded, and a shift that rounds down, as vectors of NEON (vshlq_s32)."""
+    multiplier, shift = quantize_multiplier(scale)
+    return np.asarray(high_product(acc, multiplier) >> np.maximum(-shift, 0))
+
+
 def short_multipliers(factors: Any) -> tuple[Array, Array]:
     """Positive real multipliers as (integer below 2**15, right shift): what TFLite makes of them for sums of 64 bits."""
     fixed, shift = quantize_multiplier(factors)

@@ -18,7 +18,6 @@ from qconvert.arithmetic.requantize import (
     effective_scale,
     multiply_by_quantized_multiplier,
     quantize_multiplier,
-    rescale_once,
     rescale_twice,
 )
 from qconvert.arithmetic.rounding import round_half_away, saturate
@@ -46,26 +45,30 @@ def pair_factors(
 
 
 def tflite_pair(
-    sign: int, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str = "int16", *, plain: bool = False
+    sign: int,
+    a: Any,
+    b: Any,
+    inputs: tuple[Quantization, Quantization],
+    output: Quantization,
+    dtype: str = "int16",
+    *,
+    rescale: Callable[[Any, Any], Array] = rescale_twice,
 ) -> Array:
     """ADD, SUB and MUL of TFLite's own kernels: operands of sums are brought to a quantization of 2**-15, of 8-bit data 2**-20, the result
     to its own, each with two roundings.
-
-    Operands of an ADD of int16 that have one shape are rounded once by the optimized kernel (measured, LiteRT 2.3).
 
     Args:
         sign: 1 of ADD, -1 of SUB, 0 of MUL.
         a, b: stored integers.
         inputs, output: quantizations, per tensor.
         dtype: of all three.
-        plain: whether the kernel is the reference one.
+        rescale: how operands of sums are rounded.
     """
     bits = PAIR_BITS if dtype == "int16" else BYTE_PAIR_BITS
     *factors, last = pair_factors(sign, inputs, output, bits)
     x, y = (np.asarray(stored, np.int64) - item.zero_point[0] for stored, item in zip((a, b), inputs, strict=True))
     if sign:
-        is_once = not plain and dtype == "int16" and sign > 0 and x.shape == y.shape
-        x, y = ((rescale_once if is_once else rescale_twice)(steps << bits, factor) for steps, factor in zip((x, y), factors, strict=True))
+        x, y = (rescale(steps << bits, factor) for steps, factor in zip((x, y), factors, strict=True))
     total = x + sign * y if sign else x * y
     return saturate(rescale_twice(total, last) + output.zero_point[0], dtype)
 

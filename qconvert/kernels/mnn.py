@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
+from qconvert.arithmetic import LEAST_MNN_SCALE, compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import KERNELS
 from qconvert.kernels.float_arithmetic import compute_in_float32
@@ -74,6 +74,16 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
 
 
+def _conv_fault(graph: Graph, op: Op) -> str:
+    """A depthwise kernel adds the zero point of its result as units of the sum, in 32 bits."""
+    found = quantizations_of(graph, op, 2, of_any_axis=True)
+    if op["group"] == 1 or not found:
+        return ""
+    data, weights, result = (quantization.scale.astype(np.float64) for quantization in found)
+    units = np.abs(found[2].zero_point).max() * result.max() / (data.min() * np.maximum(weights, LEAST_MNN_SCALE).min())
+    return f"MNN adds the zero point of the result as {units:.3g} units of the sum, which 32 bits do not hold" if units >= 2.0**31 else ""
+
+
 _ANY_ORDER = "MNN takes equal values in any order"
 
 
@@ -90,7 +100,7 @@ _INT8 = ("int8",)
 _IN_FLOAT32 = partial(compute_in_float32, by_reciprocal=True)
 ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
-    Kernel(("Conv",), _INT8, tolerance=_conv, reference=_conv_integers),
+    Kernel(("Conv",), _INT8, tolerance=_conv, fault=_conv_fault, reference=_conv_integers),
     Kernel(("Gemm",), _INT8, tolerance=program, unknown="a product that its converter may make a convolution"),
     Kernel(("AveragePool",), runs="inexact", tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("Add", "Sub", "Mul", "Relu", "Clip"), _INT8, tolerance=few_roundings, reference=_IN_FLOAT32),

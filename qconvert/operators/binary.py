@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, has_addition, is_same_addition, nudge_add_scales, onnxruntime_add, tflite_pair
+from qconvert.arithmetic import (
+    ADDITIONS,
+    has_addition,
+    is_same_addition,
+    nudge_add_scales,
+    onnxruntime_add,
+    rescale_once,
+    rescale_twice,
+    tflite_pair,
+)
 from qconvert.arithmetic.additions import Addition
 from qconvert.arithmetic.polynomials import (
     add_polynomials,
@@ -95,7 +104,9 @@ def _as_tflite(sign: int, call: Call, real: Array) -> Result:
     first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
         return real
-    stored = tflite_pair(sign, call.raw(0), call.raw(1), (first, second), output)
+    operands = call.raw(0), call.raw(1)
+    is_once = sign > 0 and np.shape(operands[0]) == np.shape(operands[1])  # as LiteRT's kernel of 16-bit data
+    stored = tflite_pair(sign, *operands, (first, second), output, rescale=rescale_once if is_once else rescale_twice)
     return ExactResult(real, clip_stored(call, stored))
 
 

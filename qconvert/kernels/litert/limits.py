@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.references_of_functions import log, lookup_table_of_16_bits
+from qconvert.operators import reduced_count
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import same_pads
 
@@ -83,6 +84,12 @@ def sums(s: Sides) -> Iterator[_Factor]:
     yield steps * _scale(s.result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
 
 
+def narrow_sums(s: Sides) -> Iterator[_Factor]:
+    """TFLite's own optimized ADD of bytes cuts sums in vectors to 16 bits without saturation (vmovn_s32, optimized_ops.h)."""
+    yield from sums(s)
+    yield 255 * sum(map(_scale, s.inputs[:2])) / _scale(s.result), 0, 2**15, "255 * sum of the input scales / output scale"
+
+
 def product(s: Sides) -> Iterator[_Factor]:
     """XNNPACK takes less than 2**8, and saturates wrongly otherwise: 255 steps off (measured with LiteRT 2.3).
 
@@ -113,13 +120,17 @@ def total(s: Sides) -> Iterator[_Factor]:
 
 
 def hard_swish(s: Sides) -> Iterator[_Factor]:
-    """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0)."""
+    """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0).
+
+    Input scales below 3 * 2**-24 ask for a shift of 16 bits by more than 15.
+    """
     yield _scale(s.data) / _scale(s.result), 0, 128, "input scale / output scale"
+    yield _scale(s.data), 3 * 2.0**-24, inf, "input scale"
 
 
 def exponential(s: Sides) -> Iterator[_Factor]:
     """beta * input scale * 2**26 has to be above 1 (activations.cc); int16 counts steps of 10 / 65535 in 32 bits."""
-    high, low = _wide(s.data, inf, 5), _wide(s.data, 2.0**-26, 0)
+    high, low = _wide(s.data, inf, 5), _wide(s.data, 1.001 * 2.0**-26, 0)
     yield s.beta * _scale(s.data), low, high, "beta * input scale"
 
 
@@ -169,6 +180,17 @@ def average_pool(graph: Graph, op: Op) -> str:
     pads, share = average_pads(op, data[1:3], result[1:3])
     own = pads == same_pads(data[1:3], op["kernel_shape"], op["strides"], (1, 1)) and not op["count_include_pad"]
     return "" if own or not any(pads) or (share == 1).all() else "its padding is neither counted nor SAME"
+
+
+def product_of_one(graph: Graph, op: Op) -> str:
+    """The optimized REDUCE_PROD of one element is a copy (measured with LiteRT 2.3)."""
+    is_one = reduced_count(graph, op) == 1 and not graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+    return "a product of one element is copied, whatever the scales" if is_one else ""
+
+
+def orders_of_16_bits(graph: Graph, op: Op) -> str:
+    """GREATER of int16 gives something else at any scales; LESS and its like are refused (measured with tflite-micro)."""
+    return "it does not compare integers of 16 bits"
 
 
 def clip(graph: Graph, op: Op) -> str:

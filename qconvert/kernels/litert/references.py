@@ -16,6 +16,8 @@ from qconvert.arithmetic import (
     INTEGER_FACTORS,
     PAIR_BITS,
     pair_factors,
+    rescale_down,
+    rescale_once,
     rescale_twice,
     round_half_away,
     shift_half_up,
@@ -93,12 +95,35 @@ def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integ
 
 def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
     """ADD and SUB by TFLite's own kernels; see arithmetic.tflite_pair(). What they give is not known where the last multiplier is no
-    fraction, as their preparation demands (add.cc, sub.cc)."""
+    fraction, as their preparation demands (add.cc, sub.cc).
+
+    Operands of an optimized ADD of bytes are rounded once, twice or down, as vectors, tails and broadcasts do; those of int16 of one shape
+    are rounded once, and differently again by multipliers below 2**-15 (measured, LiteRT 2.3).
+
+    Args:
+        graph, op, stored: as of any reference.
+        plain: of the reference kernels.
+    """
     found = quantizations_of(graph, op, None)
-    bits, sign = PAIR_BITS if graph[op.outputs[0]].dtype in ("int16", "uint16") else BYTE_PAIR_BITS, kind_of(op).sum_sign
-    if len(found) != 3 or pair_factors(sign, (found[0], found[1]), found[2], bits)[2] >= 1:
+    is_wide, sign = graph[op.outputs[0]].dtype in ("int16", "uint16"), kind_of(op).sum_sign
+    if len(found) != 3 or any(value is None for value in stored):
         return None
-    return _add(graph, op, stored, partial(tflite_pair, sign, plain=plain))
+    *factors, last = pair_factors(sign, (found[0], found[1]), found[2], PAIR_BITS if is_wide else BYTE_PAIR_BITS)
+    has_vectors = not plain and sign > 0
+    is_once = has_vectors and is_wide and np.shape(stored[0]) == np.shape(stored[1])
+    if last >= 1 or (is_once and min(factors) < 2.0**-15):
+        return None
+    roundings = (
+        (rescale_once,) if is_once else (rescale_twice, rescale_once, rescale_down) if has_vectors and not is_wide else (rescale_twice,)
+    )
+    ways: list[Array] = []
+    for rounding in roundings:
+        result = _add(graph, op, stored, partial(tflite_pair, sign, rescale=rounding))
+        if result is None:
+            return None
+        if not any(np.array_equal(result.ways[0], way) for way in ways):
+            ways.append(result.ways[0])
+    return Integers(tuple(ways))
 
 
 def add_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -188,6 +213,14 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
     return Integers((requantize_sums(steps, factor, zero_point, result.dtype, "tflite_ruy"),))
 
 
+def compare_stored(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """GREATER, LESS and their like of int16, which compare stored integers, whatever the scales (comparisons.cc; measured)."""
+    if any(value is None for value in stored[:2]):
+        return None
+    is_exact = graph[op.inputs[0]].shares_quantization(graph[op.inputs[1]])
+    return Integers((compute(op, stored[0], stored[1]),), "" if is_exact else "compares stored integers of two scales")
+
+
 def divide(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
     """DIV, also with quotients that need shifts undefined in C; tflite-micro divides the scales in float64."""
     quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in op.names}
@@ -199,9 +232,9 @@ def divide(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float3
 
 
 def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
+    """Comparisons of bytes, EQUAL and NOT_EQUAL of int16; at scales from 1 on in vectors, and after the last one."""
     sides = [(graph[name].quantization, graph[name].dtype) for name in op.inputs]
-    given = [(found, dtype) for found, dtype in sides if found is not None and found.is_per_tensor and dtype in ("int8", "uint8")]
+    given = [(found, dtype) for found, dtype in sides if found is not None and found.is_per_tensor and dtype in ("int8", "uint8", "int16")]
     if any(value is None for value in stored[:2]) or len(given) < len(sides):
         return None
     tables = [tflite_comparison_tables(*side) for side in given]

@@ -89,15 +89,23 @@ def total_in_float(graph: Graph, op: Op, found: Sums) -> Integers | None:
     return Integers((saturate(steps + found.output.point, graph[op.outputs[0]].dtype),))
 
 
-def product(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def product(graph: Graph, op: Op, stored: Sequence[Any], copies_one: bool) -> Integers | None:
     """REDUCE_PROD: elements are multiplied one after the other, each product by 16 bits of scale / (scale of the result)^(1 / count), and
-    the last product once more; int32 holds them (QuantizedReduceProd, reference/reduce.h; GetQuantProdScaling, reduce.cc)."""
+    the last product once more; int32 holds them (QuantizedReduceProd, reference/reduce.h; GetQuantProdScaling, reduce.cc).
+
+    Args:
+        graph, op, stored: as of any reference.
+        copies_one: whether a product of one element is the stored integer, whatever the scales, as of the optimized kernel (measured).
+    """
     found, dtype, count = quantizations_of(graph, op), graph[op.outputs[0]].dtype, reduced_count(graph, op)
     if not found or not count or stored[0] is None or graph[op.inputs[0]].dtype != dtype:
         return None
     rank = stored[0].ndim
     axes = sorted({int(axis) % rank for axis in np.asarray(stored[1]).reshape(-1)}) if op.has(1) else list(range(rank))
     sizes = stored[0].sum(axis=tuple(axes), keepdims=bool(op["keepdims"])).shape
+    if copies_one and count == 1:
+        is_exact = graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+        return Integers((stored[0].reshape(sizes),), "" if is_exact else "copies a product of one element")
     terms = np.moveaxis(stored[0].astype(np.int64) - found[0].point, axes, range(len(axes))).reshape(count, *sizes)
     factor, total, overflows = np.asarray(found[0].step / found[1].step ** (1 / count)), terms[0], False
     for term in (*terms[1:], 1):

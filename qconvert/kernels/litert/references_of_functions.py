@@ -69,29 +69,45 @@ def _rescale(op: Op, steps: Sequence[Array], given: _Given, output: Quantization
     return rescale_twice(steps[0], _multiplier(given[0], output, "float32"))
 
 
+#: Bounds of RELU, RELU6, RELU_N1_TO_1 and RELU_0_TO_1.
+_BOUNDS = ((0.0, np.inf), (0.0, 6.0), (-1.0, 1.0), (0.0, 1.0))
+
+
 def clip(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """RELU6 and its like (QuantizedReluX, activations.cc); a Clip of another format is a QUANTIZE, a MAXIMUM and a MINIMUM."""
-    return _clip(graph, op, _rescale(graph, op, stored) if graph.is_from("tflite") else requantize(graph, op, stored, plain=True))
+    """RELU6 and its like (QuantizedReluX, activations.cc); a Clip with other bounds is a QUANTIZE, a MAXIMUM and a MINIMUM."""
+    rescales = is_activation(graph, op)
+    return _clip(graph, op, _rescale(graph, op, stored) if rescales else requantize(graph, op, stored, plain=True), rescales)
 
 
 def clip_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """A Clip of another format, a QUANTIZE, a MAXIMUM and a MINIMUM by XNNPACK."""
-    return _clip(graph, op, requantize_by_xnnpack(graph, op, stored))
+    """A Clip with bounds that no operator of TFLite has, a QUANTIZE, a MAXIMUM and a MINIMUM by XNNPACK."""
+    return _clip(graph, op, requantize_by_xnnpack(graph, op, stored), rescales=False)
 
 
-def _clip(graph: Graph, op: Op, found: Integers | None) -> Integers | None:
-    """Return integers between the bounds of a Clip; None unless these are real constants."""
-    result, ends = graph[op.outputs[0]], [-np.inf, np.inf]
+def is_activation(graph: Graph, op: Op) -> bool:
+    """Whether a Clip is RELU6 or its like in a .tflite file."""
+    return graph.is_from("tflite") or _find_bounds(graph, op) in _BOUNDS
+
+
+def _find_bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
+    """Return the bounds of a Clip; None unless these are real constants."""
+    ends = [-np.inf, np.inf]
     for place in (1, 2):
         if op.has(place):
             bound = graph[op.inputs[place]]
             if bound.data is None or bound.is_quantized or "float" not in bound.dtype:
                 return None
             ends[place - 1] = float(bound.data.reshape(-1)[0])
-    if found is None or result.quantization is None:
+    return ends[0], ends[1]
+
+
+def _clip(graph: Graph, op: Op, found: Integers | None, rescales: bool) -> Integers | None:
+    """Return integers between the bounds of a Clip; None unless these are real constants."""
+    result, ends = graph[op.outputs[0]], _find_bounds(graph, op)
+    if found is None or ends is None or result.quantization is None:
         return None
-    if graph.is_from("tflite"):
-        low, high = clip_range(result, (ends[0], ends[1]))
+    if rescales:
+        low, high = clip_range(result, ends)
     else:
         low, high = (int(end) for end in quantize(np.array(ends, np.float32), result.quantization, result.dtype))
     return Integers(tuple(np.clip(way, low, high) for way in found.ways), found.fault)

@@ -34,11 +34,14 @@ _SIGNED = (*_INT8, *_INT16)
 #: Equal, Less and their like.
 _COMPARISONS = tuple(name for name, kind in KINDS.items() if kind.compares and kind.inputs == (2, 2))
 
+_ORDERS = tuple(name for name in _COMPARISONS if name not in ("Equal", "NotEqual"))
+
 _SIGMOID = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)}
 _TANH = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
 _LOG_SOFTMAX = {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)}
 
 _SUMS, _PRODUCTS, _RESCALED = factor_fault(limits.sums, "ADD"), factor_fault(limits.product), factor_fault(limits.rescaling)
+_NARROW_SUMS = factor_fault(limits.narrow_sums, "ADD")
 _DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(limits.sums), factor_fault(limits.tables), factor_fault(limits.exponential)
 
 
@@ -105,9 +108,15 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[1]),
         Kernel(("Mul",), _BYTES, fault=_PRODUCTS, reference=products[0]),
         Kernel(("Mul",), _INT16, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=products[1], arithmetic=forms.pair),
-        Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod, reference=axes.product),
+        Kernel(
+            ("ReduceProd",),
+            _SIGNED,
+            tolerance=off.reduce_prod,
+            fault=None if plain else limits.product_of_one,
+            reference=partial(axes.product, copies_one=not plain),
+        ),
         # Sums of two values, averages.
-        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=pair),
+        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS if plain else _NARROW_SUMS, reference=pair),
         Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, reference=pair, arithmetic=forms.pair),
         Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES, reference=pair),
         Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, reference=pair, arithmetic=forms.pair),
@@ -143,7 +152,12 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         # Functions of one value.
         Kernel(("Relu",), _ALL, fault=_RESCALED, reference=relu),
         Kernel(
-            ("Clip",), _ALL, tolerance=off.rescaling, reference=None if micro else functions.clip, unknown=IN_ANY_ORDER if micro else ""
+            ("Clip",),
+            _ALL,
+            tolerance=off.rescaling,
+            fault=_RESCALED,
+            reference=None if micro else functions.clip,
+            unknown=IN_ANY_ORDER if micro else "",
         ),
         Kernel(("Abs",), _SIGNED, reference=absolute),
         Kernel(("LeakyRelu",), _ALL, fault=_RESCALED, reference=leaky_relu),
@@ -200,6 +214,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Div",), runs="inexact", tolerance=off.division, reference=partial(references.divide, precision=precision)),
+        Kernel(_ORDERS, _INT16, "inexact", reference=references.compare_stored),
         Kernel(_COMPARISONS, runs="inexact", reference=references.compare),
         Kernel(("Gelu",), _INT16, "inexact", tolerance=off.lookup_table, unknown="erfcf() and tanhf() differ in each C library"),
         Kernel(("Where",), _INT16, "inexact", tolerance=off.by_sign, reference=references.choose),
@@ -275,8 +290,8 @@ def _other_factor(graph: Graph, op: Op) -> str:
 
 
 def _tflite_activations(graph: Graph, op: Op) -> str:
-    """TFLite has no Clip: one of another format becomes a QUANTIZE if quantizations differ, then a MAXIMUM and a MINIMUM."""
-    return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
+    """A Clip that is no activation of TFLite becomes a QUANTIZE if quantizations differ, then a MAXIMUM and a MINIMUM."""
+    return "TFLite's own activations" if functions.is_activation(graph, op) else _other_types(graph, op)
 
 
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
@@ -292,7 +307,14 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
         *xnnpack(("ReduceMean", "GlobalAveragePool"), tolerance=off.averaged_once, reference=average),
         *xnnpack(("ReduceSum",), tolerance=off.averaged_once, reference=total),
-        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
+        *xnnpack(
+            ("Add",),
+            tolerance=off.added_once,
+            lacks=_other_steps,
+            fault=_SUMS,
+            reference=references.add_by_xnnpack,
+            arithmetic=forms.addition,
+        ),
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
         *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations, reference=functions.clip_by_xnnpack),
         *xnnpack(
@@ -340,6 +362,7 @@ MIXED = (Kernel(runs="float", tolerance=_either, unknown="XNNPACK or TFLite's ow
 
 
 _OF_MICRO = (
+    Kernel(_ORDERS, _INT16, "inexact", fault=limits.orders_of_16_bits),
     Kernel(("SquaredDifference",), _INT16, fault=factor_fault(limits.squared_difference),
            tolerance=partial(off.squared_difference, bits=0), reference=partial(references.squared_difference, bits=0)),
     Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
