@@ -107,14 +107,20 @@ def _stored_type(graph: Graph, op: Op, name: str, writer: Op | None, readers: Se
     tensor = graph[name]
     if tensor.dtype != "int8" or name in graph.inputs or name in graph.outputs or any(of_integers(item) for item in (op, writer) if item):
         return tensor.dtype
-    if writer is None or kind_of(writer).rule in ("move", "relabel") or kind_of(writer).chooses:
+    if writer is None or _is_moved(writer):
         return ""
     if tensor.per_tensor is not None and activated_range(graph, writer) != integer_range(tensor.dtype):
         return tensor.dtype
-    if any(reader is not readers[0] for reader in readers):
+    if len(readers) > 1:  # also one that reads it twice
         return tensor.dtype
-    is_moved = any(kind_of(reader).rule in ("move", "relabel") or kind_of(reader).chooses for reader in readers)
-    return "" if is_moved or len(readers) > 1 else "uint8"
+    return "" if any(map(_is_moved, readers)) else "uint8"
+
+
+def _is_moved(op: Op) -> bool:
+    """Whether onnxruntime may move a QuantizeLinear or DequantizeLinear past an operator, so that no pair of both is left: past data
+    movement, and not past a MaxPool."""
+    kind = kind_of(op)
+    return (kind.rule in ("move", "relabel") and not kind.has_windows) or kind.chooses
 
 
 def of_integers(op: Op) -> bool:
@@ -153,6 +159,8 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
     if not quantizations or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
     first, second, output = quantizations
+    if 255 * (first.step + second.step) >= 2.0**31 * output.step:
+        return None  # what C makes of larger float32 numbers differs between vectors and what is left over
     a, b = (np.asarray(value, np.int64) for value in stored)
     ways = [
         Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, tensors[0].dtype)).ways[0]
