@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.conformance.examples import QUANTIZED_KINDS, kinds_with_kernels, make_graph, random_operands
+from qconvert.conformance.examples import QUANTIZED_KINDS, Example, kinds_with_kernels, make_graph, random_operands
 from qconvert.conformance.matrix import Cell, conformance, measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate, stored_inputs
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.graph.names import quote_nearest
 from qconvert.kernels import Kernel, Kernels
 from qconvert.operators import KINDS
-from qconvert.plugins import Derived, Pass, Runtime, Target, find_target, format_named, kernels_named, pass_named, target_named
+from qconvert.plugins import Derived, ModelFile, Pass, Runtime, Target, find_target, format_named, kernels_named, pass_named, target_named
+from qconvert.rewriting.parts import computable_ops
 from qconvert.rules.validation import validate
 
 __all__ = [
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 _SEED = 20260101
+#: Problems in one file: most of the time goes into passes, files and processes.
+_TOGETHER = 25
 
 
 def sample_graphs() -> dict[str, Graph]:
@@ -158,7 +161,9 @@ class Tried:
     Attributes:
         kind, dtype: of the problems.
         row: the row that stands for their operator.
+        problems: how many there were.
         elements: how many were compared.
+        known: how many of them were compared with the row's reference.
         differing: how many of them are not what the row's reference gives, or lie beyond its tolerance.
         worst: how far beyond, in steps.
     """
@@ -166,7 +171,9 @@ class Tried:
     kind: str
     dtype: str
     row: Kernel
+    problems: int
     elements: int
+    known: int
     differing: int
     worst: float
 
@@ -179,8 +186,9 @@ def try_kernels(
     count: int = 5,
     seed: int = _SEED,
     refused: dict[str, str] | None = None,
+    examples: Sequence[Example] = (),
 ) -> tuple[Tried, ...]:
-    """Runs random operators in a runtime, each in a file of its own, and compares with what the rows of its kernels say; of kinds that
+    """Runs random operators in a runtime, some in one file, and compares with what the rows of its kernels say; of kinds that
     these do not name, with what the rows of the target say.
 
     Args:
@@ -191,9 +199,11 @@ def try_kernels(
         count: how many problems of each kind and type.
         seed: of their scales and inputs.
         refused: gets the error of each kind of which a problem was not written, or did not run.
+        examples: operators of the kinds without types and scales, which are tried in turn; by default the kinds' own.
 
     Returns:
-        The result for each kind and type covered by the format and the runtime, and for each row of kernels that applies.
+        The result for each kind and type covered by the format and the runtime, for each row of kernels that applies, and for where its
+        reference knows the integers and where it does not.
     """
     chosen = find_target(target)
     # A pass that takes another form where a kernel is coarse would leave the kernel untried.
@@ -202,35 +212,105 @@ def try_kernels(
     rows = runtime.rows(name)
     named = {kind for row in rows.rows for kind in row.kinds}
     rows = rows.with_rows(*(row for row in chosen.kernels.rows if row.kinds and named.isdisjoint(row.kinds)))
-    found: dict[tuple[str, str, int], list[Tried]] = {}
+    found: dict[tuple[str, str, int, bool], list[Tried]] = {}
     with temporary_folder() as folder:
-        for kind, dtype, number in itertools.product(kinds, types, range(count)):
-            rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
-            graph = make_graph(kind, dtype, rng, rows, chosen.layout)
-            try:
-                tried = _try_problem(kind, graph, chosen, runtime, name, rows, rng, folder)
-            except QConvertError as error:
-                if refused is not None:
-                    refused[kind] = str(error)
-                continue
-            if tried is not None:
-                found.setdefault((kind, dtype, id(tried.row)), []).append(tried)
+        for kind, dtype, first in itertools.product(kinds, types, range(0, count, _TOGETHER)):
+            problems = []
+            for number in range(first, min(first + _TOGETHER, count)):
+                rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
+                example = examples[number % len(examples)] if examples else None
+                problems.append(_Problem(make_graph(kind, dtype, rng, rows, chosen.layout, example), example, rng))
+            for tried in _try_problems(kind, problems, chosen, runtime, name, rows, folder, {} if refused is None else refused):
+                found.setdefault((kind, dtype, id(tried.row), tried.known > 0), []).append(tried)
     return tuple(
         replace(
-            items[0], elements=sum(i.elements for i in items), differing=sum(i.differing for i in items), worst=max(i.worst for i in items)
+            items[0],
+            worst=max(item.worst for item in items),
+            **{name: sum(getattr(item, name) for item in items) for name in ("problems", "elements", "known", "differing")},
         )
         for items in found.values()
     )
 
 
-def _try_problem(
-    kind: str, graph: Graph, target: Target, runtime: Runtime, kernels: str, rows: Kernels, rng: np.random.Generator, folder: Path
-) -> Tried | None:
-    """One problem; None if no row stands for it, its results are floats, or passes made other operators of it."""
-    if graph[graph.outputs[0]].dtype.startswith("float"):
-        return None
-    fitted, path = write_graph(graph, target, folder)
-    stored = random_operands(fitted, kind, rng)
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A graph of one operator, the example of which it was made, and what chooses its inputs."""
+
+    graph: Graph
+    example: Example | None
+    rng: np.random.Generator
+
+
+def _try_problems(
+    kind: str,
+    problems: Sequence[_Problem],
+    target: Target,
+    runtime: Runtime,
+    kernels: str,
+    rows: Kernels,
+    folder: Path,
+    refused: dict[str, str],
+) -> list[Tried]:
+    """Problems whose results are integers in one file; in two if that is refused."""
+    problems = [problem for problem in problems if not problem.graph[problem.graph.outputs[0]].dtype.startswith("float")]
+    if not problems:
+        return []
+    states = [problem.rng.bit_generator.state for problem in problems]
+    try:
+        fitted, path = write_graph(_join([problem.graph for problem in problems]), target, folder)
+        parts = [_part(fitted, number) for number in range(len(problems))]
+        stored = [random_operands(part, kind, item.rng, item.example) for part, item in zip(parts, problems, strict=True)]
+        together = {f"{number}_{name}": values for number, given in enumerate(stored) for name, values in given.items()}
+        results = run_file(path, fitted, together, runtime, kernels)
+        left = runtime.taken_by(ModelFile(path, kernels)) if runtime.taken_by is not None else {}
+    except QConvertError as error:
+        if len(problems) == 1:
+            refused[kind] = str(error)
+            return []
+        for problem, state in zip(problems, states, strict=True):
+            problem.rng.bit_generator.state = state
+        halves = problems[: len(problems) // 2], problems[len(problems) // 2 :]
+        return [item for half in halves for item in _try_problems(kind, half, target, runtime, kernels, rows, folder, refused)]
+    places = dict(zip(fitted.outputs, results, strict=True))
+    found = []
+    for number, (problem, part) in enumerate(zip(problems, parts, strict=True)):
+        name = f"{number}_{part.outputs[0]}"
+        chosen = left.get(f"{name}/", left.get(name, kernels))
+        own = rows if chosen == kernels else runtime.rows(chosen)
+        found.append(_compare(kind, problem.graph, part, own, stored[number], places[name]))
+    return [item for item in found if item is not None]
+
+
+def _join(graphs: Sequence[Graph]) -> Graph:
+    """Return one graph of several, the number of each before the names of its tensors."""
+    new = [{name: f"{number}_{name}" for name in graph.tensors} for number, graph in enumerate(graphs)]
+    return replace(
+        graphs[0],
+        tensors={names[old]: replace(graph[old], name=names[old]) for graph, names in zip(graphs, new, strict=True) for old in names},
+        ops=tuple(op.with_names(names) for graph, names in zip(graphs, new, strict=True) for op in graph),
+        inputs=tuple(names[name] for graph, names in zip(graphs, new, strict=True) for name in graph.inputs),
+        outputs=tuple(names[name] for graph, names in zip(graphs, new, strict=True) for name in graph.outputs),
+    )
+
+
+def _part(graph: Graph, number: int) -> Graph:
+    """Return one of the graphs that were joined, after the passes of a target."""
+    prefix = f"{number}_"
+    inputs, outputs = ([name for name in names if name.startswith(prefix)] for names in (graph.inputs, graph.outputs))
+    ops = computable_ops(graph, graph.inputs, frozenset(outputs))
+    named = {name for op in ops for name in op.names} | {*inputs, *outputs}
+    new = {name: name.removeprefix(prefix) for name in named}
+    return replace(
+        graph,
+        tensors={new[name]: replace(graph[name], name=new[name]) for name in named if name},
+        ops=tuple(op.with_names(new) for op in ops),
+        inputs=tuple(new[name] for name in inputs),
+        outputs=tuple(new[name] for name in outputs),
+    )
+
+
+def _compare(kind: str, graph: Graph, fitted: Graph, rows: Kernels, stored: Arrays, result: Array) -> Tried | None:
+    """What became of one problem; None if no row stands for it, or passes made other operators of it."""
     own = fitted.of_kind(kind)
     whole = len(own) == 1 and own[0].outputs == fitted.outputs and {*fitted.inputs} <= {*own[0].inputs}
     place = fitted if whole else graph
@@ -242,8 +322,10 @@ def _try_problem(
         return None
     if (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
         return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
-    off = measure_excess(place, op, stored_inputs(place, op, stored), run_file(path, fitted, stored, runtime, kernels)[0], rows)
-    return Tried(kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
+    inputs = stored_inputs(place, op, stored)
+    off = measure_excess(place, op, inputs, result, rows)
+    known = off.size if rows.integers(place, op, inputs) is not None else 0
+    return Tried(kind, graph[graph.inputs[0]].dtype, row, 1, off.size, known, int((off > 0).sum()), float(off.max(initial=0)))
 
 
 def assert_kernels_hold(kernels: str, target: Target | Derived | str, **options: Any) -> tuple[Tried, ...]:

@@ -44,6 +44,7 @@ class Example:
         outputs: how many outputs it gives.
         is_positive: whether random data are above zero.
         scales: natural logarithms of the least and the largest scale of the data.
+        has_extremes: whether zero points may be the ends of their type, and scales, of 1e-8 to 1e4, far from what values need.
     """
 
     operands: tuple[Operand, ...]
@@ -51,6 +52,7 @@ class Example:
     outputs: int = 1
     is_positive: bool = False
     scales: tuple[float, float] = (-4, -1)
+    has_extremes: bool = False
 
 
 _IMAGE = (1, 4, 8, 8)
@@ -260,7 +262,14 @@ def kinds_with_kernels() -> list[str]:
     return [name for name in QUANTIZED_KINDS if name in found]
 
 
-def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, layout: str = "channels_first") -> Graph:
+def make_graph(
+    kind: str,
+    dtype: str,
+    rng: np.random.Generator,
+    kernels: Kernels,
+    layout: str = "channels_first",
+    example: Example | None = None,
+) -> Graph:
     """Return a graph of one operator.
 
     Args:
@@ -269,12 +278,13 @@ def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels
         rng: chooses among the examples, scales, zero points and constants.
         kernels: the kernels to test; the graph has the scales that they fix, and equal ones where they require it.
         layout: of images, "channels_first" or "channels_last".
+        example: the operator without types and scales, with channels first; by default one of the kind's own.
 
     Raises:
         OptionError: the kind has no example.
     """
     one = KINDS.get(kind)
-    examples = () if one is None else examples_of(one)
+    examples = () if one is None else examples_of(one) if example is None else (example,)
     if one is None or not examples:
         raise OptionError(
             f"{kind} has no example in qconvert/conformance/examples.py, of which random operators are made",
@@ -303,9 +313,10 @@ def make_graph(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels
     return _with_fitting_results(graph, scales) if has_own and not one.quantizes else graph
 
 
-def random_operands(graph: Graph, kind: str, rng: np.random.Generator) -> dict[str, Array]:
+def random_operands(graph: Graph, kind: str, rng: np.random.Generator, example: Example | None = None) -> dict[str, Array]:
     """Return stored inputs of a graph of make_graph(), before or after passes: all codes, or those of positive numbers alone."""
-    example, found = examples_of(KINDS[kind])[0], {}
+    found: dict[str, Array] = {}
+    example = example or examples_of(KINDS[kind])[0]
     for name in graph.inputs:
         tensor, q = graph[name], graph[name].quantization
         given = example.operands[int(name[1:])]
@@ -338,20 +349,23 @@ class _Scales:
         least = low if self.example.is_positive else low // 2 + high // 4
         most = least if self.example.is_positive else high // 2 + low // 4
         step = 2.0**-8 if self.dtype == "int16" else 1.0
-        return self._quantize(
-            float(np.exp(self.rng.uniform(*self.example.scales))) * step, int(self.rng.integers(least, most, endpoint=True))
-        )
+        point = int(self.rng.integers(least, most, endpoint=True))
+        if self.example.has_extremes and not self.example.is_positive:
+            point = int(self.rng.choice([low, high, point]))
+        return self._quantize(float(np.exp(self.rng.uniform(*self.example.scales))) * step, point)
 
     def of_range(self, least: float, most: float) -> Quantization:
         """Return a quantization for values from `least` to `most`, of which it may clip a few."""
         low, high = integer_range(self.dtype)
-        kept = float(np.exp(self.rng.uniform(-0.15, 0.25))) * (2**0.5 if self.has_ties else 1.0)
+        share = (-6, 6) if self.example.has_extremes else (-0.15, 0.25)
+        kept = float(np.exp(self.rng.uniform(*share))) * (2**0.5 if self.has_ties else 1.0)
         if self.dtype == "int16":
             return self._quantize(max(-least, most, 1e-6) * kept / high, 0)
         scale = max(most - least, 1e-6) * kept / (high - low)
         return self._quantize(scale, int(np.clip(round(low - least * kept / scale), low, high)))
 
     def _quantize(self, scale: float, zero_point: int) -> Quantization:
+        scale = float(np.clip(scale, 1e-8, 1e4)) if self.example.has_extremes else scale
         chosen = 2.0 ** round(math.log2(scale)) if self.has_ties else scale
         return Quantization.per_tensor(float(np.float32(chosen)), 0 if self.dtype == "int16" else zero_point)
 
@@ -392,7 +406,8 @@ def _weights(name: str, shape: tuple[int, ...], data: Tensor | None, weights: Te
     if data.quantization is None:
         return Tensor(name, "float32", shape, rng.normal(0, 0.3, shape).astype(np.float32))
     if weights is None:
-        steps = np.exp(rng.uniform(-5, -3, shape[0]))
+        is_extreme = scales.example.has_extremes
+        steps = np.exp(rng.uniform(*((-15, 5) if is_extreme else (-5, -3)), shape[0]))
         steps = (np.exp2(np.rint(np.log2(steps))) if scales.has_ties else steps).astype(np.float32)
         stored = rng.integers(-127, 127, shape, np.int64, endpoint=True).astype(np.int8)
         return Tensor(name, "int8", shape, stored, Quantization.per_axis(steps, 0))
@@ -420,7 +435,7 @@ def _result(op: Op, place: int, inputs: Sequence[Tensor], scales: _Scales, kerne
 def _with_fitting_results(graph: Graph, scales: _Scales) -> Graph:
     """Return the graph of one operator with quantizations of its results that fit its values on random inputs."""
     (op,), rng = graph.ops, np.random.default_rng(1)
-    values = random_operands(graph, op.kind, rng)
+    values = random_operands(graph, op.kind, rng, scales.example)
     results = evaluate_op(graph, op, stored_inputs(graph, op, values))
     tensors = dict(graph.tensors)
     for name, result in zip(op.outputs, results, strict=True):
