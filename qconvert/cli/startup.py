@@ -8,9 +8,8 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import typer
 
@@ -37,8 +36,7 @@ _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Flag:
+class _Flag(NamedTuple):
     """An option of a command: the parameter, its flags (none where it is given with -O), its type, and whether it is repeatable."""
 
     parameter: str
@@ -47,8 +45,7 @@ class _Flag:
     many: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
+class Defaults(NamedTuple):
     """What a file sets for a command.
 
     Attributes:
@@ -285,12 +282,13 @@ def apply_config(app: typer.Typer) -> tuple[str, dict[str, Any]]:
 
 
 def _placeholder() -> None:
-    """Stands for a command that is not called: it is listed, and its options need not be put together."""
+    """Stands for a command that is listed alone: its options need not be put together."""
 
 
 def keep_only(app: typer.Typer, wanted: str) -> None:
-    """Takes the functions of all commands but one away, from which Typer would make their options at every start."""
-    for command in app.registered_commands:
-        if command.name != wanted and command.callback is not None:
-            command.help = command.help or inspect.getdoc(command.callback)
-            command.callback = _placeholder
+    """Leave the called command alone in the program, or of all commands what a list of them shows: Typer makes each one at every start."""
+    called = [command for command in app.registered_commands if command.name == wanted]
+    for command in () if called else app.registered_commands:
+        command.help = command.help or inspect.getdoc(command.callback)
+        command.callback = _placeholder
+    app.registered_commands = called or app.registered_commands
