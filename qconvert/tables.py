@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from qconvert.errors import printable
@@ -74,6 +73,8 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """The same for notebooks. Every text is escaped: a model's names are not trusted."""
+        from html import escape
+
         return f"<p><b>{escape(self.sentence)}</b></p>" + "".join(_html(item) for item in self.tables() if item.rows)
 
 
@@ -155,6 +156,8 @@ def _least_width(column: str, cells: Sequence[str]) -> int:
 
 
 def _html(item: Rows) -> str:
+    from html import escape
+
     align = ["right" if column.startswith(">") else "left" for column in item.columns]
 
     def line(cells: Iterable[str], element: str) -> str:

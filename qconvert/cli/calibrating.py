@@ -31,11 +31,11 @@ from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
 from qconvert.plugins import Option
 from qconvert.plugins.options import parse_options
-from qconvert.tables import Rows, format_text, show
 
 if TYPE_CHECKING:
     from qconvert.calibration.report import Calibration, TensorReport
     from qconvert.data.samples import Data
+    from qconvert.tables import Rows
 
 
 _COLOURS = ("rgb", "bgr", "gray", "rgba", "bgra")
@@ -207,6 +207,8 @@ def _tensor_document(item: TensorReport) -> dict[str, Any]:
 
 def print_calibration(found: Calibration) -> None:
     """A table of activations with what was seen, the range that was chosen, and the noise of rounding."""
+    from qconvert.tables import Rows, show
+
     columns = ("~tensor", ">seen", ">quantized range", ">scale", ">zero point", ">SQNR", ">clipped")
     rows = []
     for item in found.tensors:
@@ -229,6 +231,8 @@ def print_calibration(found: Calibration) -> None:
 
 def _sensitivity_table(found: Calibration) -> Rows:
     """What quantizing each tensor by itself costs, the worst first."""
+    from qconvert.tables import Rows
+
     rows = []
     for item in found.sensitivity[:_MOST]:
         noise = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
@@ -237,6 +241,8 @@ def _sensitivity_table(found: Calibration) -> Rows:
 
 
 def _shorten_names(names: tuple[str, ...]) -> str:
+    from qconvert.tables import format_text
+
     return format_text(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 

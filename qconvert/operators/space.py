@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 
@@ -194,6 +193,8 @@ def resize(call: Call) -> Result:
 
     With an `arithmetic` ties are those of stored integers.
     """
+    from fractions import Fraction
+
     steps, scale = call.factor(0)
     whole = Fraction(1)
     for axis, size in zip(spatial_axes(call, steps.ndim), call.ints(1), strict=True):
