@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -245,8 +244,7 @@ def torch_mean(stored: Array, axes: tuple[int, ...] | None, quantization: Quanti
     return saturate(torch_quantize(means, quantization.scale[0], quantization.point - low) + low, dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitProduct:
+class SplitProduct(NamedTuple):
     """x / scale + zero point of float32 numbers, as (high * factors[0] + zero point) + (low * reciprocal + high * factors[1]).
 
     `high` is x rounded to coarse steps, (x + border) - border, and `low` the rest: the first bracket is exact, the second small.

@@ -8,9 +8,9 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file, model_title
@@ -50,8 +50,7 @@ from qconvert.targets.audit import audit, refuse_violations
 _KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What each part of a conversion takes: the source's reader, the passes, the result's writer."""
 
     read: Mapping[str, Any]

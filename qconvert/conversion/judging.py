@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.conversion.loading import normal_form, read_literal_graph
 from qconvert.errors import LossError, OptionError, QConvertError, format_count
@@ -18,8 +17,7 @@ from qconvert.plugins.options import fill_defaults
 from qconvert.rules.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """What was written, as a graph.
 
     Attributes:

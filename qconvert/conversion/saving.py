@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_count, format_some
@@ -19,8 +18,7 @@ from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 
 
-@dataclass(frozen=True, slots=True)
-class ScalesFile:
+class ScalesFile(NamedTuple):
     """A file of scales next to a model.
 
     Attributes:

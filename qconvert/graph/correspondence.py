@@ -11,11 +11,10 @@ add up through a network.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(NamedTuple):
     """Where the values of one tensor of the source are in the result.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qconvert.errors import OptionError
 
@@ -225,8 +225,7 @@ def float32_tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     return found, False
 
 
-@dataclass(frozen=True, slots=True)
-class _RowsOfKind:
+class _RowsOfKind(NamedTuple):
     """The rows of one kind, sorted once: they are asked of every operator again and again.
 
     Attributes:

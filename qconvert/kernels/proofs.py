@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -129,8 +130,7 @@ def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | N
     return tuple(ways)
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundedPairs:
+class _RoundedPairs(NamedTuple):
     """The exact results of all pairs of codes, rounded.
 
     Attributes:

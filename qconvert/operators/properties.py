@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,7 @@ class Suits(Enum):
     REDUCES = "any, as before, if the dimensions that remain keep their order"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The layout role of a kind.
 
     Attributes:
@@ -116,8 +115,7 @@ def in_rows(rows: Callable[[Op], Mapping[int, int]]) -> Samples:
     return Samples(is_separate, lambda op, axis: {index: own for index, own in rows(op).items() if index})
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
+class Port(NamedTuple):
     """What stands next to an input or an output of a function.
 
     Attributes:
@@ -131,8 +129,7 @@ class Port:
     axis: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
+class FunctionCall(NamedTuple):
     """A function that an operator runs, and what it runs it with.
 
     Attributes:
@@ -149,8 +146,7 @@ class FunctionCall:
     carried: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AxisMove:
+class AxisMove(NamedTuple):
     """An axis of the data of a movement, and one of the same size of its result.
 
     Attributes:
@@ -194,8 +190,7 @@ ANY: Interval = (-math.inf, math.inf)
 POSITIVE = 1e-2
 
 
-@dataclass(frozen=True, slots=True)
-class Operands:
+class Operands(NamedTuple):
     """What is known of the inputs of an operator before it runs.
 
     Attributes:

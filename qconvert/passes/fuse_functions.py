@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from qconvert.errors import format_counts
 from qconvert.graph import Graph, Op, Tensor, count_kinds
@@ -32,8 +32,7 @@ _DEPTH = 10
 _MOST_TRIES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(NamedTuple):
     """A formula with the attributes that choose between its forms.
 
     Attributes:

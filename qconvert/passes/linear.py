@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ from qconvert.rewriting import Rewriter
 from qconvert.rewriting.requantize import quantized_bias
 
 
-@dataclass(frozen=True, slots=True)
-class WeightUse:
+class WeightUse(NamedTuple):
     """A quantized constant, and the linear operators that read it as weights in one way.
 
     Attributes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -234,8 +234,7 @@ def to_unsigned(s: Shifting, op: Op) -> None:
 _WHOLE = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A float value as factor * another one + constant, and the operator that makes that one."""
 
     maker: Op

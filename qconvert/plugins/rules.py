@@ -6,7 +6,7 @@ field's value, so that a target of data alone refuses in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,8 +78,7 @@ _PASSING = ("relabel", "plain", "state", "stored", "control")
 _SPOKEN = {"LpNormalization": "L2 normalization"}
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """One demand.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,7 @@ def write_claims(source: Graph, result: Graph) -> str:
     return json.dumps({"schema": _SCHEMA, "tensors": tensors, "gone": gone})
 
 
-@dataclass(frozen=True, slots=True)
-class Refuted:
+class Refuted(NamedTuple):
     """A claim that values contradict.
 
     Attributes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -247,8 +248,7 @@ def _from_loop(new: Rewriter, op: Op, functions: dict[str, Graph], names: Names)
     new.emit(*following)
 
 
-@dataclass(frozen=True, slots=True)
-class _Length:
+class _Length(NamedTuple):
     """How many turns a loop runs.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -299,8 +299,7 @@ def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | No
     return chosen[0] if is_shared else None
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(NamedTuple):
     """A graph without operators that are not legal and have a formula.
 
     Attributes:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -318,8 +319,7 @@ class TorchForms(Rewriter):
         return self.compute("Reinterpret", (name,), f"{op.name}/from_0", moved, op.source)
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
+class _Window(NamedTuple):
     """The window of an average over two dimensions.
 
     Attributes:

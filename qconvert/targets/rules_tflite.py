@@ -15,9 +15,8 @@ of tflite-micro. Ranks above 7 were not tried: tflite-micro reads beyond its sha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.formats.tflite.write_operators import write_operators
@@ -159,8 +158,7 @@ def has_wild_multiplier(w: Writing, operator: Operator) -> Iterator[Breach]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One rule.
 
     Attributes:

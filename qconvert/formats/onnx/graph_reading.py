@@ -6,7 +6,8 @@ Graphs inside nodes are read as functions: what they take from outside become in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
@@ -72,8 +73,7 @@ def read_nodes(graph: ModelGraph, draft: Draft, declared: Declared) -> None:
             read_opaque(reading, node, draft)
 
 
-@dataclass(frozen=True, slots=True)
-class Inner:
+class Inner(NamedTuple):
     """A graph inside a node.
 
     Attributes:

@@ -6,8 +6,8 @@ import json
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ VARIABLE_OPERATORS = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE"
 _Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
+class _Use(NamedTuple):
     """A READ_VARIABLE, or an ASSIGN_VARIABLE: the variable and what is read from it or put into it."""
 
     key: _Key

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.errors import QConvertError
@@ -44,8 +43,7 @@ def _loop_counters(graph: Graph, op: Op, body: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """The operators that a graph becomes.
 
     Attributes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class _NotCoveredError(Exception):
     """The equation takes a diagonal, or its sizes are not known well enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
+class _Term(NamedTuple):
     """An operand, or what became of it, and a letter for each of its axes."""
 
     value: Value

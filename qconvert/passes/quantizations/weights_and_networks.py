@@ -5,7 +5,8 @@ quantizations: its weights, then its activations of 4, 8 and 16 bits, and biases
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from qconvert.passes.stored_types import SIGNED, UNSIGNED, as_signed
 from qconvert.plugins import Change, Cost, PassResult, describe_worst
 
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+class Channel(NamedTuple):
     """The weights of one output channel, or of the whole tensor where that has one scale.
 
     Attributes:
@@ -40,8 +40,7 @@ Scaling = Callable[[Channel], "float | None"]
 WeightChoice = Callable[[WeightUse, Tensor], "Rescaled | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rescaled:
+class Rescaled(NamedTuple):
     """Weights with another quantization, what that costs, and how many channels kept their scale and all values, of how many."""
 
     tensor: Tensor

@@ -4,8 +4,7 @@ that of 16-bit data."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ _EXACT = 2.0**53
 _PAIR_BITS, _EXACT_BITS = 30, 53
 
 
-@dataclass(frozen=True, slots=True)
-class Rescale:
+class Rescale(NamedTuple):
     """x * multiplier, rounded twice, as MultiplyByQuantizedMultiplier does: one factor, or one for each column.
 
     Attributes:

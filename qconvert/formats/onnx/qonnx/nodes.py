@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,8 +75,7 @@ def _ranges(limits: tuple[int, int]) -> Iterator[Range]:
                     yield Range(bits, signed, narrow, low - limits[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Stated:
+class Stated(NamedTuple):
     """What a node states of its quantization.
 
     Attributes:

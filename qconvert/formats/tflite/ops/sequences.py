@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from qconvert.operators.recurrent import cell_of
 _TO_TIME = (1, 0, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """In which order an operator's data are; a recurrence of the graph has steps in front.
 
     Attributes:
@@ -206,8 +204,7 @@ def find_opposite_direction(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | 
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(NamedTuple):
     """What becomes of a recurrence's results: their name in the graph, their size, and the Reshape and Transpose after them."""
 
     name: str

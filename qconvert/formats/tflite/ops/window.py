@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,8 +57,7 @@ def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = ()) -> 
     return attributes
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """How a window is written: the data, padded before it where TFLite has no such padding, and the option table's fields."""
 
     data: str
