@@ -362,9 +362,6 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
 
 def main() -> None:
     """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (outcome.py)."""
-    # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
-    # A conversion of MobileNet v2 makes 117,000 of them: it ends before the first collection.
-    gc.set_threshold(200_000, 20, 50)
     try:
         register_plugins()
         rewrite_help_all(sys.argv)

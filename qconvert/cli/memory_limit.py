@@ -23,7 +23,7 @@ def main() -> None:
             pass
         else:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    from qconvert.cli.app import main as command
+    from qconvert.__main__ import main as command
 
     command()
 

@@ -291,4 +291,5 @@ def keep_only(app: typer.Typer, wanted: str) -> None:
     for command in () if called else app.registered_commands:
         command.help = command.help or inspect.getdoc(command.callback)
         command.callback = _placeholder
-    app.registered_commands = called or app.registered_commands
+    if called:
+        app.registered_commands, app.registered_groups = called, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -467,6 +468,7 @@ def _implied_samples(name: str, rule: str, layout: Layout) -> Samples:
     raise ValueError(f"{name}: lacks samples, what it does with the samples of a batch: MIXES, if unknown (operators/properties.py)")
 
 
+@cache
 def _parse_roles(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:
     """The roles in a text such as "data weights bias?", and the fewest and most there may be."""
     words: Sequence[str] = text.split()
