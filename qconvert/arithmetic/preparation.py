@@ -9,8 +9,7 @@ tests/test_formulas.py compares with PyTorch and onnxruntime themselves, and wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 _Computed = tuple[Array, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(NamedTuple):
     """How a framework makes a quantization of a range.
 
     Attributes:

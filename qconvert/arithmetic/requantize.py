@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -289,8 +289,7 @@ class FixedPoint:
         return min((1 << _BITS) >> left, (2**63 - 1 - half) // max(1, multiplier))
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """How two requantizations compare over every accumulator.
 
     Attributes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -112,8 +113,7 @@ def curve_operators(graph: Graph, producers: Mapping[str, Op], name: str, root: 
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """A tensor that is looked up in a table.
 
     Attributes:

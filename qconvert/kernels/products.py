@@ -232,7 +232,8 @@ def count_summed(graph: Graph, op: Op) -> int | None:
     return math.prod(sizes) or None if shape and len(sizes) == len(shape) - 2 else None
 
 
-class SumReference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SumReference:
     """The reference of a reduction, or an average over all positions, whose integers follow from the sums of stored integers alone.
 
     Attributes:

@@ -9,9 +9,8 @@ for the data, and all rows of one step for the hidden values; else it is a row o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,8 +51,7 @@ ACTIVATIONS: Mapping[str, tuple[float, float, Callable[[Value, float, float], Va
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """What one direction of a recurrence computes with.
 
     Attributes:
@@ -123,8 +121,7 @@ def _clip_symmetric(value: Value, limit: Any) -> Value:
     return clip(value, -float(limit), float(limit)) if float(limit) > 0 else value
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A recurrence.
 
     Attributes:

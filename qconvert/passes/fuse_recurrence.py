@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -232,8 +232,7 @@ def _draw_cell(kind: str, gate: str, before: int) -> tuple[Pattern, ...]:
     return tuple(item.part for item in found)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell as ONNX has it.
 
     Attributes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -204,8 +204,7 @@ def _require_names(pattern: Pattern, seen: set[str]) -> None:
 _COMPUTED = "/computed by the result"
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """The part of a graph between cuts.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,8 +25,7 @@ class Emitter(Protocol):
     def node(self, op_type: str, inputs: Sequence[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where nodes go.
 
     Attributes:
