@@ -5,7 +5,7 @@ quantizations: its weights, then its activations of 4, 8 and 16 bits, and biases
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,8 @@ Scaling = Callable[[Channel], "float | None"]
 WeightChoice = Callable[[WeightUse, Tensor], "Rescaled | None"]
 
 
-class Rescaled(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rescaled:
     """Weights with another quantization, what that costs, and how many channels kept their scale and all values, of how many."""
 
     tensor: Tensor
