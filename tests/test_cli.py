@@ -9,9 +9,11 @@ from pathlib import Path
 
 import forked
 import pytest
+import typer
 
 from qconvert import __version__
 from qconvert.cli.help import GROUPS
+from qconvert.cli.startup import keep_called
 from qconvert.errors import MissingPackageError
 from qconvert.runtimes.onnx_rewrites import has_vnni
 
@@ -65,7 +67,26 @@ def test_a_conversion_imports_no_runtime_and_no_masked_arrays(tmp_path: Path) ->
     """The first np.unique() of a process imports numpy.ma, which takes a fiftieth of a small conversion."""
     done = run("convert", MODEL, tmp_path / "model.onnx", python=("-X", "importtime"))
     assert done.returncode == 0
-    assert imported(done).isdisjoint({"numpy.ma", "onnxruntime", "ai_edge_litert", "torch"})
+    assert imported(done).isdisjoint({"numpy.ma", "onnxruntime", "ai_edge_litert", "torch", "html", "fractions"})
+
+
+def test_a_small_conversion_collects_no_garbage_from_its_first_import_on(tmp_path: Path) -> None:
+    code = "import gc; from qconvert.__main__ import main; before = gc.get_stats()[0]\n"
+    code += "try: main()\nfinally: print('collected', gc.get_stats()[0]['collections'] - before['collections'])"
+    done = subprocess.run([sys.executable, "-c", code, "convert", MODEL, tmp_path / "model.onnx", "-q"], capture_output=True, check=False)
+    assert done.stdout.split() == [b"collected", b"0"]
+
+
+@pytest.mark.parametrize("words", ["check a b", "-- check a b", "chekc a b", "--help check", ""])
+def test_the_called_command_alone_is_made_and_every_one_where_none_is(words: str) -> None:
+    """Typer makes the options of each command that the program holds; what is called otherwise is answered with what was meant."""
+    program = typer.Typer()
+    for name in ("convert", "check"):
+        program.command(name)(lambda: None)
+    program.add_typer(typer.Typer(), name="plugin")
+    keep_called(program, words.split())
+    found = [command.name for command in program.registered_commands], len(program.registered_groups)
+    assert found == ((["check"], 0) if "check a b" in words else (["convert", "check"], 1))
 
 
 def test_a_file_in_the_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:

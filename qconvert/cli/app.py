@@ -37,7 +37,7 @@ from qconvert.cli.flags import (
 )
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, rewrite_help_all
 from qconvert.cli.outcome import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins, print_document
-from qconvert.cli.startup import apply_config, keep_only, register_plugins
+from qconvert.cli.startup import apply_config, keep_called, register_plugins
 
 app = typer.Typer(
     name="qconvert",
@@ -369,8 +369,8 @@ def main() -> None:
         if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
             answer_completion(app)
             return
-        command, defaults = apply_config(app)
-        keep_only(app, command)
+        defaults = apply_config(app)
+        keep_called(app, sys.argv[1:])
         raise SystemExit(app(standalone_mode=False, default_map=defaults) or 0)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # nobody reads the output any more; typer ends with 1, which is "not equal" here

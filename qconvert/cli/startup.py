@@ -265,28 +265,34 @@ def register_plugins() -> None:
             register_file(Path(file))
 
 
-def apply_config(app: typer.Typer) -> tuple[str, dict[str, Any]]:
-    """The command that is called, and its values from qconvert.toml, listed on standard error; --config is removed."""
+def apply_config(app: typer.Typer) -> dict[str, Any]:
+    """The values of the called command from qconvert.toml, listed on standard error; --config is removed."""
     sys.argv[1:], file = take_config_flag(sys.argv[1:])
     words = sys.argv[1:]
     command = next((word for word in words if not word.startswith("-")), "")
     callbacks = {str(item.name): item.callback for item in app.registered_commands if item.callback is not None}
     if file is None or command not in callbacks or not {"--help", "-h"}.isdisjoint(words):
-        return command, {}
+        return {}
     found = defaults_for(file, command, callbacks, words)
     if found.said and {"--quiet", "-q"}.isdisjoint(words) and not found.values.get("quiet"):
         typer.echo(f"note: {printable(found.said, one_line=True)}", err=True)
     place = sys.argv.index(command) + 1
     sys.argv[place:place] = found.words
-    return command, {command: found.values}
+    return {command: found.values}
 
 
 def _placeholder() -> None:
     """Stands for a command that is listed alone: its options need not be put together."""
 
 
-def keep_only(app: typer.Typer, wanted: str) -> None:
-    """Leave the called command alone in the program, or of all commands what a list of them shows: Typer makes each one at every start."""
+def keep_called(app: typer.Typer, words: Sequence[str]) -> None:
+    """Leave the called command alone in the program, or of all commands what a list of them shows: Typer makes each one at every start.
+
+    Args:
+        app: the program.
+        words: of the command line. A command is called by the first one; the program's own options before it end the program.
+    """
+    wanted = next((word for word in words if word != "--"), "")
     called = [command for command in app.registered_commands if command.name == wanted]
     for command in () if called else app.registered_commands:
         command.help = command.help or inspect.getdoc(command.callback)
