@@ -5,7 +5,6 @@ Ctrl-C stops the program quietly from here on: the imports of the command line t
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 
@@ -15,9 +14,9 @@ def main() -> None:
     waits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if waits:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion,
-    # and of the imports before it. A conversion of MobileNet v2 makes 117,000 of them: it ends before the first collection.
-    gc.set_threshold(200_000, 20, 50)
+    from qconvert.cli import collect_rarely
+
+    collect_rarely()
     from qconvert.cli.app import main as command
 
     try:

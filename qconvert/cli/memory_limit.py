@@ -23,7 +23,10 @@ def main() -> None:
             pass
         else:
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    from qconvert.__main__ import main as command
+    from qconvert.cli import collect_rarely
+
+    collect_rarely()
+    from qconvert.cli.app import main as command
 
     command()
 
