@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from qconvert.arithmetic import find_near_ties
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels import KERNELS
 from qconvert.kernels.kernel import Integers
-from qconvert.kernels.proofs import all_codes, ways_for_all
+from qconvert.kernels.proofs import agree_for_all, all_codes, ways_for_all
 
 
 def _random_operator(rng: np.random.Generator, kind: str) -> tuple[Graph, Op]:
@@ -71,3 +72,36 @@ def test_few_pairs_of_codes_are_computed_as_the_kernel_does(kernels: str, kind: 
     (found,) = ways_for_all(graph, op, replace(row, reference=counted))
     assert found.shape == (256, 256)
     assert computed[0] < 2000
+
+
+def test_sums_next_to_ties_are_found_among_all() -> None:
+    rng = np.random.default_rng(3)
+    for margin in (0.0, 1e-3, 0.2, 0.49, 0.5, 2.0):
+        first, second = rng.normal(0, 40, 64), np.round(rng.normal(0, 40, 32) * 8) / 8
+        first[:32] = np.round(first[:32] * 8) / 8  # exact ties
+        total = first[:, None] + second
+        wanted = np.nonzero(np.abs(total - np.floor(total) - 0.5) <= margin)
+        found = find_near_ties(first, second, margin)
+        assert all(map(np.array_equal, found, wanted)), margin
+
+
+def test_kernels_agree_next_to_ties_as_on_the_whole_table() -> None:
+    rng, seen = np.random.default_rng(11), set()
+    for number in range(120):
+        graph, op = _random_operator(rng, ("Add", "Add", "Sub", "Mul")[number % 4])
+        sides = []
+        for name in ("litert:default", "onnxruntime:optimized"):
+            moved = [
+                replace(graph[side], quantization=Quantization.per_tensor(graph[side].per_tensor.step * (1 + rng.normal() * 1e-6), 0))
+                for side in op.inputs
+                if number % 3 == 0
+            ]
+            own = graph.evolve(tensors=moved)
+            sides.append((own, op, KERNELS[name].of(own, op)))
+        if any(row is None or row.reference is None for _, _, row in sides):
+            continue
+        tables = [row.compute_integers(own, op, all_codes(own, op)) for own, op, row in sides]
+        same = all(table is not None and len(table.ways) == 1 for table in tables) and np.array_equal(tables[0].ways, tables[1].ways)
+        assert agree_for_all(sides) == same, (op, [own[name].quantization for own, _, _ in sides for name in op.names])
+        seen.add((op.kind, number % 3 == 0, same))
+    assert {("Add", False, True), ("Add", True, True), ("Add", True, False), ("Mul", False, True)} <= seen

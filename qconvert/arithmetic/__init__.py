@@ -15,6 +15,7 @@ from __future__ import annotations
 from qconvert.arithmetic.additions import (
     ADDITIONS,
     INTEGER_FACTORS,
+    find_near_ties,
     has_addition,
     is_same_addition,
     nudge_add_scales,
@@ -168,6 +169,7 @@ __all__ = [
     "effective_scale",
     "exponential_table",
     "fbgemm_add",
+    "find_near_ties",
     "fold_batch_norm",
     "has_addition",
     "has_qnnpack_add",

@@ -8,7 +8,7 @@ every pair is equal. The same goes for PyTorch's engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -63,12 +63,46 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
         dtype: the type of all three.
     """
     low = integer_range(dtype)[0]
-    codes = np.arange(256, dtype=np.int64)
-    wanted = ADDITIONS[name](
-        codes[:, None], codes, (inputs[0].shift_zero_point(-low), inputs[1].shift_zero_point(-low)), output.shift_zero_point(-low), "uint8"
-    )
-    found = own(codes[:, None] + low, codes + low, inputs, output, dtype)
+    unsigned = [item.shift_zero_point(-low) for item in (*inputs, output)]
+    a, b = find_near_ties(*_scaled_codes(unsigned), _error(*unsigned))
+    wanted = ADDITIONS[name](a, b, (unsigned[0], unsigned[1]), unsigned[2], "uint8")
+    found = own(a + low, b + low, inputs, output, dtype)
     return bool(np.array_equal(found.astype(np.int64) - low, wanted))
+
+
+def find_near_ties(first: Array, second: Array, margin: float) -> tuple[Array, Array]:
+    """Return the places in two lists of numbers of which the sum is at most so far from a tie, in the order of the first list, then of the
+    second."""
+    if not margin < 0.5:
+        found = np.indices((first.size, second.size)).reshape(2, -1)
+        return found[0], found[1]
+    fractions = second - np.floor(second)
+    order = np.argsort(fractions)
+    sorted_twice = np.concatenate([fractions[order] - 1, fractions[order]])
+    wanted = 0.5 - (first - np.floor(first))  # from -0.5 on
+    starts = np.searchsorted(sorted_twice, wanted - margin)
+    counts = np.searchsorted(sorted_twice, wanted + margin, side="right") - starts
+    rows, before = np.repeat(np.arange(first.size), counts), np.cumsum(counts) - counts
+    columns = order[(np.arange(rows.size) + np.repeat(starts - before, counts)) % second.size]
+    places = np.sort(rows * second.size + columns)
+    return places // second.size, places % second.size
+
+
+def _scaled_codes(quantizations: Sequence[Quantization]) -> tuple[Array, Array]:
+    """What each unsigned code of either input adds to the result of an addition, in steps of that."""
+    codes, output = np.arange(256), quantizations[2]
+    return (codes - quantizations[0].point) * (quantizations[0].step / output.step), (codes - quantizations[1].point) * (
+        quantizations[1].step / output.step
+    )
+
+
+#: Bits of the factors of additions, or of float32, less what a few roundings lose.
+_ERROR_BITS = 20
+
+
+def _error(first: Quantization, second: Quantization, output: Quantization) -> float:
+    """How far any kernel of ADDITIONS, or one in float32, may be from the exact sum, in steps of the result."""
+    return 256 * (8 * max(first.step, second.step) / output.step + 1) * 2.0**-_ERROR_BITS
 
 
 #: Places on either side of a multiplier that are tried, and how far apart they are.
@@ -115,8 +149,6 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
     output = Quantization.per_tensor(y, y_zero)
     if not has_addition(kernel, inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
         return None
-    codes = np.arange(256)
-    wanted = ADDITIONS[kernel](codes[:, None], codes[None, :], inputs, output, "uint8")
     multipliers, shift = _multipliers(kernel, inputs, output)
     places = range(-_PLACES, _PLACES + 1)
     offsets = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
@@ -126,16 +158,19 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
         # Farther from the exact ratio in the same direction, sums that are ties at it stay on their sides.
         moved = [exact + far * (multipliers[k] - exact) + offsets[:, k] * _APART for far in _FAR]
         scales.append((y * 2.0**-shift * np.concatenate(moved)).astype(np.float32))
+    # Other sums are on the same side of a tie with all of these scales.
+    farthest = sum(255 * float(np.abs(values - scale).max()) / y for values, scale in zip(scales, (a, b), strict=True))
+    left, right = find_near_ties(*_scaled_codes((*inputs, output)), _error(*inputs, output) + farthest)
+    wanted = ADDITIONS[kernel](left, right, inputs, output, "uint8")
     points = a_zero, b_zero, y_zero
     for _ in range(_MOST):  # what fails on one pair takes with it all that fail on the same
         if not len(scales[0]):
             return None
         first, second = scales[0][0], scales[1][0]
-        missed = _find_mismatches(codes[:, None], codes[None, :], first, second, np.float32(y), points, wanted)
-        if not missed.any():
+        missed = np.flatnonzero(_find_mismatches(left, right, first, second, np.float32(y), points, wanted))[:64]
+        if not missed.size:
             return float(first), float(second)
-        left, right = (found[:64] for found in np.nonzero(missed))
-        fails = _find_mismatches(left, right, scales[0][:, None], scales[1][:, None], np.float32(y), points, wanted[left, right])
+        fails = _find_mismatches(left[missed], right[missed], scales[0][:, None], scales[1][:, None], np.float32(y), points, wanted[missed])
         kept = np.flatnonzero(~np.any(fails[1:], axis=1)) + 1
         scales = [values[kept] for values in scales]
     return None
@@ -165,23 +200,34 @@ def nudge_xnnpack_scales(
         return None
     low, high = integer_range(dtype)
     codes = np.arange(low, high + 1, dtype=np.int64)
-    steps = codes[:, None] - inputs[0].point, codes[None, :] - inputs[1].point
+    steps = codes - inputs[0].point, codes - inputs[1].point
     multipliers, shift = add_multipliers(inputs, output, XNNPACK_ADD_BITS)
-    near = range(-_NEAR, _NEAR + 1)
-    failed = np.zeros((3, 0), np.int64)
-    for moved in sorted(((i, j) for i in near for j in near), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair)):
-        first, second = (multiplier + by for multiplier, by in zip(multipliers, moved, strict=True))
 
-        def add(a: Array, b: Array, first: int = first, second: int = second) -> Array:
-            return np.asarray(np.clip(shift_half_up(a * first + b * second, shift) + output.point, *limits))
+    def add(a: Array, b: Array, factors: Array) -> Array:
+        total = a * factors[..., :1] + b * factors[..., 1:]
+        return np.asarray(np.clip(shift_half_up(total, shift) + output.point, *limits))
 
-        if min(first, second) < 1 or (add(*failed[:2]) != failed[2]).any():
+    # The multipliers move sums next to a tie alone; elsewhere XNNPACK's own have to give what is wanted.
+    margin = 255 * 2 * (_NEAR + 1) * 2.0**-shift
+    ratios = [multiplier * 2.0**-shift for multiplier in multipliers]
+    near = find_near_ties(steps[0] * ratios[0], steps[1] * ratios[1], margin)
+    own = add(steps[0][:, None], steps[1], np.array(multipliers))
+    own[near] = wanted[near]
+    if not np.array_equal(own, wanted):
+        return None
+    a, b, wanted = steps[0][near[0]], steps[1][near[1]], wanted[near]
+    places = range(-_NEAR, _NEAR + 1)
+    moves = sorted(((i, j) for i in places for j in places), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair))
+    factors = np.array(moves) + multipliers
+    factors = factors[factors.min(axis=1) > 0]
+    while len(factors):
+        failed = np.flatnonzero(add(a, b, factors[0]) != wanted)[:_FAILED]
+        if failed.size:  # what fails on one pair takes with it all that fail on the same
+            fails = (add(a[failed], b[failed], factors[1:]) != wanted[failed]).any(axis=1)
+            factors = factors[1:][~fails]
             continue
-        places = np.nonzero(add(*steps) != wanted)
-        if places[0].size:
-            new = (steps[0][places[0][:_FAILED], 0], steps[1][0, places[1][:_FAILED]], wanted[places][:_FAILED])
-            failed = np.concatenate([failed, new], axis=1)
-            continue
+        first, second = map(int, factors[0])
+        factors = factors[1:]
         scales = [
             Quantization.per_tensor(output.step * item / 2.0**shift, q.point) for item, q in zip((first, second), inputs, strict=True)
         ]

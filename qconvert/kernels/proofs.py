@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
-from qconvert.arithmetic import Difference, compare_requantizations
+from qconvert.arithmetic import Difference, compare_requantizations, find_near_ties
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer, SumReference, Sums, count_summed
-from qconvert.operators import kind_of
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply
 
 #: (graph, operator, kernel).
 Product = tuple[Graph, Op, Requantizer]
+#: (graph, operator, kernel, or None for the exact values, rounded once).
+Side = tuple[Graph, Op, Kernel | None]
+#: Scale and zero point.
+_Numbers = tuple[float, int]
 _BYTES = ("int8", "uint8")
 #: Values of a constant that are tried with all codes.
 _MOST_VALUES = 2**8
@@ -95,82 +98,160 @@ def ways_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, 
 _NEAR = 1 / 64
 
 
+def agree_for_all(sides: Sequence[Side]) -> bool:
+    """Whether integers_for_all() of several kernels are known and the same for all codes, where each may store them as its own type of 8
+    bits, and sums also with scales of its own. Sums and products of two tensors are computed next to ties alone."""
+    tables = [_undecided(*side) for side in sides]
+    first = tables[0]
+    margin = max((first.distance(table) for table in tables), default=np.inf) if first is not None else np.inf
+    places = first.places(margin) if first is not None and margin < _NEAR else None
+    wanted: Array | None = None
+    for side, table in zip(sides, tables, strict=True):
+        if table is not None and places is not None:
+            ways = table.compute(places) or ()
+        else:
+            ways = tuple(_unsigned(way) for way in ways_for_all(*side))
+        if len(ways) != 1 or not (wanted is None or np.array_equal(ways[0], wanted)):
+            return False
+        wanted = ways[0]
+    return True
+
+
+def _unsigned(stored: Array) -> Array:
+    """Return integers of 8 bits, or truth values, as unsigned codes."""
+    return stored.astype(np.int16) + (128 if stored.dtype == np.int8 else 0)
+
+
 def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | None:
     """Compute what a kernel may give for all pairs of codes of a sum, difference or product: its reference where the exact value is as near
     to a tie as the kernel's tolerance, elsewhere the exact value, rounded. Return None of other operators, and of coarser kernels.
     """
-    sides = [graph[name] for name in op.names if name]
-    if kernel.tolerance is None or kind_of(op).polynomial is None or len(sides) != 3 or any(tensor.data is not None for tensor in sides):
+    table = _undecided(graph, op, kernel)
+    if table is None or (exact := _round_pairs(*table.numbers)) is None:
         return None
-    dtypes, quantizations = {tensor.dtype for tensor in sides}, [tensor.per_tensor for tensor in sides]
-    if len(dtypes) > 1 or (kernel.fault is not None and kernel.fault(graph, op)):
-        return None
-    dtype, lowest = sides[0].dtype, integer_range(sides[0].dtype)[0]
-    numbers = [(item.step, item.point - lowest) for item in quantizations if item is not None]
-    low, high = activated_range(graph, op)
-    exact = _round_pairs(op.kind, *numbers, (low - lowest, high - lowest))
-    if exact is None:
-        return None
-    # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
-    largest = exact.ends if kind_of(op).sum_sign else (low - numbers[2][1] - lowest, high - numbers[2][1] - lowest)
-    tolerance = float(kernel.tolerance(graph, op, np.array(largest))[0].max())
-    if not tolerance < _NEAR:
-        return None
-    # The corners have the largest sums and products, which a reference may refuse.
-    places = np.concatenate([exact.places[exact.distances <= tolerance], [0, 255, 255 * 256, 256 * 256 - 1]])
-    codes = codes_of(dtype)
-    found = kernel.compute_integers(graph, op, [codes[places >> 8], codes[places & 255]])
+    places = table.places(table.tolerance)
+    found = table.compute(places)
     if found is None:
         return ()
-    ways = []
-    for way in found.ways:
-        whole = exact.rounded + lowest if lowest else exact.rounded.copy()
+    dtype = graph[op.name].dtype
+    lowest, ways = integer_range(dtype)[0], []
+    for way in found:
+        whole = exact.copy()
         whole.flat[places] = way
-        ways.append(whole.astype(dtype))
+        ways.append((whole + lowest if lowest else whole).astype(dtype))
     return tuple(ways)
 
 
-class _RoundedPairs(NamedTuple):
-    """The exact results of all pairs of codes, rounded.
+@dataclass(frozen=True, slots=True)
+class _Undecided:
+    """What a kernel of a sum, difference or product of two tensors is computed for: pairs of codes whose exact result is next to a tie.
 
     Attributes:
-        rounded: as unsigned codes, a row for each code of the first operand.
-        places: in `rounded`, of those next to a tie.
-        distances: of these from the tie, in steps.
-        ends: the least and the largest exact result, in steps.
+        side: the kernel.
+        numbers: kind, scale and zero point of operands and result, and the least and the largest code of the result; all codes unsigned.
+        tolerance: how far the kernel may be from the exact result, in steps.
     """
 
-    rounded: Array
-    places: Array
-    distances: Array
-    ends: tuple[float, float]
+    side: tuple[Graph, Op, Kernel]
+    numbers: tuple[str, _Numbers, _Numbers, _Numbers, tuple[int, int]]
+    tolerance: float
+
+    def places(self, margin: float) -> Array:
+        """Return the places, among all pairs, of those at most so far from a tie, and of the corners, which have the largest sums and
+        products: a reference may refuse these."""
+        if kind_of(self.side[1]).sum_sign:
+            first, second = find_near_ties(*_terms(*self.numbers[:4]), margin)
+            found = first * 256 + second
+        else:
+            places, distances = _products_near_ties(*self.numbers)
+            found = places[distances <= margin]
+        return np.concatenate([found, [0, 255, 255 * 256, 256 * 256 - 1]])
+
+    def distance(self, other: _Undecided | None) -> float:
+        """Return how near to a tie of this kernel's exact result the integers of either may differ; infinity if anywhere."""
+        if other is None or (self.numbers[0], *self.numbers[3:]) != (other.numbers[0], *other.numbers[3:]):
+            return np.inf
+        tolerance = max(self.tolerance, other.tolerance)
+        if self.numbers == other.numbers:
+            return tolerance
+        if not kind_of(self.side[1]).sum_sign:
+            return np.inf
+        own, moved = _terms(*self.numbers[:4]), _terms(*other.numbers[:4])
+        return tolerance + sum(float(np.abs(a - b).max()) for a, b in zip(own, moved, strict=True))
+
+    def compute(self, places: Array) -> tuple[Array, ...] | None:
+        """Return all that the kernel may give at some places, as unsigned codes; None if it is unknown."""
+        graph, op, kernel = self.side
+        codes = codes_of(graph[op.name].dtype)
+        found = kernel.compute_integers(graph, op, [codes[places >> 8], codes[places & 255]])
+        return None if found is None else tuple(map(_unsigned, found.ways))
+
+
+def _undecided(graph: Graph, op: Op, kernel: Kernel | None) -> _Undecided | None:
+    """Return a kernel of a sum, difference or product of two tensors of 8 bits; None of other operators, and of coarser kernels."""
+    if kernel is None or kernel.reference is None or kernel.tolerance is None or len(op.names) != 3:
+        return None
+    sides, kind = [graph[name] for name in op.names if name], kind_of(op)
+    if kind.polynomial is None or len(sides) != 3 or any(side.data is not None or side.dtype not in _BYTES for side in sides):
+        return None
+    quantizations = [side.per_tensor for side in sides]
+    if len({side.dtype for side in sides}) > 1 or (kernel.fault is not None and kernel.fault(graph, op)):
+        return None
+    lowest = integer_range(sides[0].dtype)[0]
+    numbers = [(item.step, item.point - lowest) for item in quantizations if item is not None]
+    if len(numbers) != 3:
+        return None
+    low, high = activated_range(graph, op)
+    given = (op.kind, numbers[0], numbers[1], numbers[2], (low - lowest, high - lowest))
+    # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
+    if kind.sum_sign:
+        terms = _terms(*given[:4])
+        largest = [float(terms[0].min() + terms[1].min()), float(terms[0].max() + terms[1].max())]
+        is_finite = bool(np.isfinite(np.float32(largest)).all())
+    else:
+        largest = [float(limit - numbers[2][1]) for limit in given[4]]
+        is_finite = _round_pairs(*given) is not None
+    tolerance = float(kernel.tolerance(graph, op, np.array(largest))[0].max()) if is_finite else np.inf
+    return _Undecided((graph, op, kernel), given, tolerance) if tolerance < _NEAR else None
+
+
+def _terms(kind: str, first: _Numbers, second: _Numbers, result: _Numbers) -> tuple[Array, Array]:
+    """Return what each unsigned code of both operands adds to a sum or difference, in steps of the result."""
+    codes = np.arange(256.0)
+    sign = KINDS[kind].sum_sign
+    return (codes - first[1]) * (first[0] / result[0]), (codes - second[1]) * (sign * second[0] / result[0])
 
 
 @lru_cache(maxsize=16)  # kernels are compared on the same operator, stored as either type of 8 bits
-def _round_pairs(
-    kind: str, first: tuple[float, int], second: tuple[float, int], result: tuple[float, int], limits: tuple[int, int]
-) -> _RoundedPairs | None:
-    """Return the rounded results of an operator on all pairs of unsigned codes; None if some are not finite.
+def _round_pairs(kind: str, first: _Numbers, second: _Numbers, result: _Numbers, limits: tuple[int, int]) -> Array | None:
+    """Return the exact results of an operator on all pairs of unsigned codes, rounded and clipped; None if some are not finite."""
+    steps = _compute_pairs(kind, first, second, result)
+    if not np.isfinite(steps).all():
+        return None
+    rounded = np.rint(steps + np.float32(result[1]))
+    return np.clip(rounded, *limits, out=rounded).astype(np.int16)
 
-    Args:
-        kind: of the operator.
-        first, second, result: scale and zero point of the operands and the result.
-        limits: the least and the largest code of the result.
-    """
+
+def _compute_pairs(kind: str, first: _Numbers, second: _Numbers, result: _Numbers) -> Array:
+    """Return the results of an operator on all pairs of unsigned codes, in steps, as float32."""
     codes = np.arange(256.0)
     one, other = (codes - first[1]) * first[0], (codes - second[1]) * second[0]
     steps = apply(kind, one[:, None], other).astype(np.float32)  # arrays of 64-bit numbers take ten times as long
     steps /= np.float32(result[0])
-    ends = float(steps.min()), float(steps.max())
-    if not np.isfinite(ends).all():
-        return None
-    steps += np.float32(result[1])
+    return np.asarray(steps)
+
+
+@lru_cache(maxsize=16)
+def _products_near_ties(kind: str, first: _Numbers, second: _Numbers, result: _Numbers, limits: tuple[int, int]) -> tuple[Array, Array]:
+    """Return the places, among all pairs, of those whose exact result is next to a tie within the limits, and how far from it."""
+    steps = _compute_pairs(kind, first, second, result) + np.float32(result[1])
     rounded = np.rint(steps)
-    places = np.flatnonzero(np.abs(np.subtract(steps, rounded, out=steps), out=steps) > 0.5 - 2 * _NEAR)
+    places = np.flatnonzero(np.abs(steps - rounded) > 0.5 - 2 * _NEAR)
     near = rounded.flat[places]
     places = places[(near >= limits[0]) & (near <= limits[1])]
-    exact = apply(kind, one[places >> 8], other[places & 255]) / result[0]
-    return _RoundedPairs(np.clip(rounded, *limits, out=rounded).astype(np.int16), places, 0.5 - np.abs(exact - np.rint(exact)), ends)
+    codes = np.arange(256.0)
+    exact = apply(kind, (codes[places >> 8] - first[1]) * first[0], (codes[places & 255] - second[1]) * second[0]) / result[0]
+    return places, 0.5 - np.abs(exact - np.rint(exact))
 
 
 def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:

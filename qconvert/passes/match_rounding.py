@@ -35,7 +35,7 @@ from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.onnxruntime import is_left_in_float
 from qconvert.kernels.products import channel_axis
-from qconvert.kernels.proofs import find_float_limits, integers_for_all
+from qconvert.kernels.proofs import Side, agree_for_all, find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.missing_operators import Tables
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
@@ -60,9 +60,10 @@ def _drop_arithmetic(op: Op) -> Op:
     return op.with_attributes(arithmetic="") if known else op
 
 
-def _nudge_operands(rewriter: Rewriter, graph: Graph, op: Op, wanted: Array, target: Target) -> bool:
-    """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives certain integers for all pairs; return
-    whether there are such. `graph` is what _cut_out() gives."""
+def _nudge_operands(rewriter: Rewriter, graph: Graph, own: Side, wanted: Array, target: Target) -> bool:
+    """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives the integers of its own for all pairs,
+    `wanted`; return whether there are such. `graph` is what _cut_out() gives."""
+    op = own[1]
     if wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
         return False
     if target.format == "onnx" and not all(map(rewriter.is_computed, op.inputs)):
@@ -70,7 +71,7 @@ def _nudge_operands(rewriter: Rewriter, graph: Graph, op: Op, wanted: Array, tar
     for quantizations in _list_scales(graph, op, wanted, target.format):
         moved = [replace(graph[name], quantization=each) for name, each in zip(op.inputs, quantizations, strict=True)]
         trial = graph.evolve(tensors=moved)
-        if _gives_integers(trial, op, target, wanted):
+        if _gives_integers(trial, own, target):
             names = [rewriter.compute("Reinterpret", (tensor.name,), f"{op.name}/nudged", tensor, op.source) for tensor in moved]
             rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
             return True
@@ -115,28 +116,28 @@ def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
     return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, outputs, metadata=graph.metadata)
 
 
-def _gives_integers(graph: Graph, op: Op, target: Target, wanted: Array) -> bool:
-    """Whether the target's kernel gives certain integers for all codes, whichever type of 8 bits the target stores them as: a zero point
-    that joins before a rounding (QLinearMul) is another number then."""
-    sides = {name: graph[name] for name in op.names if name}
-    own, lowest, codes = graph[op.name].dtype, integer_range(graph[op.name].dtype)[0], wanted.astype(np.int16)
-    types = _BYTES if len(op.inputs) == 2 and all(tensor.dtype == own and tensor.is_quantized for tensor in sides.values()) else (own,)
+def _gives_integers(graph: Graph, own: Side, target: Target) -> bool:
+    """Whether the target's kernel gives, in another graph, the integers of an operator's own for all codes, whichever type of 8 bits the
+    target stores them as: a zero point that joins before a rounding (QLinearMul) is another number then."""
+    op, sides = own[1], [own]
+    tensors = {name: graph[name] for name in op.names if name}
+    stored = graph[op.name].dtype
+    types = _BYTES if len(op.inputs) == 2 and all(item.dtype == stored and item.is_quantized for item in tensors.values()) else (stored,)
     for dtype in types:
-        offset = integer_range(dtype)[0] - lowest
-        tensors = [
+        offset = integer_range(dtype)[0] - integer_range(stored)[0]
+        moved = [
             replace(
                 tensor,
                 dtype=dtype,
                 data=None if tensor.data is None else (tensor.data.astype(np.int16) + offset).astype(dtype),
                 quantization=None if tensor.quantization is None else tensor.quantization.shift_zero_point(offset),
             )
-            for tensor in sides.values()
+            for tensor in tensors.values()
+            if offset
         ]
-        restated = graph.evolve(tensors=tensors) if offset else graph
-        found = integers_for_all(restated, op, target.kernels.of(restated, op))
-        if found is None or not np.array_equal(found.astype(np.int16), codes + offset):
-            return False
-    return True
+        restated = graph.evolve(tensors=moved) if moved else graph
+        sides.append((restated, op, target.kernels.of(restated, op)))
+    return agree_for_all(sides)
 
 
 #: How many places of float32 a scale of a product is moved at most.
@@ -254,7 +255,7 @@ class TorchRounding(TorchForms):
                 self.stated[op.name] = {"arithmetic": str(op["arithmetic"])}
             return
         wanted = integers_for_all(self.graph, op, None) if self._runtime == "tflite" else None
-        if wanted is not None and _nudge_operands(self, _cut_out(self, op), op, wanted, self._target):
+        if wanted is not None and _nudge_operands(self, _cut_out(self, op), (self.graph, op, None), wanted, self._target):
             self.done["additions with other input scales, to round as PyTorch does for every pair of inputs"] += 1
             return
         decomposes = (
@@ -325,17 +326,17 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
             not outside.isdisjoint((op.inputs[0], op.name)) or _rounds_floats_alike(graph, op, kernel, own.of(graph, op))
         ):
             continue
-        values = integers_for_all(graph, op, kernel) if kernel.reference is not None else None
-        part = _cut_out(rewriter, op)
-        if values is not None and not (own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)):
-            if _gives_integers(part, op, target, values):
-                continue
+        part, side = _cut_out(rewriter, op), (graph, op, kernel)
+        is_kept_apart = own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)
+        if kernel.reference is not None and not is_kept_apart and _gives_integers(part, side, target):
+            continue
+        values = integers_for_all(*side) if kernel.reference is not None else None
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
             done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
-        elif target.format == "onnx" and values is not None and _nudge_operands(rewriter, part, op, values, target):
+        elif target.format == "onnx" and values is not None and _nudge_operands(rewriter, part, side, values, target):
             done[_NUDGED].append(op)
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:
             rewriter.replace(op, *rewriter.lookup(op, op.inputs[0], values))
@@ -366,11 +367,10 @@ def _match_onnxruntime(graph: Graph, rows: tuple[Kernels, Kernels], target: Targ
                 rewriter.replace(op, op.with_attributes(arithmetic="divided"))
                 done[_NOTES["divided"]].append(op)
         elif kind_of(op).sum_sign:
-            part = _cut_out(rewriter, op)
-            wanted = integers_for_all(graph, op, kernel)
-            if wanted is None or _gives_integers(part, op, target, wanted):
+            part, side = _cut_out(rewriter, op), (graph, op, kernel)
+            if _gives_integers(part, side, target) or (wanted := integers_for_all(*side)) is None:
                 continue
-            if _nudge_operands(rewriter, part, op, wanted, target):
+            if _nudge_operands(rewriter, part, side, wanted, target):
                 done[_NUDGED].append(op)
             elif in_float and _add_in_float(rewriter, op, wanted):
                 done[_IN_FLOAT].append(op)
