@@ -45,6 +45,8 @@ def clip_range(tensor: Tensor, bounds: Bounds) -> tuple[int, int]:
     scale, zero_point = tensor.quantization.step, tensor.quantization.point
 
     def quantize_bound(bound: float) -> int:
+        if not bound:
+            return zero_point
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # validation names a scale that is no positive number
             quotient = float(np.float32(bound) / np.float32(scale))
         quotient = 0.0 if math.isnan(quotient) else min(max(quotient, -(2.0**40)), 2.0**40)
@@ -68,7 +70,7 @@ def is_exact(bounds: Bounds, quantization: Tensor) -> bool:
         return False
     low, high = integer_range(quantization.dtype)
     for bound in bounds:
-        if bound is None or not math.isfinite(bound):
+        if not bound or not math.isfinite(bound):
             continue
         with np.errstate(over="ignore"):
             steps = np.float32(bound) / quantization.quantization.scale[0]

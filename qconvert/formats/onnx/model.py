@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files
@@ -150,6 +151,13 @@ def _facts_of(proto: Any) -> ValueFacts:
     return proto if is_stated else None, tuple(sizes) if tensor.HasField("shape") else None
 
 
+@lru_cache(maxsize=256)  # constants of a model are of few types and shapes
+def _facts_of_constant(data_type: int, dims: tuple[int, ...]) -> ValueFacts:
+    from onnx.helper import make_tensor_type_proto
+
+    return _facts_of(make_tensor_type_proto(data_type, dims))
+
+
 def describe_type(proto: Any) -> str:
     """What an onnx.TypeProto says: the type of a tensor's elements, such as "FLOAT", or "Sequence(Tensor(FLOAT))"."""
     from onnx import TensorProto
@@ -199,12 +207,10 @@ class Graph:
     """
 
     def __init__(self, proto: Any, opsets: Mapping[str, int], files: Files) -> None:
-        from onnx.helper import make_tensor_type_proto
-
         self.proto, self.opsets, self.files = proto, opsets, files
         self.constants = {tensor.name: tensor for tensor in proto.initializer}
         self.inputs: list[str] = [item.name for item in proto.input if item.name not in self.constants]
-        self.values = {item.name: _facts_of(make_tensor_type_proto(item.data_type, item.dims)) for item in proto.initializer}
+        self.values = {item.name: _facts_of_constant(item.data_type, tuple(item.dims)) for item in proto.initializer}
         self.values |= {item.name: _facts_of(item.type) for item in (*proto.value_info, *proto.input, *proto.output)}
         self.read = {item.name for item in proto.output}.union(*map(node_reads, proto.node))
 
