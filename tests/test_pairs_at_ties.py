@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from qconvert.arithmetic import find_near_ties
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels import KERNELS
 from qconvert.kernels.kernel import Integers
-from qconvert.kernels.proofs import agree_for_all, all_codes, ways_for_all
+from qconvert.kernels.proofs import Side, agree_for_all, all_codes, ways_for_all
 
 
 def _random_operator(rng: np.random.Generator, kind: str) -> tuple[Graph, Op]:
@@ -102,6 +102,19 @@ def test_kernels_agree_next_to_ties_as_on_the_whole_table() -> None:
             continue
         tables = [row.compute_integers(own, op, all_codes(own, op)) for own, op, row in sides]
         same = all(table is not None and len(table.ways) == 1 for table in tables) and np.array_equal(tables[0].ways, tables[1].ways)
-        assert agree_for_all(sides) == same, (op, [own[name].quantization for own, _, _ in sides for name in op.names])
+        assert agree_for_all(sides[0], sides[1:]) == same, (op, [own[name].quantization for own, _, _ in sides for name in op.names])
         seen.add((op.kind, number % 3 == 0, same))
     assert {("Add", False, True), ("Add", True, True), ("Add", True, False), ("Mul", False, True)} <= seen
+
+
+def test_no_other_kernel_is_asked_where_the_integers_of_the_first_are_unknown() -> None:
+    weights = Tensor("b", "int8", (8, 8), np.ones((8, 8), np.int8), Quantization.per_tensor(0.5))
+    data, result = (Tensor(name, "int8", (1, 8), None, Quantization.per_tensor(0.5)) for name in "ay")
+    op = Op("MatMul", ("a", "b"), ("y",))
+    graph = Graph("product", {side.name: side for side in (data, weights, result)}, (op,), ("a",), ("y",))
+
+    def others() -> Iterator[Side]:  # who stores the weights again for each
+        pytest.fail("another kernel is asked")
+        yield graph, op, None
+
+    assert not agree_for_all((graph, op, KERNELS["litert:default"].of(graph, op)), others())

@@ -228,7 +228,7 @@ def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
     ):
         raise UnfitError("its weights have several zero points, or do not have 8 bits")
     stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.reshape(-1)[0])
-    if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored.astype(np.int16)) > _LARGEST_PAIR:
+    if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored) > _LARGEST_PAIR:
         return (stored.astype(np.int16) + 128).astype(np.uint8), point + 128
     return stored, point
 
@@ -267,7 +267,7 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
 
     Args:
         op: the Conv, Gemm or MatMul.
-        weights: int16, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
+        weights: int8, as stored by the operator (O,I,spatial, or O,I, or ...,I,O).
     """
     if kind_of(op).has_windows:
         if weights.shape[1] == 1 and len(weights) == op["group"]:
@@ -281,5 +281,5 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
 def row_pairs(rows: Array) -> int:
     """Unequal signs cannot exceed the range of one weight, so the magnitude of the sum alone decides."""
     even = rows.shape[1] // 2 * 2
-    sums = np.abs(rows[:, 0:even:2] + rows[:, 1:even:2])
-    return int(sums.max(initial=0))
+    sums = np.add(rows[:, 0:even:2], rows[:, 1:even:2], dtype=np.int16)
+    return int(np.abs(sums, out=sums).max(initial=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -98,23 +98,26 @@ def ways_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, 
 _NEAR = 1 / 64
 
 
-def agree_for_all(sides: Sequence[Side]) -> bool:
+def agree_for_all(own: Side, others: Iterable[Side]) -> bool:
     """Whether integers_for_all() of several kernels are known and the same for all codes, where each may store them as its own type of 8
-    bits, and sums also with scales of its own. Sums and products of two tensors are computed next to ties alone."""
-    tables = [_undecided(*side) for side in sides]
-    first = tables[0]
-    margin = max((first.distance(table) for table in tables), default=np.inf) if first is not None else np.inf
-    places = first.places(margin) if first is not None and margin < _NEAR else None
-    wanted: Array | None = None
-    for side, table in zip(sides, tables, strict=True):
-        if table is not None and places is not None:
-            ways = table.compute(places) or ()
-        else:
-            ways = tuple(_unsigned(way) for way in ways_for_all(*side))
-        if len(ways) != 1 or not (wanted is None or np.array_equal(ways[0], wanted)):
-            return False
-        wanted = ways[0]
-    return True
+    bits, and sums also with scales of its own. Sums and products of two tensors are computed next to ties alone; nothing is asked of
+    `others` where those of the first are not known."""
+    first = _undecided(*own)
+    if first is not None:
+        others = list(others)
+        tables = [table for side in others if (table := _undecided(*side)) is not None]
+        margin = max(map(first.distance, tables), default=first.tolerance)
+        if len(tables) == len(others) and margin < _NEAR:
+            places = first.places(margin)
+            found = first.compute(places) or ()
+            return len(found) == 1 and all(_is_alone(table.compute(places) or (), found[0]) for table in tables)
+    ways = tuple(map(_unsigned, ways_for_all(*own)))
+    return len(ways) == 1 and all(_is_alone(tuple(map(_unsigned, ways_for_all(*side))), ways[0]) for side in others)
+
+
+def _is_alone(ways: tuple[Array, ...], wanted: Array) -> bool:
+    """Whether a kernel gives certain integers and no others."""
+    return len(ways) == 1 and np.array_equal(ways[0], wanted)
 
 
 def _unsigned(stored: Array) -> Array:
@@ -167,9 +170,9 @@ class _Undecided:
             found = places[distances <= margin]
         return np.concatenate([found, [0, 255, 255 * 256, 256 * 256 - 1]])
 
-    def distance(self, other: _Undecided | None) -> float:
+    def distance(self, other: _Undecided) -> float:
         """Return how near to a tie of this kernel's exact result the integers of either may differ; infinity if anywhere."""
-        if other is None or (self.numbers[0], *self.numbers[3:]) != (other.numbers[0], *other.numbers[3:]):
+        if (self.numbers[0], *self.numbers[3:]) != (other.numbers[0], *other.numbers[3:]):
             return np.inf
         tolerance = max(self.tolerance, other.tolerance)
         if self.numbers == other.numbers:

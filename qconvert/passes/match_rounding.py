@@ -38,6 +38,7 @@ from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import Side, agree_for_all, find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.missing_operators import Tables
+from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, find_copied, has_torch_form
@@ -71,7 +72,7 @@ def _nudge_operands(rewriter: Rewriter, graph: Graph, own: Side, wanted: Array, 
     for quantizations in _list_scales(graph, op, wanted, target.format):
         moved = [replace(graph[name], quantization=each) for name, each in zip(op.inputs, quantizations, strict=True)]
         trial = graph.evolve(tensors=moved)
-        if _gives_integers(trial, own, target):
+        if agree_for_all(own, _list_stored(trial, op, target)):
             names = [rewriter.compute("Reinterpret", (tensor.name,), f"{op.name}/nudged", tensor, op.source) for tensor in moved]
             rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
             return True
@@ -116,28 +117,15 @@ def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
     return Graph(graph.name, tensors, tuple(reversed(ops)), inputs, outputs, metadata=graph.metadata)
 
 
-def _gives_integers(graph: Graph, own: Side, target: Target) -> bool:
-    """Whether the target's kernel gives, in another graph, the integers of an operator's own for all codes, whichever type of 8 bits the
-    target stores them as: a zero point that joins before a rounding (QLinearMul) is another number then."""
-    op, sides = own[1], [own]
+def _list_stored(graph: Graph, op: Op, target: Target) -> Iterator[Side]:
+    """Yield the target's kernel of an operator for either type of 8 bits that the target may store it as: a zero point that joins before
+    a rounding (QLinearMul) is another number then."""
     tensors = {name: graph[name] for name in op.names if name}
     stored = graph[op.name].dtype
     types = _BYTES if len(op.inputs) == 2 and all(item.dtype == stored and item.is_quantized for item in tensors.values()) else (stored,)
     for dtype in types:
-        offset = integer_range(dtype)[0] - integer_range(stored)[0]
-        moved = [
-            replace(
-                tensor,
-                dtype=dtype,
-                data=None if tensor.data is None else (tensor.data.astype(np.int16) + offset).astype(dtype),
-                quantization=None if tensor.quantization is None else tensor.quantization.shift_zero_point(offset),
-            )
-            for tensor in tensors.values()
-            if offset
-        ]
-        restated = graph.evolve(tensors=moved) if moved else graph
-        sides.append((restated, op, target.kernels.of(restated, op)))
-    return agree_for_all(sides)
+        restated = graph if dtype == stored else graph.evolve(tensors=[shift_to_dtype(tensor, dtype) for tensor in tensors.values()])
+        yield restated, op, target.kernels.of(restated, op)
 
 
 #: How many places of float32 a scale of a product is moved at most.
@@ -328,7 +316,7 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
             continue
         part, side = _cut_out(rewriter, op), (graph, op, kernel)
         is_kept_apart = own.merges_roundings and kernel.arithmetic is not None and _rounds_again(graph, op)
-        if kernel.reference is not None and not is_kept_apart and _gives_integers(part, side, target):
+        if kernel.reference is not None and not is_kept_apart and agree_for_all(side, _list_stored(part, op, target)):
             continue
         values = integers_for_all(*side) if kernel.reference is not None else None
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
@@ -368,7 +356,7 @@ def _match_onnxruntime(graph: Graph, rows: tuple[Kernels, Kernels], target: Targ
                 done[_NOTES["divided"]].append(op)
         elif kind_of(op).sum_sign:
             part, side = _cut_out(rewriter, op), (graph, op, kernel)
-            if _gives_integers(part, side, target) or (wanted := integers_for_all(*side)) is None:
+            if agree_for_all(side, _list_stored(part, op, target)) or (wanted := integers_for_all(*side)) is None:
                 continue
             if _nudge_operands(rewriter, part, side, wanted, target):
                 done[_NUDGED].append(op)

@@ -44,8 +44,12 @@ SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}
 def shift_to_dtype(tensor: Tensor, dtype: str) -> Tensor:
     """Return the tensor with its stored integers in `dtype`, of the same width."""
     offset, stored = integer_range(dtype)[0] - integer_range(tensor.dtype)[0], numpy_dtype(dtype)
-    wider = np.int16 if stored.itemsize == 1 else np.int32
-    data = None if tensor.data is None else (tensor.data.astype(wider) + offset).astype(stored)
+    data = tensor.data
+    if data is not None and data.dtype.kind in "iu":  # of 8 and 16 bits: the highest bit is the offset
+        unsigned = np.dtype(f"u{stored.itemsize}")
+        data = (data.view(unsigned) ^ unsigned.type(abs(offset))).view(stored)
+    elif data is not None:
+        data = (data.astype(np.int16) + offset).astype(stored)
     return replace(tensor, dtype=dtype, data=data, quantization=tensor.require_quantization().shift_zero_point(offset))
 
 

@@ -195,9 +195,9 @@ def guard_saturation(graph: Graph, target: Target) -> PassResult:
         weights, used = graph[use.name], [op for op in use.readers if _multiplies_bytes(graph, op, target)]
         if not used or weights.data is None:
             continue
-        stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        most = target.kernels.max_pair_sum
-        safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, stored) <= most for op in used)
+        signed_data, most = as_signed(weights).data, target.kernels.max_pair_sum
+        assert signed_data is not None
+        safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, signed_data) <= most for op in used)
         if weights.dtype == "int8" and not safe:
             changed.append((use, shift_to_dtype(weights, "uint8")))
             guarded += 1
@@ -227,7 +227,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
             weights = rewriter[op.inputs[index]]
             if weights.data is None or weights.dtype != "int8" or not rewriter.is_read_once(weights.name):
                 continue
-            if row_pairs(weights.data.astype(np.int16).reshape(-1, weights.data.shape[-1])) > largest:
+            if row_pairs(weights.data.reshape(-1, weights.data.shape[-1])) > largest:
                 found.add(rewriter.define(shift_to_dtype(weights, "uint8")))
     return found
 
