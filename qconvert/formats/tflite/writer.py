@@ -20,7 +20,7 @@ from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.file_contents import append_files, bytes_of
 from qconvert.formats.tflite.operator import Operator
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, constant_bytes
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, byte_count, constant_bytes
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.writing import list_kinds
@@ -86,11 +86,10 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
 
 
 def _write_model(graph: Graph, provenance: Mapping[str, str], stream: BinaryIO) -> None:
-    size = sum(tensor.data.nbytes for _, inner in all_graphs(graph) for tensor in inner.constants() if tensor.data is not None)
+    constants = (tensor for _, inner in all_graphs(graph) for tensor in inner.constants())
+    size = sum(byte_count(tensor.dtype, tensor.data.size) for tensor in constants if tensor.data is not None)
     if size > LARGEST:
-        raise QConvertError(
-            f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name, rule="file-too-large"
-        )
+        raise _too_large_error(graph, f"its constants are {size / 1e9:.1f} GB")
     found = take_operators(graph)
     ops = (op for writing in (found.writing, *found.functions) for op in writing.graph.ops)
     if missing := list_kinds(ops, (operators("tflite", "write"), FORMULAS)):
@@ -103,6 +102,11 @@ def _write_model(graph: Graph, provenance: Mapping[str, str], stream: BinaryIO) 
         writing.prune()
     stream.writelines(_File(found.writing, found.functions).pack(provenance))
     append_files(stream, graph.metadata)
+
+
+def _too_large_error(graph: Graph, reason: str) -> QConvertError:
+    remedy = "Write it as ONNX or .qgraph, which hold more."
+    return QConvertError(f"a TFLite file holds at most 2 GB; {reason}", where=graph.name, remedy=remedy, rule="file-too-large")
 
 
 class _File:
@@ -141,9 +145,7 @@ class _File:
         try:
             return pack_parts(model)
         except TooLargeError as error:
-            raise QConvertError(
-                "the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name, rule="file-too-large"
-            ) from error
+            raise _too_large_error(self._graph, "it is larger") from error
 
     def _subgraph(self, writing: Writing) -> Any:
         """A subgraph; what names tensors of the main one is packed after it."""

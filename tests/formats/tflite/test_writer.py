@@ -26,7 +26,7 @@ from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.tflite.probe import accepted_copy, with_outputs, without_operators
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.writer import build
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import KINDS
 from qconvert.plugins import operators
 
@@ -249,6 +249,22 @@ def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
     tensors = {"x": plain("x", 1), "c": plain("c", *huge.shape, data=huge), "y": plain("y", *huge.shape)}
     with refused(QConvertError, "file-too-large", holds=("2.1", 2)):
         build(Graph("g", tensors, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)), {})
+
+
+@pytest.mark.formats
+def test_integers_of_4_bits_count_as_half_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qconvert.formats.tflite.writer.LARGEST", 100)
+    for count in (200, 202):
+        quantization = Quantization.per_tensor(0.5)
+        stored = Tensor("c", "int4", (count,), np.ones(count, numpy_dtype("int4")), quantization)
+        tensors = {"x": plain("x", 1), "c": stored, "d": plain("d", count), "y": plain("y", count)}
+        ops = (Op("Dequantize", ("c",), ("d",)), Op("Add", ("x", "d"), ("y",)))
+        graph = Graph("g", tensors, ops, ("x",), ("y",))
+        if count == 200:
+            assert build(graph, {})
+        else:
+            with refused(QConvertError, "file-too-large", holds=(2,)):
+                build(graph, {})
 
 
 @pytest.mark.formats
