@@ -210,7 +210,7 @@ def _undecided(graph: Graph, op: Op, kernel: Kernel | None) -> _Undecided | None
     if kind.sum_sign:
         terms = _terms(*given[:4])
         largest = [float(terms[0].min() + terms[1].min()), float(terms[0].max() + terms[1].max())]
-        is_finite = bool(np.isfinite(np.float32(largest)).all())
+        is_finite = bool(np.isfinite(np.array(largest, np.float32)).all())
     else:
         largest = [float(limit - numbers[2][1]) for limit in given[4]]
         is_finite = _round_pairs(*given) is not None
