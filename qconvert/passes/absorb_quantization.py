@@ -299,18 +299,25 @@ class _Absorber(Rewriter):
         """Give an operator the integers after its real inputs, and its result a quantization, where both are there."""
         spec = kind_of(op)
         taken = self._find_stored_inputs(op)
-        if not any(taken):
+        if not any(taken) and not self._sums_stored(op):
             return False
         quantization = self._find_next_quantization(op.name) if spec.rule == "real" else None
-        if quantization is None and spec.rule == "real" and not spec.sums_products:
+        if quantization is None and not (any(taken) and (spec.rule != "real" or spec.sums_products)):
             return False
-        op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
+        op = replace(op, inputs=tuple(new or old for new, old in zip(taken or op.inputs, op.inputs, strict=True)))
         if quantization is None:
             self.emit(op)
             self.count += 1
         else:
             self._emit_on_quantization(op, quantization)
         return True
+
+    def _sums_stored(self, op: Op) -> bool:
+        """Return whether an operator sums products of integers to float values, as a MatMul whose bias became part of it later."""
+        if not kind_of(op).sums_products or len(op.outputs) != 1 or self.graph[op.name].is_quantized:
+            return False
+        data, weights = (self[name] for name in op.inputs[:2])
+        return data.per_tensor is not None and weights.is_quantized
 
     def _find_stored_inputs(self, op: Op) -> list[str]:
         """Return for each input the tensor of stored integers that the operator reads in its place, or ""; empty if it reads none."""
