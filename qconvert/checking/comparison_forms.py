@@ -1,8 +1,8 @@
 """Forms to which two graphs are brought before they are compared: one form for TFLite and ONNX, the form without attributes of one
 framework, and numbers for sizes that are known only at run time.
 
-TFLite has padding of a convolution as SAME or as a Pad in front, global pooling as a reduction, and no names for sizes that are known only
-at run time. None of this changes a value.
+TFLite has padding of a convolution as SAME or as a Pad in front, a Slice after a transposed one, nothing over one dimension, global pooling
+as a reduction, and no names for sizes that are known only at run time. None of this changes a value.
 
 The plain form is without attributes for one framework's rounding, activations that a quantization implies, the axis of a single scale, and
 Reshapes to the same shape. Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can
@@ -26,8 +26,10 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activat
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
+from qconvert.operators.sizes import explicit_pads
 from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.constants import fold_constants, remove_dead_code
+from qconvert.passes.convolutions import crop, dense_weights, widen_1d
 from qconvert.passes.gemms import matmul_to_gemm
 from qconvert.passes.pads_and_dilations import fuse_pad
 from qconvert.plugins import Target
@@ -37,12 +39,15 @@ _NO_TARGET = Target("", "", "no target")
 
 
 def to_comparison_form(graph: Graph) -> Graph:
-    """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
-    forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
+    """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, convolutions and
+    pools over two dimensions where they are over one, and equal forms of what has several: axes, sizes of a Reshape, groups and borders of
+    transposed convolutions, sizes known only at run time, and values that only get another name."""
     graph = _read_indices_directly(_remove_identities(_drop_size_names(graph)))
     graph, _ = matmul_to_gemm(graph, None)
     graph, _ = absorb_quantization(graph, None)
     graph, _ = fuse_pad(_remove_identities(graph), _NO_TARGET)
+    graph, _ = dense_weights(widen_1d(graph, None)[0], None)
+    graph = _crop_transposed(graph)
     tensors: dict[str, Tensor] = {}
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     rewriter = Rewriter(graph.evolve(tensors=tensors.values(), ops=ops))
@@ -50,6 +55,22 @@ def to_comparison_form(graph: Graph) -> Graph:
         parts = [_dequantize_bounds(rewriter, part) for part in _split_op(rewriter, op)]
         if parts[0] is not op:
             rewriter.replace(op, *parts)
+    return rewriter.finish()
+
+
+def _crop_transposed(graph: Graph) -> Graph:
+    """With transposed convolutions that give all positions, and Slices of these where they crop them."""
+    rewriter = Rewriter(graph)
+    for op in (op for op in rewriter if kind_of(op).spreads):
+        pads, added = explicit_pads(op, len(op["strides"])), op["output_padding"]
+        if any(min(ends) < 0 for ends in pads):
+            continue
+        # A position that is added at an end and cropped there is none.
+        none = [min(more, high) for more, (_, high) in zip(added, pads, strict=True)]
+        ends = [high - less for (_, high), less in zip(pads, none, strict=True)]
+        added = tuple(more - less for more, less in zip(added, none, strict=True))
+        if cropped := crop(rewriter, op.with_attributes(pads=(*(low for low, _ in pads), *ends), output_padding=added), [0] * len(pads)):
+            rewriter.replace(op, *cropped)
     return rewriter.finish()
 
 

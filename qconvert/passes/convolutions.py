@@ -36,6 +36,7 @@ element there ("nbdims_bias"), over one dimension alone. Where the convolution h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -175,29 +176,37 @@ def crop_transposed(graph: Graph, target: Target | None) -> PassResult:
     """Put a Slice after each ConvTranspose whose pads are unequal, where the spatial sizes of its result are known."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("ConvTranspose"):
-        _crop(rewriter, op)
+        pads = explicit_pads(op, len(op["strides"]))
+        if cropped := crop(rewriter, op, [min(low, high) for low, high in pads]):
+            rewriter.replace(op, *cropped)
     return rewriter.finish_with(lambda count: f"{format_count(count, 'ConvTranspose operator')} cropped by a Slice")
 
 
-def _crop(rewriter: Rewriter, op: Op) -> None:
-    result = rewriter.graph[op.name]
+def crop(rewriter: Rewriter, op: Op, kept: Sequence[int]) -> tuple[Op, ...]:
+    """Return a ConvTranspose, and a Slice after it for what it pads beyond `kept` at either end of each axis; none where it pads no more,
+    or sizes are not known.
+
+    Args:
+        rewriter: gets the tensor between both.
+        op: the operator.
+        kept: what it pads then at both ends of each axis.
+    """
+    result, pads = rewriter.graph[op.name], explicit_pads(op, len(kept))
     if result.shape is None:
-        return
-    first, pads = 1 if op["data_format"] == "channels_last" else 2, explicit_pads(op, len(result.shape) - 2)
+        return ()
+    first = 1 if op["data_format"] == "channels_last" else 2
     axes = [*range(first, first + len(pads))]
     sizes = [size for axis in axes if isinstance(size := result.shape[axis], int)]
-    if len(sizes) < len(axes) or all(low == high for low, high in pads):
-        return
+    if len(sizes) < len(axes) or all(low == high == own for (low, high), own in zip(pads, kept, strict=True)):
+        return ()
     wide: list[int | str] = list(result.shape)
-    starts = [low - min(low, high) for low, high in pads]
+    starts = [low - own for (low, _), own in zip(pads, kept, strict=True)]
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    for axis, size, (low, high) in zip(axes, sizes, pads, strict=True):
-        wide[axis] = size + abs(high - low)
+    for axis, size, (low, high), own in zip(axes, sizes, pads, kept, strict=True):
+        wide[axis] = size + low + high - 2 * own
     whole = rewriter.add(f"{result.name}/whole", result, shape=tuple(wide))
-    equal = tuple(min(low, high) for low, high in pads)
     bounds = [rewriter.constant(f"{result.name}/{name}", values) for name, values in (("starts", starts), ("ends", ends), ("axes", axes))]
-    cropped = op.derive("Slice", (whole, *bounds), (result.name,))
-    rewriter.replace(op, replace(op.with_attributes(pads=(*equal, *equal)), outputs=(whole,)), cropped)
+    return replace(op.with_attributes(pads=(*kept, *kept)), outputs=(whole,)), op.derive("Slice", (whole, *bounds), (result.name,))
 
 
 def transposed_to_conv(graph: Graph, target: Target | None) -> PassResult:

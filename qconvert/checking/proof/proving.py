@@ -79,7 +79,12 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         Trace.of(border, (_make_comparison_graph(source, own), _make_comparison_graph(result, its))) for own, its in fix_sizes(border)
     )
     own, other = _Read(source, trace.source.graph), _Read(result, trace.result.graph)
-    found = [decide(pair, trace, own.resolve_operator(pair.source), other.resolve_operator(pair.result)) for pair in trace.pairs]
+    found = [
+        replace(
+            decide(pair, trace, own.resolve_operator(pair.source), other.resolve_operator(pair.result)), output=other.output(pair.result)
+        )
+        for pair in trace.pairs
+    ]
     starts = [
         item
         for pair, item in zip(trace.pairs, found, strict=True)
@@ -246,6 +251,6 @@ class _Read:
         return self.run_group([name for name in op.inputs if name and not graph[name].is_constant], op.outputs[0])
 
     def _find_read_product(self, op: Op) -> Op | None:
-        """The product that is computed row by row here, and whose result is brought back to its shape."""
+        """The product that is computed row by row here, or over more axes, and whose result is brought back to its shape, or cropped."""
         readers = self._readers.get(next(filter(None, op.outputs), ""), []) if kind_of(op).sums_products else []
-        return self._producers.get(readers[0].outputs[0]) if len(readers) == 1 and kind_of(readers[0]).keeps_order else None
+        return self._producers.get(readers[0].outputs[0]) if len(readers) == 1 and kind_of(readers[0]).rule == "move" else None
