@@ -23,6 +23,7 @@ from qconvert.data.input_limits import sizes_to_try
 from qconvert.errors import InvalidGraphError, format_count, format_verb
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range, simplest_activation
+from qconvert.kernels.products import count_ones
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
@@ -31,11 +32,11 @@ from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.constants import fold_constants, remove_dead_code
 from qconvert.passes.convolutions import crop, dense_weights, widen_1d
 from qconvert.passes.gemms import matmul_to_gemm
-from qconvert.passes.pads_and_dilations import fuse_pad
-from qconvert.plugins import Target
+from qconvert.passes.pads_and_dilations import fuse_pads
 from qconvert.rewriting import Rewriter
 
-_NO_TARGET = Target("", "", "no target")
+#: What a weight of an average may be off the reciprocal of its number of elements by rounding alone, as a share of it.
+_CLOSE = 2.0**-20
 
 
 def to_comparison_form(graph: Graph) -> Graph:
@@ -45,9 +46,9 @@ def to_comparison_form(graph: Graph) -> Graph:
     graph = _read_indices_directly(_remove_identities(_drop_size_names(graph)))
     graph, _ = matmul_to_gemm(graph, None)
     graph, _ = absorb_quantization(graph, None)
-    graph, _ = fuse_pad(_remove_identities(graph), _NO_TARGET)
+    graph, _ = fuse_pads(_remove_identities(graph), lambda op: True)
     graph, _ = dense_weights(widen_1d(graph, None)[0], None)
-    graph = _crop_transposed(graph)
+    graph = _read_averages(_crop_transposed(graph))
     tensors: dict[str, Tensor] = {}
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
     rewriter = Rewriter(graph.evolve(tensors=tensors.values(), ops=ops))
@@ -69,8 +70,23 @@ def _crop_transposed(graph: Graph) -> Graph:
         none = [min(more, high) for more, (_, high) in zip(added, pads, strict=True)]
         ends = [high - less for (_, high), less in zip(pads, none, strict=True)]
         added = tuple(more - less for more, less in zip(added, none, strict=True))
-        if cropped := crop(rewriter, op.with_attributes(pads=(*(low for low, _ in pads), *ends), output_padding=added), [0] * len(pads)):
-            rewriter.replace(op, *cropped)
+        whole = op.with_attributes(pads=(*(low for low, _ in pads), *ends), output_padding=added)
+        rewriter.replace(op, *(crop(rewriter, whole, [0] * len(pads)) or [whole]))
+    return rewriter.finish()
+
+
+def _read_averages(graph: Graph) -> Graph:
+    """With averages where convolutions with ones give them, as forms of averages that round in another way do."""
+    rewriter = Rewriter(graph)
+    for op in rewriter.of_kind("Conv"):
+        count = count_ones(graph, op)
+        scale = graph[op.inputs[1]].per_tensor
+        if count is None or scale is None or abs(scale.step * count - 1) > _CLOSE or any(step != 1 for step in op["dilations"]):
+            continue
+        attributes = {name: op.attributes[name] for name in ("strides", "data_format", "activation") if name in op.attributes}
+        sizes = (graph[op.inputs[1]].static_shape or ())[2:]
+        made = op.derive("AveragePool", op.inputs[:1], op.outputs, **attributes, kernel_shape=sizes, pads=(0,) * (2 * len(sizes)))
+        rewriter.replace(op, made)
     return rewriter.finish()
 
 

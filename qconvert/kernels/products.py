@@ -232,6 +232,19 @@ def count_summed(graph: Graph, op: Op) -> int | None:
     return math.prod(sizes) or None if shape and len(sizes) == len(shape) - 2 else None
 
 
+def count_ones(graph: Graph, op: Op) -> int | None:
+    """Return of how many elements of one channel each result of a convolution with weights of ones is the sum; None of others, and where
+    not all are of as many."""
+    weights = graph[op.inputs[1]] if kind_of(op).has_weights and kind_of(op).has_windows else None
+    bias = graph.constant(op.inputs[2]) if op.has(2) else np.zeros(1)
+    if weights is None or weights.data is None or bias is None or bias.any() or any(op["pads"]) or op["auto_pad"] in SAME:
+        return None
+    quantization, data = weights.per_tensor, weights.data
+    if quantization is None or data.shape[1] != 1 or int(op["group"]) != data.shape[0] or not np.all(data == quantization.point + 1):
+        return None
+    return math.prod(data.shape[2:])
+
+
 @dataclass(frozen=True, slots=True)
 class SumReference:
     """The reference of a reduction, or an average over all positions, whose integers follow from the sums of stored integers alone.

@@ -14,7 +14,7 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
-from qconvert.kernels.products import Requantizer, SumReference, Sums, count_summed
+from qconvert.kernels.products import Requantizer, SumReference, Sums, count_ones, count_summed
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply
@@ -343,6 +343,20 @@ def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | 
     low, high = integer_range(data.dtype)
     found = reference.integers(graph, op, Sums(np.arange(size * low, size * high + 1, dtype=np.int64), size, *quantizations))
     return found.ways[0] if found is not None and len(found.ways) == 1 and not found.fault else None
+
+
+def integers_for_windows(graph: Graph, op: Op, kernel: Requantizer) -> Array | None:
+    """Compute a kernel's integers for all sums of what a convolution with ones adds up, from the lowest; None of others, or where there are
+    too many."""
+    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], count_ones(graph, op)
+    if count is None or not kernel.takes(graph, op) or data.dtype not in _BYTES or count * 255 > _MOST_SUMS:
+        return None
+    given, output, (low, high) = data.per_tensor, result.per_tensor, integer_range(data.dtype)
+    if given is None or output is None:
+        return None
+    sums = np.arange(count * (low - given.point), count * (high - given.point) + 1, dtype=np.int64)
+    steps = kernel.steps_of_channels(graph, op, np.zeros((1, 1)))(sums.reshape(1, -1))
+    return Integers.clip_to_limits(graph, op, steps.reshape(-1) + output.point).ways[0]
 
 
 def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:

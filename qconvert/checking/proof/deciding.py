@@ -27,6 +27,7 @@ from qconvert.kernels.proofs import (
     floats_in_order,
     integers_for_all,
     integers_for_sums,
+    integers_for_windows,
     ways_for_all,
 )
 from qconvert.operators import kind_of
@@ -128,6 +129,8 @@ class Computed:
         none is near a tie; None if sums do not say them all, or they are not known."""
         if isinstance(self._reference, SumReference):
             return integers_for_sums(self.graph, self.op, self._reference)
+        if self.requantizer is not None:
+            return integers_for_windows(self.graph, self.op, self.requantizer)
         tolerance = self.tolerance()
         return None if tolerance is None else decided_averages(self.graph, self.op, tolerance)
 
