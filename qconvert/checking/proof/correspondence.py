@@ -23,7 +23,7 @@ from qconvert.checking.proof.candidates import Candidate, compare_constants, mov
 from qconvert.checking.proof.elements import Elements, Followed, apply_activation, is_clipped_sum
 from qconvert.checking.proof.groups import Group, collect_operators, find_group
 from qconvert.checking.same_codes import stored_offset
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
 from qconvert.operators.properties import permutation
@@ -265,18 +265,32 @@ class Trace:
         """
         for name in filter(None, op.outputs):
             before, after, own = self.source.graph.tensors.get(name), self.result.graph[name], self.source.elements.get(name)
-            if before is None or own is None or before.rank != after.rank:
+            if before is None or own is None or after.rank not in (None, before.rank):
                 continue
             found = collect_operators(self.result.writers, self.result.graph, name, self.result.elements)
             data = [self.result.elements[item] for item in (found[1] if found is not None else ())]
             # Elements that are listed one by one have the order of what they are of.
             orders_read = (item.perm or self.result.elements.get(item.root, item).perm for item in data)
-            orders = [likely, *filter(None, orders_read), tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
-            perm = next((order for order in orders if len(order) == before.rank and transpose_shape(before, order) == after.shape), None)
-            if perm is None or own.root != name or (offset := stored_offset(before, after, perm)) is None:
+            rank = before.rank or 0
+            orders = [likely, *filter(None, orders_read), tuple(range(rank)), *list_layouts(rank)]
+            perm = next((order for order in orders if len(order) == rank and _may_have_shape(after, transpose_shape(before, order))), None)
+            if perm is None or (offset := stored_offset(before, after, perm)) is None:
                 continue
+            if own.root != name:
+                if own.perm is None or perm != tuple(range(rank)):
+                    continue
+                root = replace(own, offset=own.offset + offset)
+            else:
+                root = replace(Elements.of(before, offset, perm), codes=own.codes)
             if (group := find_group(self.source, self.result, name, perm, self._doubtful)) is not None:
                 self.groups.append(group)
                 for given, read in group.inputs if group.is_aligned else ():
                     self._collect_clips(self.source.elements[given], self.result.elements[read])
-            self.result.elements[name] = replace(Elements.of(before, offset, perm), codes=own.codes)
+            self.result.elements[name] = root
+
+
+def _may_have_shape(tensor: Tensor, shape: tuple[int | str, ...] | None) -> bool:
+    """Whether a tensor, of which sizes may be known only at run time, may have a shape."""
+    if tensor.shape is None or shape is None:
+        return tensor.shape is None
+    return all(isinstance(own, str) or own == size for own, size in zip(tensor.shape, shape, strict=True))

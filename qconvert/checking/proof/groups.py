@@ -21,8 +21,8 @@ class Group:
         source, result: the operators of each side, from what both read to the tensor.
         inputs: the tensors that they read, of source and result; constants are none.
         is_aligned: whether each of these and the tensor have their elements in the same order of axes, with integers that mean the same.
-        is_rewritten: whether the result has other kinds of operators than the source, as a formula of the source's operator does, or
-            dequantizes constants that the source's operator takes as they are stored.
+        is_rewritten: whether the result has other kinds of operators than the source, as a formula of the source's operator does, the same
+            in float, or dequantizes constants that the source's operator takes as they are stored.
     """
 
     name: str
@@ -78,7 +78,10 @@ def find_group(source: Followed, result: Followed, name: str, perm: tuple[int, .
     is_aligned = is_aligned and all(
         source.elements[pair[0]].root not in doubtful and _is_aligned(source, result, *pair, perm) for pair in inputs
     )
-    kinds = [{kind_of(op) for op in ops if kind_of(op).rule != "convert"} for ops in (own[0], found[0])]
+    kinds = [
+        {(kind_of(op), side.graph.is_quantized(op.outputs[0])) for op in ops if kind_of(op).rule != "convert"}
+        for ops, side in ((own[0], source), (found[0], result))
+    ]
     unpacks = [op for op in found[0] if kind_of(op).dequantizes and result.graph[op.inputs[0]].data is not None]
     is_rewritten = kinds[0].isdisjoint(kinds[1]) or len(found[0]) - len(unpacks) == len(own[0]) == 1 <= len(unpacks)
     return Group(name, own[0], found[0], inputs, is_aligned, is_rewritten)
@@ -87,13 +90,13 @@ def find_group(source: Followed, result: Followed, name: str, perm: tuple[int, .
 def _is_aligned(source: Followed, result: Followed, before: str, after: str, perm: tuple[int, ...]) -> bool:
     """Whether a tensor of the result has the bytes of the source's, whatever their scale, with the axes in an order."""
     own, given, tensors = source.elements[before], result.elements[after], (source.graph[before], result.graph[after])
-    shape = tensors[0].shape
+    rank = tensors[0].rank or 0
     if not all(map(has_byte_codes, tensors)):
         return False
-    if shape is None or (len(shape) != len(perm) and perm != tuple(range(len(perm)))):
+    if rank != len(perm) and perm != tuple(range(len(perm))):
         return False  # it is broadcast along axes that are in another order
     lowest = [integer_range(tensor.dtype)[0] for tensor in tensors]
     if given.offset - own.offset != lowest[1] - lowest[0]:
         return False
-    is_turned = own.is_transposed(given, perm if len(perm) == len(shape) else range(len(shape)))
+    is_turned = own.is_transposed(given, perm if len(perm) == rank else range(rank))
     return is_turned and not source.describe_other_codes(own, given)

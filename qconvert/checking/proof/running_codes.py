@@ -62,7 +62,9 @@ def run_group(side: Side, graph: Graph, ops: Sequence[Op], inputs: Sequence[str]
     joins = _is_concat(graph, last)
     if joins and [_find_read_tensor(graph, before, name, inputs) for name in last.inputs] != list(inputs):
         return None
-    if (not joins and len(inputs) > 2) or not all(has_byte_codes(graph[name]) for name in (*inputs, output)):
+    if (not joins and len(inputs) > 2) or not all(has_byte_codes(graph[name]) for name in inputs):
+        return None
+    if graph[output].dtype != "bool" and not has_byte_codes(graph[output]):
         return None
     named = {name: graph[name] for op in ops for name in op.names if name}
     tables = {op.inputs[0] for op in ops if _reads_table(graph, op)}
