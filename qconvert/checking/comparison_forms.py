@@ -29,6 +29,7 @@ from qconvert.operators.properties import permutation
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.sizes import explicit_pads
 from qconvert.passes.absorb_quantization import absorb_quantization
+from qconvert.passes.batch_norms import fold_qat_batch_norm
 from qconvert.passes.constants import fold_constants, remove_dead_code
 from qconvert.passes.convolutions import crop, dense_weights, widen_1d
 from qconvert.passes.gemms import matmul_to_gemm
@@ -44,7 +45,7 @@ def to_comparison_form(graph: Graph) -> Graph:
     pools over two dimensions where they are over one, and equal forms of what has several: axes, sizes of a Reshape, groups and borders of
     transposed convolutions, sizes known only at run time, and values that only get another name."""
     graph = _read_indices_directly(_remove_identities(_drop_size_names(graph)))
-    graph, _ = matmul_to_gemm(graph, None)
+    graph, _ = fold_qat_batch_norm(matmul_to_gemm(graph, None)[0], None)
     graph, _ = absorb_quantization(graph, None)
     graph, _ = fuse_pads(_remove_identities(graph), lambda op: True)
     graph, _ = dense_weights(widen_1d(graph, None)[0], None)

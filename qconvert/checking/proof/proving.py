@@ -230,7 +230,7 @@ class _Read:
             found = found.with_attributes(arithmetic="")
         has_forms = side.kernels == side.runtime.kernels[0] or (has_ties and side.format.name == "tflite")  # all of its kernels round so
         run: Run = _run_nothing if rows.in_file_only else partial(run_all_codes, side)
-        if not alike and read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:  # the file has it in float
+        if not alike and self._is_in_float(op, read):
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float
         return Computed(graph, found, readers, rows, run, has_forms, side.format.name)
@@ -254,3 +254,19 @@ class _Read:
         """The product that is computed row by row here, or over more axes, and whose result is brought back to its shape, or cropped."""
         readers = self._readers.get(next(filter(None, op.outputs), ""), []) if kind_of(op).sums_products else []
         return self._producers.get(readers[0].outputs[0]) if len(readers) == 1 and kind_of(readers[0]).rule == "move" else None
+
+    def _is_in_float(self, op: Op, read: Op | None) -> bool:
+        """Whether the file has an operator between Dequantize and Quantize, of which `read` writes its result there."""
+        if read is not None and kind_of(read).quantizes and not kind_of(op).quantizes:
+            return True
+        products = (item for item in self._side.graph.ops if kind_of(item).sums_products and item.source == op.source)
+        return kind_of(op).sums_products and any(self._is_quantized_later(item) for item in products)
+
+    def _is_quantized_later(self, op: Op) -> bool:
+        """Whether the file quantizes the float result of a product, or of what follows it, by an operator of its own."""
+        while not self._side.graph.is_quantized(op.outputs[0]):
+            readers = self._file_readers.get(op.outputs[0], [])
+            if len(readers) != 1 or not readers[0].outputs:
+                return True
+            op = readers[0]
+        return kind_of(op).quantizes
