@@ -242,7 +242,7 @@ def count_ones(graph: Graph, op: Op) -> int | None:
     quantization, data = weights.per_tensor, weights.data
     if quantization is None or data.shape[1] != 1 or int(op["group"]) != data.shape[0] or not np.all(data == quantization.point + 1):
         return None
-    return math.prod(data.shape[2:])
+    return int(data[0].size)
 
 
 @dataclass(frozen=True, slots=True)
