@@ -116,6 +116,8 @@ def open_qnn(file: str) -> Run:
 CLIENTS: Mapping[str, Callable[[str], Run]] = {"iree": open_iree, "tract": open_tract, "qnn": open_qnn}
 #: Operators of whose results clients round some to the other neighbour.
 NOISY = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul")
+#: Types of quantized data, at which a file is cut into operators.
+STORED = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16")
 SIMULATORS = ("qnn",)  # whose time says nothing
 
 
@@ -227,7 +229,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--client", action="append", required=True, help="NAME=PYTHON, the interpreter of its environment; repeatable")
     parser.add_argument("--targets", default="ort-x86,portable", help="a client with a target of its own has that in place of portable")
-    parser.add_argument("--explain", default="portable,qnn-htp", help="targets whose files are cut into operators where a client is wrong")
+    parser.add_argument(
+        "--explain", default="ort-x86,portable,qnn-htp", help="targets whose files are cut into operators where a client is wrong"
+    )
     parser.add_argument("--npus", default="", help="names as Vela's --accelerator-config has them, such as ethos-u55-128")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file in one client")
     parser.add_argument("--markdown", type=Path)
@@ -483,13 +487,12 @@ def cut_operators(model: Any, example: Mapping[str, Any], folder: Path) -> dict[
     model = onnx.shape_inference.infer_shapes(model)
     producers = {name: node for node in model.graph.node for name in node.output}
     constants = {item.name for item in model.graph.initializer}
-    stored = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
-    ends = list(dict.fromkeys([*stored, *(item.name for item in model.graph.output)]))
     infos = {item.name: item for item in (*model.graph.value_info, *model.graph.output, *model.graph.input)}
+    elements = {name: infos[name].type.tensor_type.elem_type for name in producers if name in infos}
+    stored = [name for name, kind in elements.items() if onnx.TensorProto.DataType.Name(kind) in STORED]
+    ends = list(dict.fromkeys([*stored, *(item.name for item in model.graph.output)]))
     everything = onnx.ModelProto.FromString(model.SerializeToString())
-    everything.graph.output.extend(
-        infos[name] for name in stored if name in infos and name not in {item.name for item in model.graph.output}
-    )
+    everything.graph.output.extend(infos[name] for name in stored if name not in {item.name for item in model.graph.output})
     session = open_onnxruntime(everything.SerializeToString())
     inputs = {name[3:]: value for name, value in example.items() if name.startswith("in/")}
     values = {**inputs, **dict(zip((item.name for item in session.get_outputs()), session.run(None, inputs), strict=True))}
