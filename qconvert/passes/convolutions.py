@@ -210,7 +210,7 @@ def crop(rewriter: Rewriter, op: Op, kept: Sequence[int]) -> tuple[Op, ...]:
 
 
 def transposed_to_conv(graph: Graph, target: Target | None) -> PassResult:
-    """Replace each ConvTranspose with strides of 1 and constant weights."""
+    """Replace each ConvTranspose with strides of 1 and constant weights, which may be stored in another float type."""
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("ConvTranspose"):
         _replace_transposed(rewriter, op)
@@ -218,7 +218,9 @@ def transposed_to_conv(graph: Graph, target: Target | None) -> PassResult:
 
 
 def _replace_transposed(rewriter: Rewriter, op: Op) -> None:
-    weights = rewriter.graph[op.inputs[1]]
+    operand = rewriter.graph[op.inputs[1]]
+    cast = rewriter.producers.get(operand.name)
+    weights = rewriter.graph[cast.inputs[0]] if cast is not None and cast.kind == "Cast" else operand
     if weights.data is None or any(step != 1 for step in op["strides"]) or any(op["output_padding"]):
         return
     taps = weights.data.shape[2:]
@@ -228,6 +230,8 @@ def _replace_transposed(rewriter: Rewriter, op: Op) -> None:
     if min(pads) < 0:
         return
     name = rewriter.add(f"{weights.name}/reversed", weights, data=np.flip(weights.data, tuple(range(2, weights.data.ndim))))
+    if cast is not None:
+        name = rewriter.compute("Cast", (name,), f"{operand.name}/reversed", operand, cast.source, **cast.attributes)
     conv = replace(op.with_attributes(pads=tuple(pads)), kind="Conv")
     rewriter.replace(op, replace(conv, attributes=drop_keys(conv.attributes, "output_padding")).with_input(1, name))
 

@@ -42,3 +42,20 @@ def test_strides_of_1_give_the_same_integers(changes: dict[str, object], kind: s
     assert [op.kind for op in found.ops] == [kind]
     feed = {"x": RNG.integers(-128, 128, (2, *sizes)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
+
+
+def test_weights_of_float16_are_reversed_before_their_cast() -> None:
+    """They stay float16; IREE refuses the ConvTranspose with strides of 1 after another convolution."""
+    tensors = [
+        Tensor("x", "float32", (1, 3, 5, 6)),
+        Tensor("w", "float16", (2, 3, 3, 2), RNG.normal(size=(2, 3, 3, 2)).astype(np.float16)),
+        Tensor("wide", "float32", (2, 3, 3, 2)),
+        Tensor("y", "float32", None),
+    ]
+    attributes = {"data_format": "channels_first", "pads": (1, 0, 1, 1), "strides": (1, 1), "dilations": (1, 1), "group": 1}
+    ops = (Op("Cast", ("w",), ("wide",), {"to": "float32"}), Op("ConvTranspose", ("x", "wide"), ("y",), attributes))
+    graph = infer(Graph("one", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",)))
+    found, _ = transposed_to_conv(graph, None)
+    assert [op.kind for op in found.ops] == ["Cast", "Conv"] and found[found.ops[0].inputs[0]].dtype == "float16"
+    feed = {"x": RNG.normal(size=(1, 3, 5, 6)).astype(np.float32)}
+    np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], atol=1e-5)
