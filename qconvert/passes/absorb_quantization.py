@@ -97,7 +97,7 @@ def fuse_clips(graph: Graph) -> Graph:
 
     An activation that the operator has already, and the next one with the same quantization, are one if an activation leaves what both
     leave. A Concat gets none, since no kernel clips what it joins. A Clip to what the results of a kind lie between changes nothing:
-    clip_softmax puts one after a Softmax.
+    clip_before_quantize puts one after a Softmax.
     """
     rewriter = Rewriter(graph)
     fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
@@ -349,15 +349,20 @@ class _Absorber(Rewriter):
 
     def _quantize_clip(self, op: Op) -> bool:
         """Emit a Relu or Clip of integers with one quantization as a Clip whose bounds have the quantization, or nothing if the
-        quantization is no wider."""
+        quantization is no wider; of two quantizations, as a Requantize if the result's is no wider."""
         bounds = kind_of(op).limits(op, self._known.get)
         if bounds is None:
             return False
         source, result = self[op.inputs[0]], self[op.name]
         q = source.per_tensor
-        if q is None or not source.shares_quantization(result) or not is_exact(bounds, source):
+        if q is None or result.per_tensor is None or not is_exact(bounds, result):
             return False
-        limits = clip_range(source, bounds)
+        limits = clip_range(result, bounds)
+        if not source.shares_quantization(result):
+            if limits == integer_range(result.dtype):
+                self.emit(op.derive("Requantize", (source.name,), op.outputs))
+                return True
+            return False
         if limits == integer_range(source.dtype) and result.name not in self.graph.public:
             if source.name in self.graph or result.name not in self.graph:
                 self.forward(result.name, source.name)

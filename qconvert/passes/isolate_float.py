@@ -19,12 +19,14 @@ Of any number of bits for a target whose `moves_in_float` says so: compilers and
 before it and the Quantize after it, and refuse one that stands on the integers themselves. Nothing is rounded on the way: what comes out
 has the quantization that went in, or is quantized as it was.
 
-clip_softmax: a quantized Softmax or LogSoftmax is computed in float, with a Clip between it and the Quantize. Exact.
+clip_before_quantize: a Clip stands before the Quantize of a quantized Softmax or LogSoftmax, and of a Requantize to another type. Exact.
 
-    x -> Softmax -> y        x -> Dequantize -> Softmax -> Clip (0, 1) -> Quantize -> y
+    x -> Softmax -> y            x -> Dequantize -> Softmax -> Clip (0, 1) -> Quantize -> y
+    uint8 -> Requantize -> int8  uint8 -> Dequantize -> Clip (the range of the result) -> Quantize -> int8
 
-The Clip changes nothing: values of a Softmax lie between 0 and 1, those of a LogSoftmax below 0. tract (0.23.9) takes what stands between
-Dequantize and Quantize for a function of one element and makes a table of it, so that all scores are 0 or 255; after a Clip it does not.
+The Clip changes nothing: values of a Softmax lie between 0 and 1, those of a LogSoftmax below 0, and Quantize saturates at the same ends.
+tract (0.23.9) takes what stands between Dequantize and Quantize for a function of one element and makes a table of it, so that all scores
+are 0 or 255, and it refuses one whose two types differ; after a Clip it does neither.
 onnxruntime drops a Clip that the Quantize implies, and computes a Softmax between the two by its own kernel on integers. Where that
 overflows, a Min with 1 is in the place of the Clip, which onnxruntime keeps.
 An accelerator knows a Softmax by the two operators around it, so that a target which has one keeps it as it is.
@@ -308,21 +310,26 @@ def _moves_in_float(graph: Graph, op: Op, every: bool) -> bool:
 _SOFTMAXES = ("Softmax", "LogSoftmax")
 
 
-def clip_softmax(graph: Graph, target: Target | None) -> PassResult:
-    """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
+def clip_before_quantize(graph: Graph, target: Target | None) -> PassResult:
+    """Put a quantized Softmax, and a Requantize to another type, between Dequantize, Clip and Quantize."""
     if target is not None and target.accelerator is not None:
         return graph, ()
     rewriter = Rewriter(graph)
-    for op in rewriter.of_kind(*_SOFTMAXES):
-        if not all(map(graph.is_quantized, (op.inputs[0], op.name))):
+    for op in rewriter.of_kind(*_SOFTMAXES, "Requantize"):
+        data, result = graph[op.inputs[0]], graph[op.name]
+        is_conversion = op.kind == "Requantize"
+        if not (data.is_quantized and result.is_quantized) or (is_conversion and (data.dtype == result.dtype or not result.per_tensor)):
             continue
-        result = graph[op.name]
-        real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
-        values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
-        bounds = [bound if math.isfinite(bound) else None for bound in kind_of(op).interval(graph, op)]
-        clip = rewriter.clip(values, bounds, bounded, op.source)
-        if KERNELS["onnxruntime:optimized"].fault(graph, op):
+        values = rewriter.dequantize(data.name, f"{data.name}/real", op.source)
+        if is_conversion:
+            low, high = affine_range(result.require_quantization(), result.dtype)
+            bounds = [low.item(), high.item()]
+        else:
+            computed = rewriter.add_float(f"{result.name}/values", result)
+            rewriter.emit(replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(values,), outputs=(computed,)))
+            values, bounds = computed, [bound if math.isfinite(bound) else None for bound in kind_of(op).interval(graph, op)]
+        clip = rewriter.clip(values, bounds, rewriter.add_float(f"{result.name}/bounded", result), op.source)
+        if not is_conversion and KERNELS["onnxruntime:optimized"].fault(graph, op):
             clip = replace(clip, kind="Min", inputs=(values, clip.inputs[2]))
-        in_float = replace(op, attributes=drop_keys(op.attributes, "arithmetic"), inputs=(real,), outputs=(values,))
-        rewriter.replace(op, in_float, clip, op.derive("Quantize", (bounded,), (result.name,)))
-    return rewriter.finish_with(lambda count: f"{format_count(count, 'Softmax')} computed in float, and clipped")
+        rewriter.replace(op, clip, op.derive("Quantize", (clip.name,), (result.name,)))
+    return rewriter.finish_with(lambda count: f"{format_count(count, 'operator')} computed in float, and clipped")

@@ -74,7 +74,7 @@ TARGETS = (
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
            kernels=Kernels(dynamic_range="onnx")),
     Target("portable", "onnx", "ONNX of the standard alone, for compilers, accelerators and other runtimes than onnxruntime",
-           passes=("expand_definitions", "transposed_to_conv", "crop_transposed", "clip_softmax", *_LITERAL), layout="channels_first",
-           write_options={"numerics": "fast", "guards": False},
+           passes=("expand_definitions", "transposed_to_conv", "crop_transposed", "fold_qat_batch_norm", *_LITERAL, "clip_before_quantize"),
+           layout="channels_first", write_options={"numerics": "fast", "guards": False},
            storage=Storage(moves_in_float=True), kernels=Kernels(dynamic_range="onnx"), own_rules=_domain_rules),
 )  # fmt: skip

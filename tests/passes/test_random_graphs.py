@@ -89,7 +89,7 @@ IDLE = (
 )
 #: What makes a pass have something to do more often.
 FAVOURED = {
-    "clip_softmax": (recipes.unary, recipes.unary, recipes.unary),
+    "clip_before_quantize": (recipes.unary, recipes.unary, recipes.unary),
     "fold_batch_norm": (recipes.normalized, recipes.convert),
     "fuse_activation": (recipes.conv, recipes.relu),
     "dynamic_range": (recipes.hybrid,),

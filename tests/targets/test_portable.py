@@ -51,6 +51,17 @@ def test_every_operator_stands_between_conversions(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.onnxruntime
+def test_batch_norms_of_quantization_aware_training_are_folded(tmp_path: Path) -> None:
+    """IREE takes no BatchNormalization below opset 15, which is that of the file."""
+    source = FIXTURES / "onnx" / "torch_fx_qat_vision.onnx"
+    convert(source, tmp_path / "m.onnx", target="portable", batch=1)
+    model = onnx.load(tmp_path / "m.onnx")
+    assert model.opset_import[0].version == 13 and not {node.op_type for node in model.graph.node} & {"BatchNormalization", "Div"}
+    report = check(source, tmp_path / "m.onnx", samples=2)
+    assert report.verdict == "passed" and all(item.equal > 0.98 and item.largest < 0.005 for item in report.outputs)
+
+
+@pytest.mark.onnxruntime
 def test_onnxruntime_still_computes_on_integers(tmp_path: Path) -> None:
     convert(FIXTURES / "coral_mobilenet_v1_025_128_uint8.tflite", tmp_path / "m.onnx", target="portable")
     OnnxRuntime(tmp_path / "m.onnx", save_optimized=tmp_path / "optimized.onnx")

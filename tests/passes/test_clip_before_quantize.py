@@ -1,4 +1,4 @@
-"""Softmax of bytes in float, with a Clip before it is quantized again."""
+"""A Softmax of bytes, and a conversion to another type, in float, with a Clip before it is quantized again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.passes.absorb_quantization import absorb_quantization
-from qconvert.passes.isolate_float import clip_softmax
+from qconvert.passes.isolate_float import clip_before_quantize
 from qconvert.plugins import Accelerator, target_named
 from qconvert.rules.validation import validate
 
@@ -32,22 +32,52 @@ def softmax(kind: str, zero_point: int, attributes: dict[str, object]) -> Graph:
 )
 def test_the_clip_changes_nothing(kind: str, zero_point: int, attributes: dict[str, object]) -> None:
     graph = softmax(kind, zero_point, {})
-    found, notes = clip_softmax(softmax(kind, zero_point, attributes), target_named("portable"))
+    found, notes = clip_before_quantize(softmax(kind, zero_point, attributes), target_named("portable"))
     assert [op.kind for op in found.ops] == ["Dequantize", kind, "Clip", "Quantize"] and notes == (
-        "1 Softmax computed in float, and clipped",
+        "1 operator computed in float, and clipped",
     )
     validate(found)
     feed = {"x": np.random.default_rng(3).integers(-128, 128, (3, 10)).astype(np.int8)}
     np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
-    assert clip_softmax(found, target_named("portable"))[0].ops == found.ops
+    assert clip_before_quantize(found, target_named("portable"))[0].ops == found.ops
     validate(found)
     assert absorb_quantization(found, None)[0].ops == graph.ops
+
+
+def conversion(dtype: str, scale: float) -> Graph:
+    tensors = [
+        Tensor("x", dtype, (256,), None, Quantization.per_tensor(0.1, 128 if dtype == "uint8" else 3)),
+        Tensor("y", "int8", (256,), None, Quantization.per_tensor(scale, -7)),
+    ]
+    return Graph("one", {tensor.name: tensor for tensor in tensors}, (Op("Requantize", ("x",), ("y",)),), ("x",), ("y",))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("scale", [0.1, 0.03, 0.27])
+def test_a_conversion_to_another_type_is_clipped_to_the_range_of_its_result(scale: float) -> None:
+    """tract refuses a uint8 that becomes an int8 without the Clip: "Trying to substitute a I8 by U8"."""
+    import onnxruntime
+
+    graph = conversion("uint8", scale)
+    found, _ = clip_before_quantize(graph, target_named("portable"))
+    assert [op.kind for op in found.ops] == ["Dequantize", "Clip", "Quantize"]
+    feed = {"x": np.arange(256, dtype=np.uint8)}
+    wanted = evaluate(graph, feed)["y"]
+    np.testing.assert_array_equal(evaluate(found, feed)["y"], wanted)
+    session = onnxruntime.InferenceSession(build(found, 13, {}, numerics="fast", guards=False).SerializeToString())
+    np.testing.assert_array_equal(session.run(None, feed)[0], wanted)
+    assert [op.kind for op in absorb_quantization(found, None)[0].ops] == ["Requantize"]
+
+
+def test_a_conversion_within_one_type_is_kept() -> None:
+    graph = conversion("int8", 0.03)
+    assert clip_before_quantize(graph, target_named("portable")) == (graph, ())
 
 
 def test_an_accelerator_keeps_the_operator_that_it_knows() -> None:
     graph = softmax("Softmax", -128, {})
     npu = target_named("portable").derive(name="npu", accelerator=Accelerator("NPU", lambda *_: lambda op: ""))
-    assert clip_softmax(graph, npu) == (graph, ())
+    assert clip_before_quantize(graph, npu) == (graph, ())
 
 
 @pytest.mark.onnxruntime
@@ -57,7 +87,7 @@ def test_onnxruntime_keeps_a_min_where_its_kernel_overflows() -> None:
 
     scores = softmax("Softmax", -128, {})
     graph = scores.evolve(tensors=[replace(scores["y"], quantization=Quantization.per_tensor(1 / 1530, -128))])
-    found, _ = clip_softmax(graph, target_named("portable"))
+    found, _ = clip_before_quantize(graph, target_named("portable"))
     feed = {"x": np.arange(30, dtype=np.int8).reshape(3, 10)}
     session = onnxruntime.InferenceSession(build(found, 18, {}, numerics="fast", guards=False).SerializeToString())
     np.testing.assert_array_equal(session.run(None, feed)[0], evaluate(graph, feed)["y"])
