@@ -325,7 +325,8 @@ def test_16_bits_are_clipped_to_8_with_large_zero_points(point: int, tmp_path: P
         "Requantize", {}, Tensor("x", "uint16", (1, 400), None, P(2**-16, 0)), Tensor("y", "uint8", None, None, P(1 / 256, point))
     )
     feed = {"x": np.linspace(0, 65535, 400).astype(np.uint16)[None]}
-    assert (steps(graph, tmp_path / "m.onnx", feed, "portable") > ONE) == (point == 255)
+    assert (steps(graph, tmp_path / "m.onnx", feed, "generic") > ONE) == (point == 255)
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") <= ONE
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
 
 
