@@ -87,7 +87,7 @@ def _schema(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
         if kind.__name__ not in known:
             known[kind.__name__] = {}
             hints = get_type_hints(kind)
-            fields = {field.name.rstrip("_"): _schema(hints[field.name], known) for field in dataclasses.fields(kind)}
+            fields = {field.name.rstrip("_"): _schema(hints[field.name], known) for field in dataclasses.fields(kind) if field.repr}
             known[kind.__name__] = {"type": "object", "required": list(fields), "properties": fields}
         return {"$ref": f"#/$defs/{kind.__name__}"}
     if origin in (Union, types.UnionType):

@@ -6,8 +6,9 @@ With pytest the fixture `sample_graph` gives each of the graphs in turn (qconver
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -209,9 +210,15 @@ def try_kernels(
     # A pass that takes another form where a kernel is coarse would leave the kernel untried.
     chosen = replace(chosen, passes=tuple(item for item in chosen.passes if "one rounding" not in pass_named(item).ensures))
     runtime, name = kernels_named(kernels)
-    rows = runtime.rows(name)
-    named = {kind for row in rows.rows for kind in row.kinds}
-    rows = rows.with_rows(*(row for row in chosen.kernels.rows if row.kinds and named.isdisjoint(row.kinds)))
+
+    @cache
+    def rows_of(name: str) -> Kernels:
+        """The rows of some kernels of the runtime, and those of the target for kinds that they do not name."""
+        rows = runtime.rows(name)
+        named = {kind for row in rows.rows for kind in row.kinds}
+        return rows.with_rows(*(row for row in chosen.kernels.rows if row.kinds and named.isdisjoint(row.kinds)))
+
+    rows = rows_of(name)
     found: dict[tuple[str, str, int, bool], list[Tried]] = {}
     with temporary_folder() as folder:
         for kind, dtype, first in itertools.product(kinds, types, range(0, count, _TOGETHER)):
@@ -220,7 +227,7 @@ def try_kernels(
                 rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
                 example = examples[number % len(examples)] if examples else None
                 problems.append(_Problem(make_graph(kind, dtype, rng, rows, chosen.layout, example), example, rng))
-            for tried in _try_problems(kind, problems, chosen, runtime, name, rows, folder, {} if refused is None else refused):
+            for tried in _try_problems(kind, problems, chosen, runtime, name, rows_of, folder, {} if refused is None else refused):
                 found.setdefault((kind, dtype, id(tried.row), tried.known > 0), []).append(tried)
     return tuple(
         replace(
@@ -247,7 +254,7 @@ def _try_problems(
     target: Target,
     runtime: Runtime,
     kernels: str,
-    rows: Kernels,
+    rows_of: Callable[[str], Kernels],
     folder: Path,
     refused: dict[str, str],
 ) -> list[Tried]:
@@ -270,13 +277,12 @@ def _try_problems(
         for problem, state in zip(problems, states, strict=True):
             problem.rng.bit_generator.state = state
         halves = problems[: len(problems) // 2], problems[len(problems) // 2 :]
-        return [item for half in halves for item in _try_problems(kind, half, target, runtime, kernels, rows, folder, refused)]
+        return [item for half in halves for item in _try_problems(kind, half, target, runtime, kernels, rows_of, folder, refused)]
     places = dict(zip(fitted.outputs, results, strict=True))
     found = []
     for number, (problem, part) in enumerate(zip(problems, parts, strict=True)):
         name = f"{number}_{part.outputs[0]}"
-        chosen = left.get(f"{name}/", left.get(name, kernels))
-        own = rows if chosen == kernels else runtime.rows(chosen)
+        own = rows_of(left.get(f"{name}/", left.get(name, kernels)))
         found.append(_compare(kind, problem.graph, part, own, stored[number], places[name]))
     return [item for item in found if item is not None]
 

@@ -1,10 +1,10 @@
-"""What operators of one name state otherwise in source and result: attributes, fused activations, roundings, and the scales of their data.
-Few inputs produce values that show such a difference.
+"""What operators of one name state otherwise in source and result: attributes, fused activations and roundings. Few inputs produce values
+that show such a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import isclose
 
 from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES
@@ -12,9 +12,7 @@ from qconvert.checking.float_sums import declared_roundings, rounding_of
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import kind_of
-from qconvert.rewriting.parts import trace_back
 from qconvert.rewriting.torch_forms import rounds_alike
-from qconvert.rules.changed_values import activation_difference
 
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22
@@ -33,8 +31,7 @@ def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         pair = writers.get(name)
         if pair is not None and kind_of(pair) is kind_of(op) and pair.outputs[: len(op.outputs)] == op.outputs:
             factor = _find_factor(other, writers.find(next(iter(pair.inputs), ""), "Mul"))
-            lines = [*_compare_operators(graph, op, other, pair, factor), *_compare_data(graph, op, other, pair, writers)]
-            if lines:
+            if lines := list(_compare_operators(graph, op, other, pair, factor)):
                 found[name] = ", ".join(lines)
     return found
 
@@ -59,16 +56,6 @@ def _compare_operators(graph: Graph, op: Op, other: Graph, pair: Op, factor: flo
             is_beta = op.kind == "Softmax" and name == "beta"
             if not any(isclose(stated, number, rel_tol=_ROUNDING) for number in (found, found * factor if is_beta else found)):
                 yield f"{name} is {found:g} instead of {stated:g}"
-
-
-def _compare_data(graph: Graph, op: Op, other: Graph, pair: Op, writers: Mapping[str, Op]) -> Iterator[str]:
-    """In words, the other quantizations as which an operator of the result reads a tensor: each reader may state its own."""
-    for before, after in zip(op.inputs, pair.inputs, strict=False):
-        if not before or before == after or graph[before].is_constant:
-            continue
-        is_relabelled = trace_back(writers, after, lambda item: kind_of(item).rule in ("move", "relabel")) == before
-        if is_relabelled and (words := activation_difference(graph[before], other[after])):
-            yield words
 
 
 def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:

@@ -60,7 +60,7 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
         if pair is tensor or tensor.is_constant != pair.is_constant or (tensor.name in idle and not tensor.is_constant):
             continue
         if tensor.data is None:
-            text = activation_difference(tensor, pair)
+            text = _activation_difference(tensor, pair)
         else:
             rounded = bounds.get(tensor.name, {})
             rounded = rounded if op is None else {key: rounded[key] for key in op.outputs if key in rounded}
@@ -175,7 +175,7 @@ def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
     return weights
 
 
-def activation_difference(a: Tensor, b: Tensor) -> str:
+def _activation_difference(a: Tensor, b: Tensor) -> str:
     """A zero point or scale of an activation that is not the source's."""
     if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= INTEGERS:
         return ""

@@ -389,33 +389,6 @@ def test_a_fault_that_runs_and_proof_show_is_named_once_with_the_codes(tmp_path:
 
 
 @pytest.mark.onnxruntime
-@pytest.mark.parametrize("share", [0.0, 1e-6, 1e-4])
-def test_a_second_reader_of_one_tensor_with_another_scale_is_named(share: float, tmp_path: Path) -> None:
-    """A QuantizeLinear of 8 bits shows neither in its output."""
-    quantization = Quantization.per_tensor(0.05, 3)
-    weights = np.random.default_rng(0).integers(-100, 100, (4, 4, 1, 1)).astype(np.int8)
-    tensors = {name: Tensor(name, "int8", (1, 4, 5, 5), None, Quantization.per_tensor(0.1, 0)) for name in ("y", "z")}
-    tensors |= {"x": Tensor("x", "int8", (1, 4, 5, 5), None, quantization)}
-    tensors["w"] = Tensor("w", "int8", weights.shape, weights, Quantization.per_tensor(0.01, 0))
-    window = {"strides": (1, 1), "dilations": (1, 1), "group": 1, "activation": "", "pads": (0,) * 4, "data_format": "channels_first"}
-    source = Graph("readers", tensors, tuple(Op("Conv", ("x", "w"), (name,), window) for name in "yz"), ("x",), ("y", "z"))
-    save(source, tmp_path / "source.onnx")
-    proto = onnx.load(tmp_path / "source.onnx")
-    del proto.metadata_props[:]
-    first = next(node for node in proto.graph.node if node.op_type == "DequantizeLinear" and node.input[0] == "x")
-    scale = next(numpy_helper.to_array(item) for item in proto.graph.initializer if item.name == first.input[1])
-    proto.graph.initializer.append(numpy_helper.from_array(np.asarray(scale * np.float32(1 + share)), "other_scale"))
-    second = helper.make_node("DequantizeLinear", [first.input[0], "other_scale", *first.input[2:]], ["other"])
-    proto.graph.node.insert(list(proto.graph.node).index(first) + 1, second)
-    convolution = [node for node in proto.graph.node if node.op_type == "Conv"][1]
-    convolution.input[0] = "other"
-    onnx.save(proto, tmp_path / "result.onnx")
-    report = check(tmp_path / "source.onnx", tmp_path / "result.onnx", samples=1)
-    assert report.verdict == ("not equal" if share else "passed")
-    assert all("Conv:z" in text and "a scale of 'x' is off by" in text for text in report.problems)
-
-
-@pytest.mark.onnxruntime
 @pytest.mark.mnn
 @pytest.mark.parametrize("altered", [False, True])
 def test_a_piece_that_mnn_computes_otherwise_than_the_file_says_nothing_of_it(altered: bool, tmp_path: Path) -> None:

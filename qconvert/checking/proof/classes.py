@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qconvert.errors import format_count
 from qconvert.tables import Rows, Shown, format_text
@@ -54,8 +54,8 @@ class Proof(Shown):
             many, or floats are rounded to float16.
         equal_for_all_inputs: whether every output has the source's integers for every input.
         equal_once_quantized: the same, except for operators that quantize float inputs: runtimes round these in several ways.
-        alike: the source's tensors whose operators are in the result as they are in the source, or are proved equal: what constants,
-            attributes and quantizations the result states there is compared.
+        alike: the source's tensors whose operators are proved equal: what constants, attributes and quantizations the result states
+            there is compared.
     """
 
     operators: tuple[Proved, ...]
@@ -64,7 +64,7 @@ class Proof(Shown):
     faults: tuple[str, ...]
     equal_for_all_inputs: bool
     equal_once_quantized: bool
-    alike: frozenset[str] = frozenset()
+    alike: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def claim(self) -> str:

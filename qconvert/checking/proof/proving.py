@@ -93,7 +93,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     alike = {
         name
         for pair, item in zip(trace.pairs, found, strict=True)
-        if item.class_ in EQUAL_CLASSES or not (pair.other or pair.has_other_scales)
+        if item.class_ in EQUAL_CLASSES
         for name in pair.source.outputs
     }
     grouped, proved = set[int](), set[int]()
