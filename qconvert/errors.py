@@ -81,6 +81,11 @@ def format_some(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
+def quote_some(names: Iterable[str], most: int) -> str:
+    """Return the first names of tensors or the like in quotes, and how many others there are; see format_some()."""
+    return format_some([*map(repr, names)], most)
+
+
 class QConvertError(Exception):
     """Base of every error that a model, a file or an option can cause.
 

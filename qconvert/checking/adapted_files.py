@@ -22,7 +22,7 @@ from qconvert.conversion.adapting import pick_reader_options, pick_shared_option
 from qconvert.conversion.adapting.named_tensors import new_names
 from qconvert.conversion.in_memory import written_copy
 from qconvert.data import accepted_inputs
-from qconvert.errors import QConvertError, RuntimeRefusedError, UnsupportedError, format_count
+from qconvert.errors import QConvertError, RuntimeRefusedError, UnsupportedError, format_count, format_some
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
@@ -272,7 +272,7 @@ def cut_around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
     if not (own or others) or all(_can_run(side) for side in sides):
         return None
     counts = Counter(custom_name(op) for op in own or others)
-    listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_NAMED)) + (" …" if len(counts) > _NAMED else "")
+    listed = format_some([f"{name} ({count})" for name, count in counts.most_common()], _NAMED)
     counted = format_count(len(own or others), "custom operator")
     unjudged = f"{counted} cannot be run here; attributes and tensors were compared: {listed}"
     pairs, problems = _pair_operators(own, others)

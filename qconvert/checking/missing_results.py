@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.same_codes import has_same_steps, is_storage, keeps_codes
 from qconvert.checking.value_limits import is_redundant_limit
-from qconvert.errors import format_some
+from qconvert.errors import quote_some
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
@@ -48,7 +48,7 @@ def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] =
                 continue
             if not any(_is_part_of(item, other, graph[name], declared) for item in rounded):
                 following = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
-                named = format_some([*map(repr, sorted(following))], _NAMED)
+                named = quote_some(sorted(following), _NAMED)
                 without = f", and {named} is computed without it" if following else ""
                 found[name] = f"no tensor of the result corresponds to it{without}"
     return found

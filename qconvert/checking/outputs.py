@@ -16,7 +16,7 @@ from qconvert.checking.exchanged_values import LAYOUTS, find_transposed, to_floa
 from qconvert.checking.findings import OutputComparison, TextComparison
 from qconvert.checking.same_codes import SAME_CODES, shift_codes
 from qconvert.data.texts import TextInputs
-from qconvert.errors import OptionError, format_count, format_some
+from qconvert.errors import OptionError, format_count, quote_some
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.operators.properties import permutation
 from qconvert.plugins import LoadedModel
@@ -104,7 +104,7 @@ def _pair_names(what: str, names: Sequence[str], others: Sequence[str]) -> tuple
             rule="different-number-of-ports",
         )
     if set(names) == set(others):
-        orders = [format_some([*map(repr, listed)], _NAMED) for listed in (others, names)]
+        orders = [quote_some(listed, _NAMED) for listed in (others, names)]
         problems = [f"the {what}s are in another order: {orders[0]} instead of {orders[1]}"] if names != others else []
         return {name: name for name in names}, problems
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]

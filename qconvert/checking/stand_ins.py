@@ -24,7 +24,7 @@ from qconvert.conversion import convert
 from qconvert.conversion.judging import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings
-from qconvert.errors import InvalidModelError, format_count, format_some, format_verb
+from qconvert.errors import InvalidModelError, format_count, format_verb, quote_some
 from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
 from qconvert.operators import kind_of
@@ -78,7 +78,7 @@ def find_stand_in(source: Side, result: Side) -> StandIn:
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
     floats = (
         f"{format_count(len(missing), 'layer', 'have')} no scales in the file and {format_verb(len(missing), 'are')} float: "
-        + format_some([*map(repr, missing)], _NAMED)
+        + quote_some(missing, _NAMED)
     )
     real = _find_unquantized(graph, encodings)
     unrounded = (
@@ -88,7 +88,7 @@ def find_stand_in(source: Side, result: Side) -> StandIn:
     notes = [said, *([floats] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
     outputs = _find_unrounded_outputs(graph, real)
     if outputs:
-        listed = format_some([*map(repr, outputs)], _NAMED)
+        listed = quote_some(outputs, _NAMED)
         notes.append(
             f"floats of {listed}, which {result.path.name} does not quantize, are compared after quantization with the source's scale"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qconvert.errors import UnsupportedError, format_count
+from qconvert.errors import UnsupportedError, format_count, quote_some
 from qconvert.files import file_digest
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import (
@@ -125,11 +125,11 @@ def remarks(graph: Graph) -> tuple[str, ...]:
         )
     if ignored := _read_noted_names(graph, IGNORED_SCALES):
         tensors = format_count(len(ignored), "tensor", "state")
-        words = f"scales that its kernels do not use ({_quote_names(ignored)}): integers are read as kernels take them"
+        words = f"scales that its kernels do not use ({quote_some(ignored, 3)}): integers are read as kernels take them"
         found.append(f"warning: {tensors} {words}")
     if densified := _read_noted_names(graph, DENSIFIED) if graph.is_from("tflite") else []:
         constants = f"{len(densified)} sparse constants have" if len(densified) > 1 else "1 sparse constant has"
-        found.append(f"note: {constants} all zeros now ({_quote_names(densified)}), and more bytes")
+        found.append(f"note: {constants} all zeros now ({quote_some(densified, 3)}), and more bytes")
     if guessed := _read_noted_names(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
@@ -151,7 +151,7 @@ def _remark_trained_scales(graph: Graph) -> list[str]:
     ]
     if observed:
         found.append(
-            f"warning: {len(observed)} of them have an observer that is still enabled ({_quote_names(observed)}): PyTorch changes "
+            f"warning: {len(observed)} of them have an observer that is still enabled ({quote_some(observed, 3)}): PyTorch changes "
             "their scales in each run; "
             "call torch.ao.quantization.disable_observer before export"
         )
@@ -164,10 +164,6 @@ def _read_noted_names(graph: Graph, key: str) -> list[str]:
         return list(json.loads(graph.metadata.get(key, "[]")))
     except (ValueError, TypeError):  # the metadata of a file that someone else wrote
         return []
-
-
-def _quote_names(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
 def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_count, format_some
+from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_count, quote_some
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, name_changes, target_named
@@ -232,7 +232,7 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
         ("states", graph.states, ", or make inputs and outputs of states (pass states_to_io)"),
     ):
         if names and what not in writer.scopes:
-            reason = f"files of the format {writer.name} cannot hold {what}: {_quote_names(list(names))}"
+            reason = f"files of the format {writer.name} cannot hold {what}: {quote_some(names, 3)}"
             runnable = [item for item in formats().values() if item.write is not None and item.default_target and what in item.scopes]
             raise UnsupportedError(
                 reason,
@@ -250,8 +250,8 @@ def require_entries(graph: Graph, writer: Format) -> None:
     keys = [signature.key for signature in graph.signatures if signature.function]
     if keys and "signatures" not in writer.scopes:
         entered = [signature.key for signature in graph.signatures if not signature.function]
-        own = f"in addition to {_quote_names(entered)}" if entered else "in addition to the network's own"
-        reason = f"files of the format {writer.name} have one entry point, and the model has {_quote_names(keys)} {own}"
+        own = f"in addition to {quote_some(entered, 3)}" if entered else "in addition to the network's own"
+        reason = f"files of the format {writer.name} have one entry point, and the model has {quote_some(keys, 3)} {own}"
         raise UnsupportedError(
             reason,
             remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).",
@@ -270,14 +270,10 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
     if narrow:
         raise UnsupportedError(
             f"{format_count(len(narrow), 'tensor', 'use')} a part of their type's range, which a {writer.name} file cannot "
-            f"state: {_quote_names(narrow)}",
+            f"state: {quote_some(narrow, 3)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
             rule="range-not-writable",
         )
-
-
-def _quote_names(names: list[str]) -> str:
-    return format_some([*map(repr, names)], 3)
 
 
 def _is_narrow(tensor: Tensor) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
 from qconvert.conversion.normalizing import chosen_target, normalize
-from qconvert.errors import OptionError, QConvertError, UnsupportedError
+from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_some
 from qconvert.files.system import temporary_folder
 from qconvert.formats.torch.program import torch_package
 from qconvert.formats.torch.quantized_modules.writer import live as live_modules
@@ -90,7 +90,7 @@ def _require_converted(module: Any) -> None:
         if callable(getattr(child, "calculate_qparams", None)) and hasattr(child, "quant_min") and id(child) not in within
     ]
     if left:
-        some = ", ".join(left[:4]) + (" …" if len(left) > 4 else "")
+        some = format_some(left, 4)
         raise UnsupportedError(
             f"the module is prepared and not converted: it still has observers, {len(left)} in all ({some})",
             remedy=_NOT_CONVERTED,

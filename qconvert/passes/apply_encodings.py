@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, QParams, weights_quantization
-from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb, quote_some
 from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes.absorb_quantization import absorb_quantization
@@ -248,8 +248,7 @@ def _describe_float_ops(graph: Graph) -> list[str]:
     if not stay:
         return []
     counted = ", ".join(f"{count} {kind}" for kind, count in count_kinds(stay).most_common())
-    some = ", ".join(map(repr, list(lacking)[:_SHOWN])) + (f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else "")
-    return [f"{counted} stay in float, because these tensors have no scale: {some}"]
+    return [f"{counted} stay in float, because these tensors have no scale: {quote_some(lacking, _SHOWN)}"]
 
 
 def propagate_quantizations(graph: Graph, quantizations: MutableMapping[str, QParams]) -> list[str]:

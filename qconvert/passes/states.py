@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_some, format_verb
 from qconvert.graph import Graph, Names, Op, Tensor, drop_keys
 from qconvert.graph.carried_states import Carried, carried_text, parse_states
 from qconvert.graph.metadata import STATES
@@ -203,7 +203,7 @@ def states_to_io(graph: Graph, target: Target | None) -> PassResult:
         metadata={**graph.metadata, STATES: carried_text(found)},
         states={},
     )
-    listed = ", ".join(f"{item.input!r} -> {item.output!r}" for item in found[:3]) + (" …" if len(found) > 3 else "")
+    listed = format_some([f"{item.input!r} -> {item.output!r}" for item in found], 3)
     return changed, (f"{format_count(len(found), 'state', 'are')} inputs and outputs ({listed}): run them with qconvert.streaming.Session",)
 
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic.storage import fits_dtype
-from qconvert.errors import format_count, format_some
+from qconvert.errors import format_count, quote_some
 from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
@@ -260,7 +260,7 @@ def changed_edges(graph: Graph, changed: Graph) -> str:
         for name in dict.fromkeys((*graph.inputs, *graph.outputs))
         if (graph[name].dtype, graph[name].quantization) != (changed[name].dtype, changed[name].quantization)
     ]
-    return f", inputs and outputs {format_some([*map(repr, names)], _NAMED)} too" if names else ""
+    return f", inputs and outputs {quote_some(names, _NAMED)} too" if names else ""
 
 
 def separate_roles(graph: Graph, dtypes: Collection[str]) -> Graph:

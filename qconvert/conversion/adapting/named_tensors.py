@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.errors import OptionError, format_some
+from qconvert.errors import OptionError, quote_some
 from qconvert.graph import Graph, Op, Signature
 from qconvert.graph.metadata import NAMING
 from qconvert.graph.names import quote_nearest
@@ -42,7 +42,7 @@ def cut_out(graph: Graph, text: str) -> Graph:
     cuts = frozenset(inputs or graph.inputs)
     ops, missing, read = _find_needed_ops(graph, cuts, outputs or graph.outputs)
     if missing:
-        listed = format_some([*map(repr, missing)], 8)
+        listed = quote_some(missing, 8)
         raise OptionError(
             f"the part {text!r} also requires the input {listed}", remedy="Name it before the colon too.", rule="input-missing"
         )

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from qconvert.encodings import BATCH_NORM, FUSED, Encoding, Encodings, Place, QParams, symmetric_quantization, weights_quantization
-from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_count, format_some, format_verb
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_count, format_verb, quote_some
 from qconvert.files import map_file
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
@@ -80,7 +80,7 @@ def _note_missing_scales(graph: Graph | None, encodings: Encodings) -> list[str]
     names = [
         item.name for item in tensors if item.dtype == "float32" and not item.is_constant and Place(item.name) not in encodings.entries
     ]
-    listed = format_some([*map(repr, names)], _SHOWN)
+    listed = quote_some(names, _SHOWN)
     return [f"{format_count(len(names), 'tensor', 'have')} no scale, so TensorRT leaves them in float: {listed}"] if names else []
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import integer_range
 from qconvert.encodings import Encoding, Encodings, Place, QParams
-from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, name_file_in_errors
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, name_file_in_errors, quote_some
 from qconvert.files import map_file
 from qconvert.files.documents import fail, json_of, number
 from qconvert.formats.mnn.dump import is_dump, read_dump
@@ -106,7 +106,7 @@ def _quantization(found: TensorQuantization, where: str) -> QParams:
 def _notes(network: Network, offset: list[str]) -> tuple[str, ...]:
     notes = []
     if offset:
-        shown = ", ".join(map(repr, offset[:_SHOWN])) + (" …" if len(offset) > _SHOWN else "")
+        shown = quote_some(offset, _SHOWN)
         notes.append(
             f"the weights of {len(offset)} layers ({shown}) have float offsets, as MNN's asymmetric weights do: no integer zero "
             "point equals"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.encodings import Encodings
-from qconvert.errors import MissingPackageError, OptionError, QConvertError, UnsupportedError, format_count, format_some, format_verb
+from qconvert.errors import MissingPackageError, OptionError, QConvertError, UnsupportedError, format_count, format_verb, quote_some
 from qconvert.files.system import describe_exit, quote_output, temporary_folder
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
 from qconvert.formats.mnn.faults import lower_faults
@@ -74,7 +74,7 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     equal = f"{values} equal integers of weights, equal scales and zero points"
     yield f"{path.name}, read back: {same} of {format_count(len(layers), 'layer')} {format_verb(same, 'are')} int8, with {equal}"
     if missing:
-        yield f"MNN left float, in spite of scales, {format_count(len(missing), 'layer')}: {_join_names(missing)}"
+        yield f"MNN left float, in spite of scales, {format_count(len(missing), 'layer')}: {quote_some(missing, _MOST_NAMED)}"
 
 
 def _is_integer(layer: MadeLayer | None) -> bool:
@@ -209,7 +209,7 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     yield f"{format_count(len(layers), 'layer', 'have')} scales for int8" + (f", {len(floats)} stay float" if floats else "")
     yield from _note_float_layers(floats)
     if rounds:
-        yield f"{format_count(len(rounds), 'rounding', 'run in float, as part of no layer')}: {_join_names(rounds)}"
+        yield f"{format_count(len(rounds), 'rounding', 'run in float, as part of no layer')}: {quote_some(rounds, _MOST_NAMED)}"
     if not is_exact:
         yield from _note_unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
     yield f"to make the .mnn file, run in this folder: MNNConvert {' '.join(arguments)}"
@@ -223,7 +223,7 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
 def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
     """A line for each reason for which layers stay float."""
     for reason in dict.fromkeys(floats.values()):
-        yield f"float: {_join_names([name for name, why in floats.items() if why == reason])}: {reason}"
+        yield f"float: {quote_some((name for name, why in floats.items() if why == reason), _MOST_NAMED)}: {reason}"
 
 
 def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
@@ -239,12 +239,10 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
         if before is not None and rounded.isdisjoint(path):
             names.append(op.outputs[0])
     if names:
-        yield Change(f"the source quantizes the outputs {_join_names(names)}, MNN leaves them in float: they differ by up to half a step, "
-                     "and by more where the source saturates")  # fmt: skip
-
-
-def _join_names(names: Sequence[str]) -> str:
-    return format_some([*map(repr, names)], _MOST_NAMED)
+        yield Change(
+            f"the source quantizes the outputs {quote_some(names, _MOST_NAMED)}, MNN leaves them in float: they differ by up to half a "
+            "step, and by more where the source saturates"
+        )
 
 
 def _convert_to_mnn(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:

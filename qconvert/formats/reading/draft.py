@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.polynomials import number
-from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_verb
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count, format_some, format_verb
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Shape, Signature, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
@@ -117,7 +117,7 @@ class Draft:
         """The metadata entry that says of what the file states its operators compute something else; none where there is nothing."""
         if not self.misstated:
             return {}
-        count, some = len(self.misstated), ", ".join(list(self.misstated)[:3]) + (" …" if len(self.misstated) > 3 else "")
+        count, some = len(self.misstated), format_some([*self.misstated], 3)
         operators = f"{format_count(count, 'operator')} ({some}) {format_verb(count, 'are')}"
         return {ASSUMED: json.dumps([f"the result of {operators} of another shape than the file states; read as the operator computes it"])}
 

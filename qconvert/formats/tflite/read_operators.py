@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError, UnsupportedError, format_some
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
@@ -292,7 +292,7 @@ def _require_one_subgraph(model: Any, parts: set[int]) -> None:
         name = decode_text(subgraph.name)
         signatures = "".join(f", signature {key!r}" for key in keys.get(index, ()))
         named.append(f"{index} ({name!r}{signatures})")
-    listed = ", ".join(named[:8]) + (" …" if len(named) > 8 else "")
+    listed = format_some(named, 8)
     raise UnsupportedError(
         f"the file holds {len(named)} subgraphs, and one is covered: {listed}",
         remedy="Export each signature to a file of its own.",

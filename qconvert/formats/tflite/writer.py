@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.errors import QConvertError, UnsupportedError, format_some
 from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_parts
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
@@ -74,7 +74,7 @@ def _dynamic_inputs(graph: Graph) -> tuple[str, ...]:
             found.append(f"{name!r} ({', '.join(map(str, shape))})")
     if not found:
         return ()
-    listed = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+    listed = format_some(found, 3)
     return (f"note: dynamic dimensions of inputs are 1 until the program resizes them: {listed}; --input-shape fixes them",)
 
 
