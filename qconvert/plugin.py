@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         format_counts,
         join_errors,
         name_file_in_errors,
+        quote_some,
     )
     from qconvert.evaluate import evaluate, evaluate_op
     from qconvert.files import documents, map_file
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
+    from qconvert.graph.activations import activation_bounds
     from qconvert.graph.carried_states import Carried, StatefulModel, parse_states
     from qconvert.graph.metadata import SOURCE_KERNELS, STATES
     from qconvert.graph.names import quote_nearest
@@ -160,6 +162,7 @@ _HOMES = {
     "qconvert.targets.audit": "refuse_violations",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
+    "qconvert.graph.activations": "activation_bounds",
     "qconvert.graph.carried_states": "Carried StatefulModel parse_states",
     "qconvert.graph.metadata": "SOURCE_KERNELS STATES",
     "qconvert.files": "documents map_file",
@@ -188,7 +191,7 @@ _HOMES = {
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
         "FileAccessError InvalidGraphError InvalidModelError LossError MissingPackageError OptionError QConvertError "
-        "RuntimeRefusedError UnsupportedError WrongFormatError format_count format_counts join_errors name_file_in_errors"
+        "RuntimeRefusedError UnsupportedError WrongFormatError format_count format_counts join_errors name_file_in_errors quote_some"
     ),
     "qconvert.formats.reading.notes": "NotedTensor",
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
@@ -303,6 +306,7 @@ __all__ = [
     "Verdict",
     "Violation",
     "WrongFormatError",
+    "activation_bounds",
     "any_value",
     "apply",
     "before_last",
@@ -358,6 +362,7 @@ __all__ = [
     "quantization_of",
     "quantize",
     "quote_nearest",
+    "quote_some",
     "refusal",
     "refuse_violations",
     "register",

@@ -15,7 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, format_count, map_file
+from qconvert.plugin import (
+    Encoding,
+    Encodings,
+    InvalidModelError,
+    Place,
+    QParams,
+    UnsupportedError,
+    documents,
+    format_count,
+    map_file,
+    quote_some,
+)
 from qconvert_aimet.entries import PARAMETERS, SIDES, Stated, read_entries, read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
 
@@ -76,13 +87,9 @@ def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str,
     quantizations = [(found.name, _quantization(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]
-    notes = [f"{format_count(len(doubtful), 'tensor')} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
-    notes += [f"{format_count(len(floats), 'tensor')} left float, as the encodings say: {_quote_names(floats)}"] if floats else []
+    notes = [f"{format_count(len(doubtful), 'tensor')} {_NOTE}{quote_some(doubtful, 3)}"] if doubtful else []
+    notes += [f"{format_count(len(floats), 'tensor')} left float, as the encodings say: {quote_some(floats, 3)}"] if floats else []
     return quantizations, tuple(notes)
-
-
-def _quote_names(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
 def _quantization(found: Stated, *, signed: bool) -> QParams:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation, integer_range
+from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation, activation_bounds, apply, integer_range
 
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
@@ -42,10 +42,6 @@ _IN_SCALE_OF_DATA, _LARGEST_RATIO = ("Add", "Max", "Min", "Neg", "Sub"), 48.0
 _MIDDLE, _BYTE = 128, 255
 #: Operators of uint16 for which HTP fails, or refuses the whole graph.
 _REFUSED_16 = ("GroupNormalization", "LRN")
-#: Names of numpy's functions that are not those of operators.
-_NUMPY = {"Atan": "arctan"}
-#: Fused activations -> the real bounds that they leave.
-_ACTIVATIONS: dict[str, tuple[float, float | None]] = {"relu": (0.0, None), "relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
 #: The largest number whose square float16 holds.
 _ROOT = 255.0
 #: Tolerances in steps: of 8 bits, of 16 bits, and of products of 16 bits, which HTP computes with fewer bits.
@@ -130,11 +126,10 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
     assert q is not None
     low, high = range_of(data)
     x = np.linspace(low, high, 2**16)
-    with np.errstate(all="ignore"):
-        if op.kind == "LogSoftmax":
-            values = np.array([0.0, x.min() - x.max() - np.log((data.static_shape or (1,))[int(str(op["axis"]))])])
-        else:
-            values = getattr(np, _NUMPY.get(op.kind, op.kind.lower()))(x)
+    if op.kind == "LogSoftmax":
+        values = np.array([0.0, x.min() - x.max() - np.log((data.static_shape or (1,))[int(str(op["axis"]))])])
+    else:
+        values = apply(op.kind, x)
     values = values[np.isfinite(values)]
     low, high = min(float(values.min(initial=0.0)), 0.0), max(float(values.max(initial=0.0)), 0.0)
     steps = np.array([low, high]) / float(q.scale[0]) + q.point
@@ -157,11 +152,11 @@ def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:
 
 def exceeded_bounds(graph: Graph, op: Op) -> tuple[float | None, float | None]:
     """Return the bounds of a fused activation beyond which the quantization of the result reaches."""
-    result, bounds = graph[op.outputs[0]], _ACTIVATIONS.get(str(op.attributes.get("activation")))
-    if bounds is None or result.per_tensor is None:
+    result, (lowest, highest) = graph[op.outputs[0]], activation_bounds(op)
+    if result.per_tensor is None:
         return None, None
     low, high = range_of(result)
-    return bounds[0] if low < bounds[0] else None, bounds[1] if bounds[1] is not None and high > bounds[1] else None
+    return lowest if lowest is not None and low < lowest else None, highest if highest is not None and high > highest else None
 
 
 def range_of(tensor: Tensor) -> tuple[float, float]:
