@@ -44,6 +44,16 @@ def pair_factors(
     return first / common, second / common, common / (2.0**bits * output.step)
 
 
+def rounds_pairs_once(sign: int, first: Any, second: Any) -> bool:
+    """Return whether TFLite's optimized kernel of int16 rounds operands once: those of an ADD that have one shape (measured, LiteRT 2.3).
+
+    Args:
+        sign: 1 of ADD, -1 of SUB, 0 of MUL.
+        first, second: the shapes.
+    """
+    return sign > 0 and bool(first == second)
+
+
 def tflite_pair(
     sign: int,
     a: Any,

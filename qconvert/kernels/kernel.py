@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +46,17 @@ class Integers:
 
     ways: tuple[Array, ...]
     fault: str = ""
+
+    @classmethod
+    def of_parts(cls, found: Iterable[Array]) -> Integers:
+        """Return what the parts of a kernel give, each way once: parts may compute alike."""
+        import numpy as np
+
+        ways: list[Array] = []
+        for way in found:
+            if not any(np.array_equal(way, other) for other in ways):
+                ways.append(way)
+        return cls(tuple(ways))
 
     @classmethod
     def clip_to_limits(cls, graph: Graph, op: Op, found: Array) -> Integers:

@@ -144,11 +144,8 @@ def _as_stored(reference: Reference) -> Reference:
             return reference(graph, op, stored)
         types = set(stored_types(graph, op))
         found = [rows[dtype].compute_integers(graph, op, stored) for dtype in (types if len(types) == 1 and "" not in types else _BYTES)]
-        ways: list[Array] = []
-        for way in (way for item in found if item is not None for way in item.ways):
-            if not any(np.array_equal(way, other) for other in ways):
-                ways.append(way)
-        return Integers(tuple(ways)) if ways and None not in found else None
+        known = [item for item in found if item is not None]
+        return Integers.of_parts(way for item in known for way in item.ways) if len(known) == len(found) else None
 
     return compute_ways
 
@@ -162,11 +159,10 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
     if 255 * (first.step + second.step) >= 2.0**31 * output.step:
         return None  # what C makes of larger float32 numbers differs between vectors and what is left over
     a, b = (np.asarray(value, np.int64) for value in stored)
-    ways = [
+    return Integers.of_parts(
         Integers.clip_to_limits(graph, op, add(a, b, (first, second), output, tensors[0].dtype)).ways[0]
         for add in onnxruntime_additions(graph, op)
-    ]
-    return Integers(tuple(ways if len(ways) > 1 and not np.array_equal(ways[0], ways[1]) else ways[:1]))
+    )
 
 
 def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

@@ -17,6 +17,7 @@ from qconvert.arithmetic import (
     onnxruntime_add,
     rescale_once,
     rescale_twice,
+    rounds_pairs_once,
     tflite_pair,
 )
 from qconvert.arithmetic.additions import Addition
@@ -105,8 +106,8 @@ def _as_tflite(sign: int, call: Call, real: Array) -> Result:
     if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
         return real
     operands = call.raw(0), call.raw(1)
-    is_once = sign > 0 and np.shape(operands[0]) == np.shape(operands[1])  # as LiteRT's kernel of 16-bit data
-    stored = tflite_pair(sign, *operands, (first, second), output, rescale=rescale_once if is_once else rescale_twice)
+    rescale = rescale_once if rounds_pairs_once(sign, *map(np.shape, operands)) else rescale_twice
+    stored = tflite_pair(sign, *operands, (first, second), output, rescale=rescale)
     return ExactResult(real, clip_stored(call, stored))
 
 

@@ -20,6 +20,7 @@ from qconvert.arithmetic import (
     rescale_once,
     rescale_twice,
     round_half_away,
+    rounds_pairs_once,
     shift_half_up,
     tflite_comparison_tables,
     tflite_divide,
@@ -97,8 +98,8 @@ def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers |
     """ADD and SUB by TFLite's own kernels; see arithmetic.tflite_pair(). What they give is not known where the last multiplier is no
     fraction, as their preparation demands (add.cc, sub.cc).
 
-    Operands of an optimized ADD of bytes are rounded once, twice or down, as vectors, tails and broadcasts do; those of int16 of one shape
-    are rounded once, and differently again by multipliers below 2**-15 (measured, LiteRT 2.3).
+    Operands of an optimized ADD of bytes are rounded once, twice or down, as vectors, tails and broadcasts do; those of int16 once or
+    twice (arithmetic.rounds_pairs_once()), and once differently again by multipliers below 2**-15 (measured, LiteRT 2.3).
 
     Args:
         graph, op, stored: as of any reference.
@@ -109,21 +110,14 @@ def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers |
     if len(found) != 3 or any(value is None for value in stored):
         return None
     *factors, last = pair_factors(sign, (found[0], found[1]), found[2], PAIR_BITS if is_wide else BYTE_PAIR_BITS)
-    has_vectors = not plain and sign > 0
-    is_once = has_vectors and is_wide and np.shape(stored[0]) == np.shape(stored[1])
+    is_once = not plain and is_wide and rounds_pairs_once(sign, *map(np.shape, stored[:2]))
     if last >= 1 or (is_once and min(factors) < 2.0**-15):
         return None
-    roundings = (
-        (rescale_once,) if is_once else (rescale_twice, rescale_once, rescale_down) if has_vectors and not is_wide else (rescale_twice,)
-    )
-    ways: list[Array] = []
-    for rounding in roundings:
-        result = _add(graph, op, stored, partial(tflite_pair, sign, rescale=rounding))
-        if result is None:
-            return None
-        if not any(np.array_equal(result.ways[0], way) for way in ways):
-            ways.append(result.ways[0])
-    return Integers(tuple(ways))
+    has_vectors = not plain and not is_wide and sign > 0
+    roundings = (rescale_twice, rescale_once, rescale_down) if has_vectors else (rescale_once if is_once else rescale_twice,)
+    results = [_add(graph, op, stored, partial(tflite_pair, sign, rescale=rounding)) for rounding in roundings]
+    known = [result.ways[0] for result in results if result is not None]
+    return Integers.of_parts(known) if known else None
 
 
 def add_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qconvert.arithmetic import PAIR_BITS, IntegerGate, IntegerLstm, effective_scale, pair_factors, quantize_multiplier, short_multipliers
+from qconvert.arithmetic import (
+    PAIR_BITS,
+    IntegerGate,
+    IntegerLstm,
+    effective_scale,
+    pair_factors,
+    quantize_multiplier,
+    rounds_pairs_once,
+    short_multipliers,
+)
 from qconvert.arithmetic.fixed_point_functions import HALF_ROOT, ITERATIONS, LARGEST, ONE, THREE_HALVES
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.values import Place, Value, axes, place_of
@@ -232,7 +241,7 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
     *factors, last = pair_factors(sign, (first, second), output)
     operands = [at.stored(name, "float64") for name in op.inputs]
     if sign:
-        once = sign > 0 and len({b.tensor(name).shape for name in op.inputs}) == 1
+        once = rounds_pairs_once(sign, *(b.tensor(name).shape for name in op.inputs))
         operands = [rescale(value, factor, PAIR_BITS, once) for value, factor in zip(operands, factors, strict=True)]
     steps = rescale(at.node(op.kind, *operands), last, 0, False)
     steps.clip(*_limits(op, b)).finish(op.outputs[0])

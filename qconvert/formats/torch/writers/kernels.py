@@ -17,6 +17,7 @@ from qconvert.arithmetic import (
     pair_factors,
     quantize,
     quantize_multiplier,
+    rounds_pairs_once,
     short_multipliers,
     tflite_hard_swish,
     tflite_mean_multiplier,
@@ -54,7 +55,7 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
     *factors, last = pair_factors(sign, (first, second), output)
     x, y = (b.cast(b.stored_value(tensor.name), "int64") for tensor in tensors[:2])
     if sign:
-        once = sign > 0 and tensors[0].shape == tensors[1].shape
+        once = rounds_pairs_once(sign, tensors[0].shape, tensors[1].shape)
         x, y = (
             _rescale_once(b, node, factor) if once else _rescale_twice(b, node * 2**PAIR_BITS, factor)
             for node, factor in zip((x, y), factors, strict=True)
