@@ -265,7 +265,7 @@ def _try_problems(
     states = [problem.rng.bit_generator.state for problem in problems]
     try:
         fitted, path = write_graph(_join([problem.graph for problem in problems]), target, folder)
-        parts = [_part(fitted, number) for number in range(len(problems))]
+        parts = [_extract_part(fitted, number) for number in range(len(problems))]
         stored = [random_operands(part, kind, item.rng, item.example) for part, item in zip(parts, problems, strict=True)]
         together = {f"{number}_{name}": values for number, given in enumerate(stored) for name, values in given.items()}
         results = run_file(path, fitted, together, runtime, kernels)
@@ -299,7 +299,7 @@ def _join(graphs: Sequence[Graph]) -> Graph:
     )
 
 
-def _part(graph: Graph, number: int) -> Graph:
+def _extract_part(graph: Graph, number: int) -> Graph:
     """Return one of the graphs that were joined, after the passes of a target."""
     prefix = f"{number}_"
     inputs, outputs = ([name for name in names if name.startswith(prefix)] for names in (graph.inputs, graph.outputs))

@@ -21,6 +21,7 @@ from qconvert.arithmetic.additions import (
     nudge_add_scales,
     nudge_float_scales,
     nudge_xnnpack_scales,
+    scale_codes,
 )
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
 from qconvert.arithmetic.kernels import (
@@ -208,6 +209,7 @@ __all__ = [
     "rounds_pairs_once",
     "saturate",
     "scale_and_zero_point",
+    "scale_codes",
     "shift_half_up",
     "short_multipliers",
     "softmax_steps",

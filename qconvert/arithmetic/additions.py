@@ -8,7 +8,7 @@ every pair is equal. The same goes for PyTorch's engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -22,6 +22,8 @@ from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.arithmetic.torch_kernels import QNNPACK_ADD_BITS, fbgemm_add, has_qnnpack_add, qnnpack_add
 
 Quantizations = tuple[Quantization, Quantization]
+#: Scale and zero point.
+_Numbers = tuple[float, int]
 #: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
 Addition = Callable[[Any, Any, Quantizations, Quantization, str], Array]
 
@@ -64,7 +66,7 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
     """
     low = integer_range(dtype)[0]
     unsigned = [item.shift_zero_point(-low) for item in (*inputs, output)]
-    a, b = find_near_ties(*_scaled_codes(unsigned), _error(*unsigned))
+    a, b = find_near_ties(*scale_codes(*((item.step, item.point) for item in unsigned)), _error(*unsigned))
     wanted = ADDITIONS[name](a, b, (unsigned[0], unsigned[1]), unsigned[2], "uint8")
     found = own(a + low, b + low, inputs, output, dtype)
     return bool(np.array_equal(found.astype(np.int64) - low, wanted))
@@ -88,12 +90,15 @@ def find_near_ties(first: Array, second: Array, margin: float) -> tuple[Array, A
     return places // second.size, places % second.size
 
 
-def _scaled_codes(quantizations: Sequence[Quantization]) -> tuple[Array, Array]:
-    """What each unsigned code of either input adds to the result of an addition, in steps of that."""
-    codes, output = np.arange(256), quantizations[2]
-    return (codes - quantizations[0].point) * (quantizations[0].step / output.step), (codes - quantizations[1].point) * (
-        quantizations[1].step / output.step
-    )
+def scale_codes(first: _Numbers, second: _Numbers, result: _Numbers, sign: int = 1) -> tuple[Array, Array]:
+    """Return what each unsigned code of both inputs adds to a sum or difference, in steps of the result.
+
+    Args:
+        first, second, result: scale and zero point.
+        sign: -1 of a difference.
+    """
+    codes = np.arange(256.0)
+    return (codes - first[1]) * (first[0] / result[0]), (codes - second[1]) * (sign * second[0] / result[0])
 
 
 #: Bits of the factors of additions, or of float32, less what a few roundings lose.
@@ -160,7 +165,7 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
         scales.append((y * 2.0**-shift * np.concatenate(moved)).astype(np.float32))
     # Other sums are on the same side of a tie with all of these scales.
     farthest = sum(255 * float(np.abs(values - scale).max()) / y for values, scale in zip(scales, (a, b), strict=True))
-    left, right = find_near_ties(*_scaled_codes((*inputs, output)), _error(*inputs, output) + farthest)
+    left, right = find_near_ties(*scale_codes((a, a_zero), (b, b_zero), (y, y_zero)), _error(*inputs, output) + farthest)
     wanted = ADDITIONS[kernel](left, right, inputs, output, "uint8")
     points = a_zero, b_zero, y_zero
     for _ in range(_MOST):  # what fails on one pair takes with it all that fail on the same

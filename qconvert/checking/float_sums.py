@@ -236,12 +236,13 @@ def _set_rounding(op: Op, way: str) -> Op:
 
 #: Which of these a kernel of LiteRT does, its set decides: XNNPACK takes rows, whatever a product of matrices states; TFLite's own kernels
 #: take images, and convolutions whose weights have one scale round symmetrically.
-_OF_LITERT = {"dynamic", "dynamic_images", "dynamic_symmetric"}
+_OF_KERNELS = {"dynamic", "dynamic_images", "dynamic_symmetric"}
 
 
 def _add_kernel_roundings(roundings: set[str], side: Side) -> set[str]:
     """How the kernels of a side may round data where its operator says one of these."""
-    return roundings | _OF_LITERT if side.runtime.name == "litert" and roundings & _OF_LITERT else roundings
+    is_chosen = side.runtime.rows(side.kernels).dynamic_range == "tflite" and roundings & _OF_KERNELS
+    return roundings | _OF_KERNELS if is_chosen else roundings
 
 
 def sums_of_functions(graph: Graph, op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:

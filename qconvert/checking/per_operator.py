@@ -162,7 +162,7 @@ class _Runs:
         until: when the time limit ends.
         found: the findings for each tensor.
         misread: the reading errors.
-        unlike: the tensors whose piece is wrong where the file is right.
+        wrong_pieces: the tensors whose piece is wrong where the file is right.
         missed: the tensors that there was no time for.
         late: what else there was no time for, in words.
     """
@@ -180,7 +180,7 @@ class _Runs:
     until: float = 0.0
     found: dict[str, list[Finding]] = field(default_factory=dict)
     misread: dict[str, Finding] = field(default_factory=dict)
-    unlike: set[str] = field(default_factory=set)
+    wrong_pieces: set[str] = field(default_factory=set)
     missed: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
@@ -221,7 +221,7 @@ class _Runs:
             findings = self.comparison.findings(self.comparison.left.values(feed), lambda done, ops: None)
             # What was declared costs more there, and is judged by likely inputs.
             found = ((name, finding) for name, finding in findings if finding.verdict not in ("equal", "requantized"))
-            self._add((name, finding) for name, finding in found if name not in self.unlike)
+            self._add((name, finding) for name, finding in found if name not in self.wrong_pieces)
 
     def describe_limits(self, left_out: int) -> Iterator[str]:
         """Yield in sentences what the limits of time and memory left out; `left_out` operators did not fit into memory."""
@@ -250,7 +250,7 @@ class _Runs:
             self.misread.update(find_reading_errors(side, inside, comparison.pieces, fed))
         elif faults := {name for name, found in self.found.items() if any(item.is_fault for item in found)}:
             for name, finding in comparison.judge_file(inside.values(fed), values, faults):
-                self.unlike.add(name)
+                self.wrong_pieces.add(name)
                 self.found[name] = [*(item for item in self.found[name] if not item.is_fault), finding]
         if not side.graph.states:
             restart(inside)  # which gives back what its process holds of the run

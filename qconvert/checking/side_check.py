@@ -188,13 +188,13 @@ class SideCheck:
         changed = changed_values(graph, other, self.declared)
         changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
         stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
-        readers, writers, alike = graph.consumers(), graph.producers(), self.proof.alike
+        readers, writers, same_results = graph.consumers(), graph.producers(), self.proof.same_results
 
         def is_proved(name: str) -> bool:
             ops = [*readers.get(name, []), *(writers[item] for item in (name,) if item in writers)]
-            return name not in (*graph.inputs, *graph.outputs) and all(alike.issuperset(filter(None, op.outputs)) for op in ops)
+            return name not in (*graph.inputs, *graph.outputs) and all(same_results.issuperset(filter(None, op.outputs)) for op in ops)
 
-        stated = {name: text for name, text in stated.items() if name not in self.declared and name not in alike}
+        stated = {name: text for name, text in stated.items() if name not in self.declared and name not in same_results}
         changed = {name: text for name, text in changed.items() if not is_proved(name)}
         return {**again.altered, **stated, **changed, **self.altered}
 

@@ -83,7 +83,7 @@ def check_document(report: CheckReport) -> dict[str, Any]:
     """A CheckReport as plain data."""
     proof: dict[str, Any] | None = None
     if report.proof is not None:
-        proof = {name: value for name, value in asdict(report.proof).items() if name != "alike"}  # names that the check alone reads
+        proof = {name: value for name, value in asdict(report.proof).items() if name != "same_results"}  # names that the check alone reads
         proof["operators"] = [{name.rstrip("_"): value for name, value in item.items()} for item in proof["operators"]]
     return {**asdict(report), "proof": proof, "verdict": report.verdict, "passed": report.passed}
 

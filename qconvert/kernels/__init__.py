@@ -29,7 +29,7 @@ KERNELS: Mapping[str, Kernels] = {
     "litert:default": _rows("litert.rows", "DEFAULT", **_OF_LITERT),
     "litert:reference": _rows("litert.rows", "REFERENCE", **_OF_LITERT),
     "litert:optimized": _rows("litert.rows", "OPTIMIZED", **_OF_LITERT),
-    "litert:mixed": _rows("litert.rows", "MIXED"),
+    "litert:mixed": _rows("litert.rows", "MIXED", dynamic_range="tflite"),
     "tflite-micro:reference": _rows("litert.rows", "MICRO", product_types=("float32",)),
     "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx", merges_roundings=True),
     "onnxruntime:in_float": _rows("onnxruntime", "IN_FLOAT", dynamic_range="onnx", merges_roundings=True, in_file_only=True),

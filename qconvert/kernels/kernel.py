@@ -29,7 +29,7 @@ _REAL = ("bias", "result", "sums")
 #: What exact arithmetic in float64 leaves, in steps.
 _LEAST = 1e-6
 #: Steps of the result from which on arithmetic is coarse.
-_COARSE = 0.1
+COARSE = 0.1
 #: Types that hold the same values with as many bits, of which a conversion may choose either.
 _SIBLINGS = {"int8": "uint8", "uint8": "int8", "int16": "uint16", "uint16": "int16"}
 
@@ -441,7 +441,7 @@ class Kernels:
         from qconvert.kernels.proofs import tried_tolerance  # which evaluates operators
 
         steps = (0.0 if row is None else tried_tolerance(graph, op, row)) or _LEAST
-        return constant_tolerance(steps)(graph, op, exact)[0], steps > _COARSE
+        return constant_tolerance(steps)(graph, op, exact)[0], steps > COARSE
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """Compute the integers of an operator's kernel for stored inputs, None for those absent or unknown; None without a reference."""

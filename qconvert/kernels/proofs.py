@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from qconvert.arithmetic import Difference, compare_requantizations, find_near_ties
+from qconvert.arithmetic import Difference, compare_requantizations, find_near_ties, scale_codes
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
@@ -102,25 +102,25 @@ def agree_for_all(own: Side, others: Iterable[Side]) -> bool:
     """Whether integers_for_all() of several kernels are known and the same for all codes, where each may store them as its own type of 8
     bits, and sums also with scales of its own. Sums and products of two tensors are computed next to ties alone; nothing is asked of
     `others` where those of the first are not known."""
-    first = _undecided(*own)
+    first = _make_pair_kernel(*own)
     if first is not None:
         others = list(others)
-        tables = [table for side in others if (table := _undecided(*side)) is not None]
-        margin = max(map(first.distance, tables), default=first.tolerance)
-        if len(tables) == len(others) and margin < _NEAR:
+        pairs = [pair for side in others if (pair := _make_pair_kernel(*side)) is not None]
+        margin = max(map(first.distance, pairs), default=first.tolerance)
+        if len(pairs) == len(others) and margin < _NEAR:
             places = first.places(margin)
             found = first.compute(places) or ()
-            return len(found) == 1 and all(_is_alone(table.compute(places) or (), found[0]) for table in tables)
-    ways = tuple(map(_unsigned, ways_for_all(*own)))
-    return len(ways) == 1 and all(_is_alone(tuple(map(_unsigned, ways_for_all(*side))), ways[0]) for side in others)
+            return len(found) == 1 and all(_gives_only(pair.compute(places) or (), found[0]) for pair in pairs)
+    ways = tuple(map(_to_unsigned, ways_for_all(*own)))
+    return len(ways) == 1 and all(_gives_only(tuple(map(_to_unsigned, ways_for_all(*side))), ways[0]) for side in others)
 
 
-def _is_alone(ways: tuple[Array, ...], wanted: Array) -> bool:
+def _gives_only(ways: tuple[Array, ...], wanted: Array) -> bool:
     """Whether a kernel gives certain integers and no others."""
     return len(ways) == 1 and np.array_equal(ways[0], wanted)
 
 
-def _unsigned(stored: Array) -> Array:
+def _to_unsigned(stored: Array) -> Array:
     """Return integers of 8 bits, or truth values, as unsigned codes."""
     return stored.astype(np.int16) + (128 if stored.dtype == np.int8 else 0)
 
@@ -129,11 +129,11 @@ def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | N
     """Compute what a kernel may give for all pairs of codes of a sum, difference or product: its reference where the exact value is as near
     to a tie as the kernel's tolerance, elsewhere the exact value, rounded. Return None of other operators, and of coarser kernels.
     """
-    table = _undecided(graph, op, kernel)
-    if table is None or (exact := _round_pairs(*table.numbers)) is None:
+    pair = _make_pair_kernel(graph, op, kernel)
+    if pair is None or (exact := _round_pairs(*pair.numbers)) is None:
         return None
-    places = table.places(table.tolerance)
-    found = table.compute(places)
+    places = pair.places(pair.tolerance)
+    found = pair.compute(places)
     if found is None:
         return ()
     dtype = graph[op.name].dtype
@@ -146,8 +146,8 @@ def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | N
 
 
 @dataclass(frozen=True, slots=True)
-class _Undecided:
-    """What a kernel of a sum, difference or product of two tensors is computed for: pairs of codes whose exact result is next to a tie.
+class _PairKernel:
+    """A kernel of a sum, difference or product of two tensors of 8 bits, computed for pairs of codes whose exact result is next to a tie.
 
     Attributes:
         side: the kernel.
@@ -163,14 +163,14 @@ class _Undecided:
         """Return the places, among all pairs, of those at most so far from a tie, and of the corners, which have the largest sums and
         products: a reference may refuse these."""
         if kind_of(self.side[1]).sum_sign:
-            first, second = find_near_ties(*_terms(*self.numbers[:4]), margin)
+            first, second = find_near_ties(*self.terms(), margin)
             found = first * 256 + second
         else:
             places, distances = _products_near_ties(*self.numbers)
             found = places[distances <= margin]
         return np.concatenate([found, [0, 255, 255 * 256, 256 * 256 - 1]])
 
-    def distance(self, other: _Undecided) -> float:
+    def distance(self, other: _PairKernel) -> float:
         """Return how near to a tie of this kernel's exact result the integers of either may differ; infinity if anywhere."""
         if (self.numbers[0], *self.numbers[3:]) != (other.numbers[0], *other.numbers[3:]):
             return np.inf
@@ -179,18 +179,22 @@ class _Undecided:
             return tolerance
         if not kind_of(self.side[1]).sum_sign:
             return np.inf
-        own, moved = _terms(*self.numbers[:4]), _terms(*other.numbers[:4])
-        return tolerance + sum(float(np.abs(a - b).max()) for a, b in zip(own, moved, strict=True))
+        return tolerance + sum(float(np.abs(a - b).max()) for a, b in zip(self.terms(), other.terms(), strict=True))
+
+    def terms(self) -> tuple[Array, Array]:
+        """Return what each code of both operands adds to a sum or difference, in steps of the result."""
+        kind, first, second, result, _ = self.numbers
+        return scale_codes(first, second, result, KINDS[kind].sum_sign)
 
     def compute(self, places: Array) -> tuple[Array, ...] | None:
         """Return all that the kernel may give at some places, as unsigned codes; None if it is unknown."""
         graph, op, kernel = self.side
         codes = codes_of(graph[op.name].dtype)
         found = kernel.compute_integers(graph, op, [codes[places >> 8], codes[places & 255]])
-        return None if found is None else tuple(map(_unsigned, found.ways))
+        return None if found is None else tuple(map(_to_unsigned, found.ways))
 
 
-def _undecided(graph: Graph, op: Op, kernel: Kernel | None) -> _Undecided | None:
+def _make_pair_kernel(graph: Graph, op: Op, kernel: Kernel | None) -> _PairKernel | None:
     """Return a kernel of a sum, difference or product of two tensors of 8 bits; None of other operators, and of coarser kernels."""
     if kernel is None or kernel.reference is None or kernel.tolerance is None or len(op.names) != 3:
         return None
@@ -208,21 +212,14 @@ def _undecided(graph: Graph, op: Op, kernel: Kernel | None) -> _Undecided | None
     given = (op.kind, numbers[0], numbers[1], numbers[2], (low - lowest, high - lowest))
     # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
     if kind.sum_sign:
-        terms = _terms(*given[:4])
+        terms = scale_codes(numbers[0], numbers[1], numbers[2], kind.sum_sign)
         largest = [float(terms[0].min() + terms[1].min()), float(terms[0].max() + terms[1].max())]
         is_finite = bool(np.isfinite(np.array(largest, np.float32)).all())
     else:
         largest = [float(limit - numbers[2][1]) for limit in given[4]]
         is_finite = _round_pairs(*given) is not None
     tolerance = float(kernel.tolerance(graph, op, np.array(largest))[0].max()) if is_finite else np.inf
-    return _Undecided((graph, op, kernel), given, tolerance) if tolerance < _NEAR else None
-
-
-def _terms(kind: str, first: _Numbers, second: _Numbers, result: _Numbers) -> tuple[Array, Array]:
-    """Return what each unsigned code of both operands adds to a sum or difference, in steps of the result."""
-    codes = np.arange(256.0)
-    sign = KINDS[kind].sum_sign
-    return (codes - first[1]) * (first[0] / result[0]), (codes - second[1]) * (sign * second[0] / result[0])
+    return _PairKernel((graph, op, kernel), given, tolerance) if tolerance < _NEAR else None
 
 
 @lru_cache(maxsize=16)  # kernels are compared on the same operator, stored as either type of 8 bits

@@ -54,7 +54,7 @@ class Proof(Shown):
             many, or floats are rounded to float16.
         equal_for_all_inputs: whether every output has the source's integers for every input.
         equal_once_quantized: the same, except for operators that quantize float inputs: runtimes round these in several ways.
-        alike: the source's tensors whose operators are proved equal: what constants, attributes and quantizations the result states
+        same_results: the source's tensors whose operators are proved equal: what constants, attributes and quantizations the result states
             there is compared.
     """
 
@@ -64,7 +64,7 @@ class Proof(Shown):
     faults: tuple[str, ...]
     equal_for_all_inputs: bool
     equal_once_quantized: bool
-    alike: frozenset[str] = field(default=frozenset(), repr=False)
+    same_results: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def claim(self) -> str:

@@ -90,7 +90,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if rounds_floats(trace, pair) and trace.result.elements[pair.result.inputs[0]].root in trace.source.graph.inputs
     ]
-    alike = {
+    same_results = {
         name
         for pair, item in zip(trace.pairs, found, strict=True)
         if item.class_ in EQUAL_CLASSES
@@ -101,7 +101,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         item = decide_group(group, trace, (own.run_group, other.run_group))
         if item.class_ in EQUAL_CLASSES:
             proved.update(id(op) for op in group.result)
-            alike.update(name for op in group.source for name in op.outputs)
+            same_results.update(name for op in group.source for name in op.outputs)
         if item.class_ in EQUAL_CLASSES or group.is_rewritten or (item.method and len(group.result) == 1):
             found.append(item)
             grouped.update(id(op) for op in (*group.source, *group.result))
@@ -121,13 +121,13 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     roundings = _find_extra_roundings(trace.source.graph, trace.result.graph)
     faults += [f"{op.label} ({other.output(op)!r}): {words}" for op, words in roundings if id(op) not in proved]
-    alike.difference_update(name for op, _ in trace.strange if id(op) not in proved for name in op.outputs)
+    same_results.difference_update(name for op, _ in trace.strange if id(op) not in proved for name in op.outputs)
     clipped = [*trace.ends, *(name for pair in trace.pairs if pair.other for name in pair.source.inputs)]
-    alike.difference_update(trace.source.elements[name].root for name in clipped if name in trace.source.elements)
+    same_results.difference_update(trace.source.elements[name].root for name in clipped if name in trace.source.elements)
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
-    return Proof(tuple(found), problems, lost, tuple(faults), whole, begun, frozenset(alike - {""}))
+    return Proof(tuple(found), problems, lost, tuple(faults), whole, begun, frozenset(same_results - {""}))
 
 
 def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[tuple[Op, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic.kernels import XNNPACK_ADD_BITS
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.kernels.kernel import constant_tolerance, quantizations_of
+from qconvert.kernels.kernel import COARSE, constant_tolerance, quantizations_of
 from qconvert.kernels.litert.references import slope_of
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 from qconvert.operators import kind_of, reduced_count
@@ -59,9 +59,6 @@ _MOST_TWICE = 0.25
 #: Of tables of 256 floats and chains of 16 bits.
 table = constant_tolerance(0.03)
 
-#: Steps of the result from which on those of a kernel's own quantization make it coarse.
-_COARSE = 0.1
-
 #: Steps of the result of LOG_SOFTMAX in 1.
 _LOG_STEPS = 16
 #: There are no kernels of uint16: what a source stores so is int16 in a result.
@@ -86,7 +83,7 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     step = growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
     scales = [float(quantization.scale.max()) for name in op.inputs[:2] if (quantization := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
-    return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > _COARSE
+    return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > COARSE
 
 
 def added_once(graph: Graph, op: Op, exact: Array) -> Found:
@@ -107,7 +104,7 @@ def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Fou
     halved = 0.0 if bits else 0.5
     off = halved + (halved if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other))))
     found = off * (2 * np.sqrt(np.abs(exact) * step) + off * step)
-    return fine(exact) + found + _twice(step), bool(found.max(initial=0) > _COARSE)
+    return fine(exact) + found + _twice(step), bool(found.max(initial=0) > COARSE)
 
 
 def _twice(factor: float) -> float:
@@ -247,4 +244,4 @@ def log_softmax(graph: Graph, op: Op, exact: Array) -> Found:
         return found, False
     fraction, _ = np.frexp(quantization.step)
     cut = np.where(exact <= -31 * fraction * _LOG_STEPS, exact + 255, 0.0)
-    return np.maximum(found, cut), bool((cut > _COARSE).any())
+    return np.maximum(found, cut), bool((cut > COARSE).any())
