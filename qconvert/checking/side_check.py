@@ -191,7 +191,7 @@ class SideCheck:
         readers, writers, same_results = graph.consumers(), graph.producers(), self.proof.same_results
 
         def is_proved(name: str) -> bool:
-            ops = [*readers.get(name, []), *(writers[item] for item in (name,) if item in writers)]
+            ops = filter(None, (writers.get(name), *readers.get(name, ())))
             return name not in (*graph.inputs, *graph.outputs) and all(same_results.issuperset(filter(None, op.outputs)) for op in ops)
 
         stated = {name: text for name, text in stated.items() if name not in self.declared and name not in same_results}
