@@ -40,6 +40,7 @@ from qconvert.graph.metadata import (
     read_entry,
 )
 from qconvert.operators.shapes_and_functions import with_used_functions
+from qconvert.rewriting.control_flow import without_calls
 
 
 def read(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -102,7 +103,7 @@ def read_model(model: Model, name: str, *, again: bool = False) -> Graph:
     outputs = draft.distinct([_output_name(item.name, graph, draft) for item in graph.proto.output])
     metadata = drop_keys(metadata, RELABELLED)
     found = draft.finish(graph.proto.name or name, inputs, outputs, metadata, functions=draft.functions)
-    found = with_signatures(_with_bias_scales(with_used_functions(found)))
+    found = with_signatures(_with_bias_scales(with_used_functions(without_calls(found))))
     return found if again else with_decomposed(found, partial(_write_and_read, model))
 
 

@@ -309,6 +309,26 @@ def test_a_loop_without_end_is_not_run_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.formats
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_a_branch_that_sizes_choose_stands_in_the_place_of_its_if(tmp_path: Path) -> None:
+    """torch.squeeze(x, 1) of TorchScript's exporter: the rank after the If is known, so what follows is read."""
+    text = """(float[2,1,3] x) => (float[2,4] y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}, int64 one = {1}, int64[1] axis = {1}> {
+        sizes = Shape(x)  size = Gather<axis = 0>(sizes, one)  c = Equal(size, one)
+        z = If (c) <then_branch = t () => (float[a,b] u) { u = Squeeze(x, axis) },
+                    else_branch = e () => (float[a,b,d] u) { u = Identity(x) }>
+        y = MatMul(z, w) }"""
+    graph = read_bytes(model(text), "g")
+    assert not graph.functions
+    assert {"If", "Call", "Opaque"}.isdisjoint(op.kind for op in graph.ops)
+    assert graph["z"].shape == (2, 3)
+    given = {"x": X[:, None]}
+    np.testing.assert_allclose(evaluate(graph, given)["y"], X @ np.arange(1, 13, dtype=np.float32).reshape(3, 4), rtol=1e-6)
+    (tmp_path / "m.onnx").write_bytes(model(text))
+    qconvert.convert(tmp_path / "m.onnx", tmp_path / "m.tflite")
+    assert qconvert.check(tmp_path / "m.onnx", tmp_path / "m.tflite").passed
+
+
 def test_what_nothing_runs_is_no_function() -> None:
     data = model("(float[2] x, bool c) => (float[2] y) { y = Neg(x) z = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) }, "
                  "else_branch = e () => (float[2] v) { v = Abs(x) }> }")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, Writers
@@ -19,20 +20,27 @@ _READ_AGAIN = 2
 
 
 def read_if(r: Reading) -> None:
-    branches = ("then_branch", "else_branch")
+    """If; the branch alone that runs, where the condition is known before the model runs, as where it asks for sizes."""
+    condition = r.constant(0)
+    branches = ("then_branch", "else_branch") if condition is None else ("then_branch" if condition.all() else "else_branch",)
     inners = {name: read_function(r, name, ()) for name in branches}
     if any(len(inner.graph.outputs) != len(r.outputs) for inner in inners.values()):
         raise r.invalid("its branches do not give as many values as it has outputs", rule="counts-differ")
     for index in range(len(r.outputs)):
-        then, other = (inner.graph[inner.graph.outputs[index]] for inner in inners.values())
-        if then.dtype != other.dtype:
-            raise NotCoveredError(f"branches that give {then.dtype} and {other.dtype}")
+        dtypes = {inner.graph[inner.graph.outputs[index]].dtype for inner in inners.values()}
+        if len(dtypes) > 1:
+            raise NotCoveredError(f"branches that give {' and '.join(sorted(dtypes))}")
     names, graphs = unify_quantizations(r, inners, (), {})
-    results = []
-    for index in range(len(r.outputs)):
-        then = next(iter(graphs.values()))[next(iter(graphs.values())).outputs[index]]
-        results.append(replace(then, shape=agreed_shape(*(outer_shape(graph, index) for graph in graphs.values()))))
-    r.emit_control("If", [r.input(0), *names], results, **_add_functions(r, graphs))
+    first = next(iter(graphs.values()))
+    results = [
+        replace(first[name], shape=reduce(agreed_shape, (outer_shape(graph, index) for graph in graphs.values())))
+        for index, name in enumerate(first.outputs)
+    ]
+    functions = _add_functions(r, graphs)
+    if condition is None:
+        r.emit_control("If", [r.input(0), *names], results, **functions)
+    else:
+        r.emit_control("Call", names, results, function=functions[branches[0]])
 
 
 def _add_functions(r: Reading, graphs: dict[str, Graph]) -> dict[str, str]:
