@@ -205,6 +205,8 @@ def tensor_of(data: Array) -> Any:
     torch = torch_package()
     data = in_bytes(data)
     name = data.dtype.name.replace("_", "") if data.dtype.name.startswith("float8") else data.dtype.name
+    if not data.size:  # torch.export.save() takes no storage of numpy's without bytes
+        return torch.empty(data.shape, dtype=torch_type(name))
     if data.dtype.kind == "V" or name == "bfloat16" or name.startswith("float8"):
         plain = torch.from_numpy(np.array(data, order="C").view(f"int{8 * data.dtype.itemsize}"))
         return plain.view(torch_type(name))

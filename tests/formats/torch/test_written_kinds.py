@@ -355,3 +355,13 @@ def test_twice_as_many_elements_are_not_each_repeated_twice_where_places_are_not
     feed = {"x": np.array([[[0, 1, 2], [3, 4, 5]]], np.float32)}
     wanted = {"floor": [0, 0, 0, 1, 1, 2], "ceil": [0, 1, 1, 2, 2, 2]}.get(nearest_mode, [0, 0, 1, 1, 2, 2])
     assert run(live(graph), graph, feed)["y"][0, 0].tolist() == wanted
+
+
+@pytest.mark.torch
+def test_constants_without_elements_are_saved(tmp_path: Any) -> None:
+    """torch.export.save() fails on an empty tensor of numpy's, whose storage has an address and no bytes."""
+    x, y = (Tensor(name, "float32", (2, 3)) for name in "xy")
+    none = Tensor("none", "float32", (0, 3), np.zeros((0, 3), np.float32))
+    graph = Graph("empty", {t.name: t for t in (x, none, y)}, (Op("Concat", ("x", "none"), ("y",), {"axis": 0}),), ("x",), ("y",))
+    qconvert.save(graph, tmp_path / "model.pt2")
+    assert qconvert.diff(graph, qconvert.load(tmp_path / "model.pt2")) == []
