@@ -95,9 +95,7 @@ class _Checker:
         if depth > _MAX_DEPTH:
             raise InvalidModelError(f"graphs are nested more than {_MAX_DEPTH} deep", where=where, rule="nested-too-deeply")
         if graph.sparse_initializer:
-            raise UnsupportedError(
-                "sparse constants are not covered", where=f"constant {graph.sparse_initializer[0].values.name!r}", rule="sparse-constants"
-            )
+            raise _sparse_error(f"constant {graph.sparse_initializer[0].values.name!r}")
         names = _Names(where)
         for value in graph.input:
             names.define(value.name, "an input")
@@ -153,7 +151,7 @@ class _Checker:
             if attribute.ref_attr_name and not in_function:
                 raise InvalidModelError("refers to a function's attribute outside of any function", where=where, rule="unbound-attribute")
             if attribute.type in _SPARSE or attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-                raise UnsupportedError("sparse constants are not covered", where=where, rule="sparse-constants")
+                raise _sparse_error(where)
             if attribute.HasField("t"):
                 self._constant(attribute.t, where)
             elif attribute.type == AttributeType.TENSOR and not attribute.ref_attr_name:
@@ -223,3 +221,8 @@ def _check_order(nodes: Any, reads: list[set[str]]) -> None:
     except CycleError as error:
         where = node_label(nodes[min(error.args[1])])
         raise InvalidModelError("depends on its own output (a cycle)", where=where, rule="cycle") from error
+
+
+def _sparse_error(where: str) -> UnsupportedError:
+    remedy = "Store it as a dense tensor (TensorProto)."
+    return UnsupportedError("sparse constants are not covered", where=where, remedy=remedy, rule="sparse-constants")

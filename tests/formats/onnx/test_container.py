@@ -148,7 +148,7 @@ BAD: dict[str, tuple[Any, str, tuple[object, ...]]] = {
     "unknown type of constant": (adding(constant(kind=99, raw_data=FLOATS)), "unknown-type", (99,)),
     "unknown type of input": (bad_type(), "unknown-type", ("'x'", 77)),
     "raw strings": (adding(constant(kind=TensorProto.STRING, raw_data=b"abcd")), "string-storage", ()),
-    "sparse": (sparse(), "sparse-constants", ()),
+    "sparse": (sparse(), "sparse-constants", ("dense tensor",)),
     "constant twice": (
         model(node("Add", "x c", "y"), constants=(constant(raw_data=FLOATS), constant(raw_data=FLOATS))),
         "duplicate-name", ("'c'",),
