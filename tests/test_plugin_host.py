@@ -136,6 +136,20 @@ def test_a_plugin_that_fails_is_not_registered(hooks: dict[str, Any], broken: tu
         register(plugin("mine", passes=[Pass("other", "", same)]))
 
 
+def test_a_function_of_any_name_may_say_which_hook_it_is() -> None:
+    made = ModuleType("mine")
+    made.give = qconvert.hookimpl(specname="qconvert_passes")(lambda: [Pass("nothing", "", same)])  # type: ignore[attr-defined]
+    register(made)
+    assert "nothing" in passes()
+
+
+def test_what_is_marked_as_a_hook_that_does_not_exist_is_refused() -> None:
+    made = plugin("mine", formats=[Format("mine", (".mine",), "")])
+    made.passes = qconvert.hookimpl(lambda: [Pass("nothing", "", same)])  # type: ignore[attr-defined]
+    with refused(OptionError, "plugin-fails", holds=("unknown hook 'passes'",)):
+        register(made)
+
+
 def test_a_row_of_a_kind_that_does_not_exist_is_refused() -> None:
     with refused(OptionError, "unknown-kind", holds=("nearest: 'Gemm'",)):
         Kernels((Kernel(("Conv", "Gem"), ("int8",)),)).lacks(Op("Conv", ("x", "w"), ("y",)))

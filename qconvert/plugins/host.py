@@ -106,13 +106,6 @@ class LoadedPlugin:
     replaces: tuple[str, ...] = ()
 
 
-class _Manager(pluggy.PluginManager):
-    """Looks for hooks among the names of hooks alone, not behind every name of a module."""
-
-    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
-        return super().parse_hookimpl_opts(plugin, name) if name.startswith(GROUP) else None
-
-
 @dataclass(slots=True)
 class _Host:
     """Everything that is loaded.
@@ -157,7 +150,7 @@ class _Host:
 
 @cache
 def _host() -> _Host:
-    manager = _Manager(GROUP)
+    manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)
     host = _Host(manager)
     for name, module in BUILTIN.items():
