@@ -191,7 +191,9 @@ def violations(graph: Graph, op: Op) -> Iterator[Violation]:
 
 def fault(graph: Graph, op: Op) -> str:
     """See qconvert.plugin.Accelerator: what HTP computes wrongly, and no other form avoids."""
-    data, second = graph[op.inputs[0]], graph[op.inputs[1]] if len(op.inputs) > 1 and op.inputs[1] else None
+    data, second = (graph[name] if name else None for name in (*op.inputs, "", "")[:2])
+    if data is None:
+        return ""  # a Loop without a number of turns
     if op.kind == "LSTM" and data.is_quantized:
         return "an LSTM is up to 10 steps off"
     if op.kind == "MatMul" and second is not None and second.dtype == "uint8" and second.per_tensor is not None:

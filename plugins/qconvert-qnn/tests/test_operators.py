@@ -402,6 +402,11 @@ def test_squares_beyond_float16_are_divided_first(kind: str, tmp_path: Path) -> 
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
 
 
+def test_loops_without_a_number_of_turns_are_written(fixtures: Path, tmp_path: Path) -> None:
+    report = qconvert.convert(fixtures / "recurrent" / "while_float.tflite", tmp_path / "loop.onnx", target="qnn-htp")
+    assert report.operators["Loop"] == 1
+
+
 def test_the_audit_names_what_no_other_form_avoids(tmp_path: Path) -> None:
     """0 to a negative power, and products whose second data are beyond int8 where they are less their zero point."""
     power = Tensor("e", "float32", (), np.float32(-1).reshape(()))
