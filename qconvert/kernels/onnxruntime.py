@@ -19,7 +19,7 @@ from qconvert.arithmetic import dequantize_float32, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, Reference, activated_range, constant_tolerance, quantizations_of
-from qconvert.kernels.products import Requantizer, SumReference, Sums
+from qconvert.kernels.products import Requantizer, SumReference, Sums, addition_error
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
@@ -256,9 +256,9 @@ def _product(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
-    """Averages are nearer to zero where the kernel divides by more elements than ONNX counts."""
+    """It adds floats one by one. Averages are nearer to zero where the kernel divides by more elements than ONNX counts."""
     if not _average_pool_fault(graph, op):
-        return _sum(graph, op, exact)
+        return 10 * fine(exact) + addition_error(graph, op, math.prod(op["kernel_shape"])), False
     return 10 * fine(exact) + np.abs(exact), True
 
 

@@ -245,6 +245,20 @@ def count_ones(graph: Graph, op: Op) -> int | None:
     return int(data[0].size)
 
 
+def addition_error(graph: Graph, op: Op, count: int) -> float:
+    """Return how far an average of `count` bytes may be from the exact one, in steps of the result, if it is computed in float32.
+
+    In whatever order it adds, each addition may be off by half a last bit of its sum, on average half of the largest sum.
+    """
+    quantizations, (low, high) = quantizations_of(graph, op), integer_range(graph[op.inputs[0]].dtype)
+    if not quantizations:
+        return 0.0
+    given, output = quantizations
+    largest = max(high - given.point, given.point - low) * given.step / output.step
+    # Further roundings: of each value, of the division by their number and by the scale, and of what is added to the zero point.
+    return ((count / 2 + 4) * largest + high - low + 1) * 2.0**-24
+
+
 @dataclass(frozen=True, slots=True)
 class SumReference:
     """The reference of a reduction, or an average over all positions, whose integers follow from the sums of stored integers alone.

@@ -14,7 +14,7 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
-from qconvert.kernels.products import Requantizer, SumReference, Sums, count_ones, count_summed
+from qconvert.kernels.products import Requantizer, SumReference, Sums, addition_error, count_ones, count_summed
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply
@@ -356,13 +356,14 @@ def integers_for_windows(graph: Graph, op: Op, kernel: Requantizer) -> Array | N
     return Integers.clip_to_limits(graph, op, steps.reshape(-1) + output.point).ways[0]
 
 
-def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:
+def decided_averages(graph: Graph, op: Op, tolerance: float, adds_floats: bool) -> Array | None:
     """Return the exact averages of bytes for all sums, from the lowest, rounded once, if the kernel gives these: none is as near to a tie
     as its tolerance. None of other operators.
 
     Args:
         graph, op: the operator.
         tolerance: in steps of the result, for data with its scale.
+        adds_floats: whether the kernel may add values in float32, whose errors are no part of the tolerance.
     """
     data, result, quantizations = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op)
     is_average = kind_of(op).averages and kind_of(op).keeps_range  # which a sum does not
@@ -375,7 +376,8 @@ def decided_averages(graph: Graph, op: Op, tolerance: float) -> Array | None:
     exact = np.arange(count * (low - given.point), count * (high - given.point) + 1) * (ratio / count)
     position = np.clip(exact + output.point, *activated_range(graph, op))
     rounded = np.rint(position)
-    is_decided = (0.5 - np.abs(position - rounded) > tolerance * max(1.0, ratio)).all()
+    off = tolerance * max(1.0, ratio) + (addition_error(graph, op, count) if adds_floats else 0.0)
+    is_decided = (0.5 - np.abs(position - rounded) > off).all()
     return rounded.astype(result.dtype) if is_decided else None
 
 

@@ -225,6 +225,21 @@ def test_averages_of_a_kernel_without_a_reference_are_compared_where_none_is_nea
     assert found == {9: [("E1", "2296 sums")], 4: [("A", "tolerances")]}
 
 
+def test_means_of_many_elements_are_not_decided_by_the_exact_ones(tmp_path: Path) -> None:
+    """onnxruntime adds rows one by one in float32: of 401 bytes, whose mean is at least 1/802 from a tie, it makes another integer."""
+    quantization, axes = Quantization.per_tensor(0.016220147, 0), Tensor("a", "int64", (1,), np.array([1]))
+    ends = [Tensor("x", "uint8", (1, 401, 8), None, quantization), Tensor("y", "uint8", (1, 8), None, quantization)]
+    mean = Op("ReduceMean", ("x", "a"), ("y",), {"keepdims": 0})
+    save(Graph("mean", {item.name: item for item in (*ends, axes)}, (mean,), ("x",), ("y",)), source := tmp_path / "x.onnx")
+    convert(source, result := tmp_path / "y.tflite")
+    data = np.repeat(np.array([255] * 201 + [254] * 200, np.uint8)[None, :, None], 8, axis=2)
+    total = np.add.accumulate(np.float32(quantization.step) * data[0, :, 0].astype(np.float32), dtype=np.float32)[-1]
+    assert np.rint(total / np.float32(401) / np.float32(quantization.step)) == 254
+    assert run(result, {"x": data})["y"].tolist() == [[255] * 8]
+    (item,) = prove(source, result).operators
+    assert (item.class_, item.method) == ("A", "tolerances")
+
+
 def test_roundings_that_onnxruntime_merges_are_not_proved(tmp_path: Path) -> None:
     """DoubleQDQPairsRemover makes one QuantizeLinear of two, with other integers; not if the integers between them are an output."""
     quantizations = {"x": None, "a": Quantization.per_tensor(0.1, 0), "b": Quantization.per_tensor(0.05, 20), "y": None}

@@ -132,7 +132,9 @@ class Computed:
         if self.requantizer is not None:
             return integers_for_windows(self.graph, self.op, self.requantizer)
         tolerance = self.tolerance()
-        return None if tolerance is None else decided_averages(self.graph, self.op, tolerance)
+        if tolerance is None or self.row is None:
+            return None
+        return decided_averages(self.graph, self.op, tolerance, adds_floats=self.row.reference is None)
 
     @cached_property
     def for_all_codes(self) -> Array | None:
