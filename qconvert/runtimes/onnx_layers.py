@@ -20,6 +20,8 @@ _FUSED = {"QuantizeLinear", "Cast"}.union(name for name, kind in KINDS.items() i
 #: Operators whose result is stored as their data are.
 KEEP = {"Flatten", "NhwcMaxPool", "Resize"}.union(name for name, kind in KINDS.items() if kind.rule == "move" or kind.chooses or kind.clips)
 _CLIPS = ("Relu", "Clip")
+#: Operators between a product and its QuantizeLinear, which the reader lets follow on integers.
+_FOLLOWING = {*_CLIPS}.union(name for name, kind in KINDS.items() if kind.rule == "move")
 #: Operators between real and stored values.
 _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -57,24 +59,31 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
         return {}
     graph = unverified_proto(file.path).graph
     writers = {name: node for node in graph.node for name in node.output}
-    found: dict[str, tuple[str, list[str]]] = {}
+    found: dict[str, tuple[list[str], list[str]]] = {}
     for node in graph.node:
-        names = _find_unclipped(node.input[0], writers) if node.op_type == "QuantizeLinear" else []
+        names = _find_values_before(node.input[0], writers) if node.op_type == "QuantizeLinear" else []
         if names and _computes_dequantized(names[-1], writers):
             unclipped = [
                 f"{real}/{dtype}" for real in names[1:] for dtype in ("int8", "uint8")
             ]  # as the reader names a result before a Clip
-            found[node.output[0]] = names[0], unclipped
+            moved = [place for place, real in enumerate(names[:-1]) if writers[real].op_type not in _CLIPS]
+            found[node.output[0]] = names[max(moved, default=-1) + 1 :], unclipped
         elif node.op_type in _CLIPS and node.input[0] in found:  # of integers, which the reader makes an activation
             found[node.output[0]] = found[node.input[0]]
     left = {name for node in _optimize(file, exact=True).graph.node for name in node.output} if found else ()
-    return {name: "in_float" for result, (real, unclipped) in found.items() if real in left for name in (result, *unclipped)}
+    return {
+        name: "in_float"
+        for result, (values, unclipped) in found.items()
+        # The optimizer drops clips to the limits of the type, and names a value anew whose QuantizeLinear it moves (propagate_qdq).
+        if any(name in left for value in values for name in (value, f"{value}_pre_q"))
+        for name in (result, *unclipped)
+    }
 
 
-def _find_unclipped(name: str, writers: Mapping[str, Any]) -> list[str]:
-    """Return a value, and what each Relu and Clip before it reads, the first of these last."""
+def _find_values_before(name: str, writers: Mapping[str, Any]) -> list[str]:
+    """Return a value, and what each Relu, Clip and data movement before it reads, the first of these last."""
     found = [name]
-    while found[-1] in writers and writers[found[-1]].op_type in _CLIPS:
+    while found[-1] in writers and writers[found[-1]].op_type in _FOLLOWING:
         found.append(writers[found[-1]].input[0])
     return found
 

@@ -818,3 +818,38 @@ def test_inputs_that_are_clipped_before_they_are_quantized_are_multiplied_by_the
     convert(source, result)
     rounded = [item for item in prove(source, result).operators if item.method == "thresholds"]
     assert rounded[0].class_ == "E1"
+
+
+@pytest.mark.parametrize(
+    ("following", "dtypes", "point"),
+    [("Relu", ("uint8", "int8"), -128), ("Reshape", ("int8", "int8"), 3), ("Reshape", ("int8", "uint8"), 3)],
+)
+def test_a_product_in_float_before_a_clip_or_a_reshape_is_none_of_integers(
+    following: str, dtypes: tuple[str, str], point: int, tmp_path: Path
+) -> None:
+    """onnxruntime makes no QGemm of these; it drops a Relu that clips to the least integer, and leaves a Reshape between both."""
+    rng = np.random.default_rng(0)
+    types = [np.dtype(name) for name in dtypes]
+    constants: dict[str, np.ndarray] = {
+        "sx": np.float32(0.0123), "zx": types[0].type(7), "w": rng.integers(-127, 128, (16, 8)).astype(np.int8),
+        "sw": np.float32(0.01), "zw": np.int8(0), "b": rng.integers(-3000, 3000, 8).astype(np.int32),
+        "sb": np.float32(0.0123) * np.float32(0.01), "zb": np.int32(0), "sy": np.float32(0.05), "zy": types[1].type(point),
+        "shape": np.array([1, 4, 8], np.int64),
+    }  # fmt: skip
+    nodes = [helper.make_node("DequantizeLinear", [name, f"s{name}", f"z{name}"], [f"{name}/real"]) for name in ("x", "w", "b")]
+    nodes += [
+        helper.make_node("MatMul", ["x/real", "w/real"], ["products"]),
+        helper.make_node("Add", ["products", "b/real"], ["sums"]),
+        helper.make_node(following, ["sums", *(["shape"] if following == "Reshape" else [])], ["last"]),
+        helper.make_node("QuantizeLinear", ["last", "sy", "zy"], ["y"]),
+    ]
+    sizes = {"x": (4, 16), "y": (1, 4, 8) if following == "Reshape" else (4, 8)}
+    ends = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), sizes[name])
+        for name, dtype in zip(sizes, types, strict=True)
+    ]
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    made = helper.make_graph(nodes, "product", ends[:1], ends[1:], held)
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source := tmp_path / "x.onnx")
+    convert(source, result := tmp_path / "y.tflite")
+    assert set(classes(prove(source, result))).isdisjoint({"E0", "E1"})
