@@ -25,15 +25,21 @@ from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantization
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
+from qconvert.operators import kind_of
 
 #: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
 
 
+def is_depthwise_in_mnn(graph: Graph, op: Op) -> bool:
+    """Whether a convolution has one input and one output channel a group, also with a single group (measured with MNN 3.6.1)."""
+    return kind_of(op).convolves and (graph[op.inputs[1]].shape or ())[:2] == (op["group"], 1)
+
+
 def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = program(graph, op, exact)
     quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
-    if op["group"] == 1 or not quantizations:
+    if not is_depthwise_in_mnn(graph, op) or not quantizations:
         return found, coarse
     data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations)
     unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
@@ -56,8 +62,7 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
     bias = stored[2] if op.has(2) else None
     if given is None or factors is None or output is None or stored[0] is None or stored[1] is None or (op.has(2) and bias is None):
         return None
-    outputs, inputs = stored[1].shape[:2]
-    is_depthwise = inputs == 1 and op["group"] == outputs > 1
+    outputs, is_depthwise = stored[1].shape[0], is_depthwise_in_mnn(graph, op)
     is_known = op["activation"] in ("", "relu") and (op["group"] == 1 or is_depthwise) and op["data_format"] == "channels_first"
     is_known &= {data.dtype, weights.dtype, result.dtype} == {"int8"} and given.is_per_tensor and output.is_per_tensor
     if not is_known or data.rank != 4 or factors.zero_point.any() or factors.axis not in (None, 0) or factors.block_size:
@@ -77,7 +82,7 @@ def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
 def _conv_fault(graph: Graph, op: Op) -> str:
     """A depthwise kernel adds the zero point of its result as units of the sum, in 32 bits."""
     found = quantizations_of(graph, op, 2, of_any_axis=True)
-    if op["group"] == 1 or not found:
+    if not is_depthwise_in_mnn(graph, op) or not found:
         return ""
     data, weights, result = (quantization.scale.astype(np.float64) for quantization in found)
     units = np.abs(found[2].zero_point).max() * result.max() / (data.min() * np.maximum(weights, LEAST_MNN_SCALE).min())

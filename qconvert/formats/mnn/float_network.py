@@ -11,6 +11,7 @@ from qconvert.arithmetic import affine_range, compensate_mnn_bias
 from qconvert.encodings import Encodings, Place, QParams, extract_encodings
 from qconvert.formats.mnn.layers import MNN_KERNELS, Layer
 from qconvert.graph import Graph, Op
+from qconvert.kernels.mnn import is_depthwise_in_mnn
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 from qconvert.rewriting import Rewriter
@@ -263,7 +264,7 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
     by_weights = {layer.weights: layer for layer in layers}
     rewriter, count = Rewriter(network), 0
     for op in rewriter:
-        layer = by_weights.get(op.inputs[1]) if _is_depthwise(network, op) else None
+        layer = by_weights.get(op.inputs[1]) if is_depthwise_in_mnn(network, op) else None
         bias = None if layer is None else network[op.inputs[2]].data if op.has(2) else np.zeros(len(layer.scales), np.float32)
         if layer is not None and bias is not None and bias.shape == (len(layer.scales),):
             values, units = compensate_mnn_bias(bias, layer.data.scale, layer.scales, layer.result.scale, layer.result.zero_point)
@@ -271,10 +272,3 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
             rewriter.replace(op, op.with_input(2, name))
             count += int(np.count_nonzero(units))
     return rewriter.finish(), count
-
-
-def _is_depthwise(network: Graph, op: Op) -> bool:
-    if not (kind_of(op).has_weights and kind_of(op).has_windows) or op["group"] == 1:
-        return False
-    shape = network[op.inputs[1]].shape or (0, 0)
-    return bool(shape[0] == op["group"] and shape[1] == 1)
