@@ -226,7 +226,8 @@ def try_kernels(
             for number in range(first, min(first + _TOGETHER, count)):
                 rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
                 example = examples[number % len(examples)] if examples else None
-                problems.append(_Problem(make_graph(kind, dtype, rng, rows, chosen.layout, example), example, rng))
+                graph = make_graph(kind, dtype, rng, rows, chosen.layout, example, chosen.storage.weights == "uint8")
+                problems.append(_Problem(graph, example, rng))
             for tried in _try_problems(kind, problems, chosen, runtime, name, rows_of, folder, {} if refused is None else refused):
                 found.setdefault((kind, dtype, id(tried.row), tried.known > 0), []).append(tried)
     return tuple(

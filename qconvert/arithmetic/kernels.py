@@ -98,14 +98,16 @@ def xnnpack_leaky_relu(stored: Any, source: Quantization, output: Quantization, 
     return saturate(shift_half_up(steps * multiplier, 8) + output.zero_point[0], dtype)
 
 
-def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:
+def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, dtype: str, precision: str = "float32") -> Array:
     """HARD_SWISH of bytes in TFLite: x * relu6(x + 3) / 6 in 16 bits (reference_ops.h, HardSwish; activations.cc, HardSwishPrepare).
 
-    Args: as of xnnpack_requantize().
+    Args:
+        stored, source, output, dtype: as of xnnpack_requantize().
+        precision: in which scales are divided, of tflite-micro "float64" (measured).
     """
-    fine = float(np.float32(1 / 128) * np.float32(source.scale[0]))
-    factor, shift = _short_multiplier(float(np.float32(fine) / np.float32(output.scale[0])))
-    slope, exponent = _short_multiplier(float(np.float32(fine) / np.float32(3 / 32768)))
+    fine = (np.float32(1 / 128) * np.float32(source.scale[0])).astype(precision)
+    factor, shift = _short_multiplier(float(fine / np.float32(output.scale[0]).astype(precision)))
+    slope, exponent = _short_multiplier(float(fine / np.float32(3 / 32768).astype(precision)))
     steps = (np.asarray(stored, np.int64) - source.zero_point[0]) << 7
     value = clip_to_width(high_product(steps, factor, 15))
     gate = clip_to_width(steps << max(exponent - 1, 0)) if exponent > 0 else steps

@@ -269,6 +269,7 @@ def make_graph(
     kernels: Kernels,
     layout: str = "channels_first",
     example: Example | None = None,
+    has_unsigned_weights: bool = False,
 ) -> Graph:
     """Return a graph of one operator.
 
@@ -279,6 +280,7 @@ def make_graph(
         kernels: the kernels to test; the graph has the scales that they fix, and equal ones where they require it.
         layout: of images, "channels_first" or "channels_last".
         example: the operator without types and scales, with channels first; by default one of the kind's own.
+        has_unsigned_weights: whether weights are uint8, with one scale and any zero point, instead of int8 with a scale for each output.
 
     Raises:
         OptionError: the kind has no example.
@@ -298,7 +300,7 @@ def make_graph(
             operands=tuple(_with_channels_last(item) if one.role(place) == "data" else item for place, item in enumerate(example.operands)),
             attributes={**example.attributes, "data_format": layout},
         )
-    scales = _Scales(dtype, rng, example, has_ties=rng.random() < _WITH_TIES)
+    scales = _Scales(dtype, rng, example, has_ties=rng.random() < _WITH_TIES, has_unsigned_weights=has_unsigned_weights)
     names = tuple("" if operand is None else f"i{place}" for place, operand in enumerate(example.operands))
     op = Op(kind, names, tuple(f"o{place}" for place in range(example.outputs)), dict(example.attributes), f"{kind} #0")
     tensors: list[Tensor | None] = []
@@ -342,6 +344,7 @@ class _Scales:
     rng: np.random.Generator
     example: Example
     has_ties: bool
+    has_unsigned_weights: bool
 
     def of_data(self) -> Quantization:
         """Return a quantization of any scale, for data."""
@@ -407,14 +410,21 @@ def _weights(name: str, shape: tuple[int, ...], data: Tensor | None, weights: Te
         return Tensor(name, "float32", shape, rng.normal(0, 0.3, shape).astype(np.float32))
     if weights is None:
         is_extreme = scales.example.has_extremes
-        steps = np.exp(rng.uniform(*((-15, 5) if is_extreme else (-5, -3)), shape[0]))
+        steps = np.exp(rng.uniform(*((-15, 5) if is_extreme else (-5, -3)), 1 if scales.has_unsigned_weights else shape[0]))
         steps = (np.exp2(np.rint(np.log2(steps))) if scales.has_ties else steps).astype(np.float32)
+        if scales.has_unsigned_weights:
+            point = int(rng.choice([0, 255, 128, rng.integers(0, 255, endpoint=True)]))
+            codes = rng.integers(0, 255, shape, np.int64, endpoint=True).astype(np.uint8)
+            return Tensor(name, "uint8", shape, codes, Quantization.per_tensor(float(steps[0]), point))
         stored = rng.integers(-127, 127, shape, np.int64, endpoint=True).astype(np.int8)
         return Tensor(name, "int8", shape, stored, Quantization.per_axis(steps, 0))
     assert weights.quantization is not None
     wide = "int64" if data.dtype == "int16" else "int32"
     bias = rng.integers(-2000, 2000, shape).astype(numpy_dtype(wide))
-    return Tensor(name, wide, shape, bias, Quantization.per_axis(weights.quantization.scale * data.quantization.scale, 0))
+    products = weights.quantization.scale * data.quantization.scale
+    return Tensor(
+        name, wide, shape, bias, replace(weights.quantization, scale=products, zero_point=np.zeros_like(weights.quantization.zero_point))
+    )
 
 
 def _result(op: Op, place: int, inputs: Sequence[Tensor], scales: _Scales, kernels: Kernels) -> Tensor:

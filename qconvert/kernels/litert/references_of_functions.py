@@ -131,10 +131,12 @@ def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Q
     return np.where(steps[0] > 0, found, 2**31 - 1)
 
 
-def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def hard_swish(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
     """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
     found, dtype = quantizations_of(graph, op), graph[op.outputs[0]].dtype
-    return Integers((tflite_hard_swish(stored[0], found[0], found[1], dtype),)) if found and dtype in ("int8", "uint8") else None
+    if not found or dtype not in ("int8", "uint8"):
+        return None
+    return Integers((tflite_hard_swish(stored[0], found[0], found[1], dtype, precision),))
 
 
 def leaky_relu_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -162,6 +164,11 @@ xnnpack_sigmoid = _in_float64(lambda x: 1 / (1 + np.exp(-x)))
 
 def elu(x: Array) -> Array:
     return np.where(x < 0, _expm1(x), x)
+
+
+def elu_by_exp(x: Array) -> Array:
+    """tflite-micro's, which loses digits next to zero (elu.cc)."""
+    return np.where(x < 0, exp(x) - _ONE, x)
 
 
 def inverse_root_of(x: Array) -> Array:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import IN_ANY_ORDER, Form, Kernel, Kernels, Reference, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Form, Integers, Kernel, Kernels, Reference, quantizations_of
 from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
@@ -55,6 +56,35 @@ def _of_16_bits(kind: str, function: functions.Function, outside: int | None = N
     return Kernel((kind,), _INT16, tolerance=tolerance, fault=fault, reference=partial(reference, function=function, outside=outside))
 
 
+def _requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+    """QUANTIZE from integers; of a conversion, the float values stand between where 32 bits do not hold a step
+    (write_quantize, formats/tflite/ops/quantize.py)."""
+    return None if _RESCALED(graph, op) and not graph.is_from("tflite") else references.requantize(graph, op, stored, plain)
+
+
+def _other_weights(graph: Graph, op: Op) -> str:
+    """Take weights of int8 next to data of uint8, which a .tflite file should not have."""
+    types = [graph[name].dtype for name in op.inputs[:2]]
+    return "" if types == ["uint8", "int8"] and graph.is_from("tflite") else "other weights"
+
+
+def _signed_weights(graph: Graph, op: Op) -> str:
+    return "" if graph[op.inputs[1]].dtype == "uint8" else "weights of int8"
+
+
+_READS_AS_UINT8 = "its kernel reads weights of int8 as uint8"
+#: CONV_2D, TRANSPOSE_CONV and FULLY_CONNECTED ask the data alone for the type (Eval, conv.cc and its like; measured with LiteRT 2.3).
+_SIGNED_WEIGHTS = Kernel(
+    ("Conv", "ConvTranspose", "Gemm"),
+    ("uint8",),
+    "inexact",
+    lacks=_other_weights,
+    tolerance=off.rounded_twice,
+    fault=lambda graph, op: _READS_AS_UINT8,
+    unknown=_READS_AS_UINT8,
+)
+
+
 def _rows(of: str) -> tuple[Kernel, ...]:
     """Return the rows of TFLite's own kernels, which round alike except where `of` is read.
 
@@ -69,12 +99,21 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     conv = twice if plain else None
     dense = Requantizer("tflite_float") if of == "reference" else conv
     wide_dense = short if micro else Requantizer("tflite_float", bits=16) if plain else references.multiply_dense
+    unsigned = Kernel(
+        ("Conv", "ConvTranspose"),
+        ("uint8",),
+        lacks=_signed_weights,
+        tolerance=off.rounded_twice,
+        fault=limits.volume,
+        reference=replace(twice, precision="product"),
+    )
     precision = "float64" if micro else "float32"
     products = [Requantizer("tflite_double_rounding", precision, bits) for bits in (8, 16)]
     matrices = [replace(item, precision="float64" if micro else "product") for item in (twice, short)]
-    pair, requantize = (partial(function, plain=plain) for function in (references.pair, references.requantize))
-    sigmoid, tanh = (_table(functions.sigmoid), _table(functions.tanh))
+    pair, requantize = (partial(function, plain=plain) for function in (references.pair, _requantize))
+    sigmoid, tanh, elu = (_table(function) for function in (functions.sigmoid, functions.tanh, functions.elu))
     if micro:
+        elu = _table(functions.elu_by_exp)
         sigmoid, tanh = functions.sigmoid_in_fixed_point, functions.tanh_in_fixed_point
     wide_sigmoid, wide_tanh = (partial(functions.curve, function=name, plain=plain) for name in ("Sigmoid", "Tanh"))
     mean = SumReference(partial(axes.mean, plain=plain))
@@ -86,19 +125,22 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         "reference": (limits.reduce_sum, None),
         "micro": (factor_fault(limits.total), SumReference(axes.total)),
     }[of]
-    relu, absolute, leaky_relu, parametric_relu, inverse_square_root, softmax_of_16_bits = (
+    relu, absolute, leaky_relu, parametric_relu, hard_swish, inverse_square_root, softmax_of_16_bits = (
         partial(function, precision=precision)
         for function in (
             functions.relu,
             functions.absolute,
             functions.leaky_relu,
             functions.parametric_relu,
+            functions.hard_swish,
             functions.inverse_square_root,
             axes.softmax_of_16_bits,
         )
     )
     return (
         # Products and their sums.
+        *(() if micro else (_SIGNED_WEIGHTS,)),
+        *((unsigned,) if of == "reference" else ()),
         Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv, unknown=by_shape),
         Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short, arithmetic=forms.convolution),
         Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short),
@@ -166,10 +208,10 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             ("HardSwish",),
             _BYTES,
             fault=factor_fault(limits.hard_swish),
-            reference=functions.hard_swish,
+            reference=hard_swish,
             arithmetic=forms.curve,
         ),
-        *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=_table(functions.elu)),)),
+        *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=elu),)),
         Kernel(("Gelu",), _INT8, reference=functions.gelu),
         Kernel(("Sqrt",), _SIGNED, fault=limits.square_root, reference=functions.square_root, arithmetic=forms.root),
         Kernel(("Exp",), _INT8, reference=_table(functions.exp)),
@@ -239,7 +281,7 @@ def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -
 def _tflite_weights(graph: Graph, op: Op) -> str:
     """Refuse weights that XNNPACK leaves to TFLite's own kernels; the runtime lists its other refusals (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
-    return "such weights" if weights is not None and "int4" in weights.dtype else ""
+    return "such weights" if weights is not None and ("int4" in weights.dtype or not _other_weights(graph, op)) else ""
 
 
 def _other_ratios(graph: Graph, op: Op) -> str:
