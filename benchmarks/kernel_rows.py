@@ -2,8 +2,9 @@
 
     python benchmarks/kernel_rows.py [KERNELS ...] [--cases 1000000] [--results FILE] [--markdown docs/measured/kernels.md]
 
-Each kind and type of data is tried until every row that it reached has as many elements, and 200 operators with scales and zero points of
-their own, or twice as many operators have been tried. What --results has is not tried again, so that a run goes on where it ended.
+Each kind and type of data is tried until every row that it reached has as many elements, and an operator with scales and zero points of
+its own for each 5,000 of them, or twice as many operators have been tried. What --results has is not tried again, so that a run goes on
+where it ended.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from qconvert.testing import Tried, try_kernels
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from test_kernel_problems import CASES
 
-_BATCH, _LEAST_OPERATORS, _ATTEMPTS = 50, 200, 2
+_BATCH, _ELEMENTS, _ATTEMPTS = 25, 5_000, 2
 
 
 def list_problems(kernels: str) -> Iterator[tuple[str, Target | Derived, str, str]]:
@@ -59,7 +60,7 @@ def find_row(kernels: str, row: Kernel) -> tuple[str, int] | None:
 def try_kind(kernels: str, target: Target | Derived, kind: str, dtype: str, cases: int) -> list[dict[str, Any]]:
     """Try a kind and a type until every row that is reached has enough cases, and return what became of them, by row."""
     totals: dict[tuple[str, int], dict[str, Any]] = {}
-    least = max(_LEAST_OPERATORS, _BATCH)
+    least = max(cases // _ELEMENTS, _BATCH)
     for batch in range(_ATTEMPTS * least // _BATCH):
         rng = np.random.default_rng((batch, *kind.encode(), *dtype.encode()))
         examples = [vary(kind, rng, 2 * cases // least) for _ in range(_BATCH)]
