@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import forked
@@ -12,6 +14,7 @@ import pytest
 
 import qconvert
 from qconvert import QConvertError, benchmark, html_report
+from qconvert.benchmarking import BenchmarkReport, Measured
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -65,6 +68,33 @@ def test_a_target_that_refuses_the_model_does_not_end_the_others() -> None:
 
 
 @pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_a_runtime_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a target or a file needs it, and of the model's other runtimes."""
+    (tmp_path / "onnxruntime.py").write_text("raise ModuleNotFoundError('none', name='onnxruntime')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    found = benchmark(KWS, targets=["ort-x86"], kernels="litert", runs=3)
+    (litert, missing) = found.measured
+    assert not litert.problem and missing.target == "ort-x86" and missing.problem.endswith("is not installed")
+
+
+@pytest.mark.litert
+@pytest.mark.mnn
+def test_runtimes_in_processes_of_their_own_say_their_memory_and_take_the_threads() -> None:
+    litert, mnn = benchmark(KWS, targets=["mnn"], kernels="litert", runs=3).measured
+    assert 1e6 < litert.memory < 5e7 and 1e6 < mnn.memory < 5e7
+
+
+def test_reasons_of_several_lines_and_notes_of_what_did_not_run_are_left_out() -> None:
+    ran = Measured("a.tflite", "litert:default", ran="LiteRT", runs=3, median=2e-3, best=1e-3, processor=1e-3, note="it ran")
+    refused = Measured("a.tflite", "tensorrt:sm89", "tensorrt", problem="not accepted, in 2 places:\n- rule", note="built and not run")
+    report = BenchmarkReport((ran, refused), "a machine", 1)
+    assert report.notes[0] == "it ran" and len(report.notes) == 2 and "up to 2 times" in report.notes[1]
+    assert report.tables()[1].rows == (("a.tflite for tensorrt", "tensorrt:sm89", "not accepted, in 2 places"),)
+    assert BenchmarkReport((replace(ran, processor=1.9e-3),), "a machine", 1).notes == ("it ran",)
+
+
+@pytest.mark.litert
 def test_no_time_gives_three_runs() -> None:
     found = benchmark(KWS, kernels="litert:reference", runs=10, seconds=1e-6)
     assert [item.runs for item in found.measured] == [3]
@@ -94,7 +124,8 @@ def test_a_runtime_of_a_plugin(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "rule"),
     [({"targets": ["nowhere"]}, "unknown-target"), ({"runs": 0}, "number-out-of-range"), ({"seconds": float("nan")}, "number-out-of-range"),
-     ({"kernels": "none:such"}, "unknown-kernels"), ({"oneflow": "google"}, "unknown-option")],
+     ({"kernels": "none:such"}, "unknown-kernels"), ({"kernels": "onnxruntime"}, "kernels-without-file"),
+     ({"kernels": "onnxruntime", "targets": ["tflite"]}, "kernels-without-file"), ({"oneflow": "google"}, "unknown-option")],
 )  # fmt: skip
 def test_what_cannot_be_asked_for(more: dict[str, object], rule: str) -> None:
     with pytest.raises(QConvertError) as error:

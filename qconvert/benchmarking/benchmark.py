@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,10 +23,12 @@ from qconvert.plugins.options import ReadOptions, check_options, pick_declared
 from qconvert.runtimes.packages import Child
 from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 
-_COLUMNS = ("~file", "runtime", ">median ms", ">best", ">processor", ">times the first", ">first run", ">file MB", ">memory MB")
+_COLUMNS = ("~file", "runtime", ">median ms", ">best", ">processor", ">ratio", ">first run", ">file MB", ">memory MB")
 _MEGA = 1e6
 #: Characters of a reason in a table.
-_LONGEST = 160
+_LONGEST = 300
+#: A run that takes so many times the time of its processors waited for them, or for a device.
+_WAITED = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,15 @@ class BenchmarkReport(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the runtimes say of how they ran, each once."""
-        return tuple(dict.fromkeys(item.note for item in self.measured if item.note))
+        """What the runtimes say of how they ran, each once, and whether runs waited."""
+        found = [item.note for item in self.done if item.note]
+        waited = max((item.median / max(item.processor, 1e-9) for item in self.done), default=0.0)
+        if waited > _WAITED:
+            found.append(
+                f"runs took up to {waited:.3g} times the time in which processors worked on them: other programs use this machine, or a "
+                "runtime waits for a device; on a busy machine the column processor is more reliable than the median"
+            )
+        return tuple(dict.fromkeys(found))
 
     @property
     def done(self) -> tuple[Measured, ...]:
@@ -116,11 +125,18 @@ class BenchmarkReport(Shown):
             for item in self.done
         )  # fmt: skip
         failed = tuple(
-            (item.name, item.kernels, shorten_text(format_sentence(item.problem), _LONGEST)) for item in self.measured if item.problem
+            (item.name, item.kernels, shorten_text(format_sentence(_first_line(item.problem)), _LONGEST))
+            for item in self.measured
+            if item.problem
         )
         threads = "1 thread" if self.threads == 1 else f"{self.threads or 'any number of'} threads"
         found = [Rows(f"{threads}, {self.machine}", _COLUMNS, rows)]
         return [*found, Rows("Not measured", ("~file", "runtime", "why"), failed)] if failed else found
+
+
+def _first_line(reason: str) -> str:
+    """The first line of a reason, which says what the others list."""
+    return reason.partition("\n")[0].rstrip(":")
 
 
 _PROCESS = Path(__file__).with_name("process.py")
@@ -207,17 +223,20 @@ def benchmark(
         What was measured, and what could not be, in the order of the files; targets that refuse the model come last.
 
     Raises:
-        OptionError: a number, a target, kernels or an option do not exist.
+        OptionError: a number, a target, kernels or an option do not exist, or the kernels run none of the files.
         RuntimeRefusedError: nothing could be measured.
         QConvertError: a file cannot be read.
     """
-    if runs < 1 or threads < 0 or not seconds > 0:
-        raise OptionError(
-            f"{runs} runs, {threads} threads, {seconds} s: at least 1 run, 0 threads and more than 0 s are needed",
-            rule="number-out-of-range",
-        )
+    for name, number, is_valid, rule in (
+        ("runs", runs, runs >= 1, "at least 1"),
+        ("threads", threads, threads >= 0, "at least 0"),
+        ("seconds", seconds, seconds > 0, "above 0"),
+    ):
+        if not is_valid:
+            raise OptionError(f"{name} is {number:g}; it must be {rule}", rule="number-out-of-range")
     with ExitStack() as stack:
         files = [_File(Path(model), format), *(_File(Path(item)) for item in results)]
+        _require_files(kernels, {*(file.format.name for file in files), *(target_named(name).format for name in targets)})
         declared = {option.name: option for file in files for option in file.format.read_options}
         read = check_options(options, declared.values(), "nothing that reads these files")
         converted, refused = _conversions(files[0], targets, stack.enter_context(temporary_folder()), read, progress)
@@ -235,7 +254,7 @@ def benchmark(
         found = [*(item.summarize() if isinstance(item, _Runner) else item for item in started), *refused]
     report = BenchmarkReport(tuple(replace(item, file=str(model)) if item.target else item for item in found), _machine(), threads)
     if not report.done:
-        reasons = "; ".join(dict.fromkeys(f"{item.kernels}: {item.problem}" for item in found)) or "no runtime of the format is installed"
+        reasons = "; ".join(dict.fromkeys(f"{item.kernels}: {_first_line(item.problem)}" for item in found)) or "no runtime runs the format"
         raise RuntimeRefusedError(f"nothing could be measured: {reasons}", file=str(model), rule="nothing-measured")
     return report
 
@@ -270,7 +289,7 @@ def _conversions(
 def _start_runners(
     file: _File, kernels: str | Sequence[str], options: Mapping[str, Any], threads: int, seed: int, stack: ExitStack
 ) -> list[_Runner | Measured]:
-    """The file loaded in each of its runtimes, or why it is not; nothing where a runtime is not installed."""
+    """The file loaded in each of its runtimes, or why it is not."""
     inputs = random_inputs(load(file.path, file.format.name, **options), 1, seed)[0] if file.format.read is not None else {}
     described = {name: [value.dtype.name, list(value.shape)] for name, value in inputs.items()}
     question = {
@@ -288,15 +307,25 @@ def _start_runners(
         try:
             answer = child.request({"load": {**question, "kernels": chosen}, "inputs": described}, [*inputs.values()])
         except RuntimeRefusedError as error:
-            answer = {"refused": error.reason, "missing": False}
+            answer = {"refused": error.reason}
         if "refused" not in answer:
             ran = replace(measured, ran=str(answer["ran"]), note=str(answer["note"]), first=float(answer["first"]))
             found.append(_Runner(ran, child))
             continue
         child.close()
-        if not answer["missing"]:
-            found.append(replace(measured, problem=str(answer["refused"])))
+        found.append(replace(measured, problem=str(answer["refused"])))
     return found
+
+
+def _require_files(kernels: str | Sequence[str], formats: Collection[str]) -> None:
+    """Raise OptionError where kernels are named that run none of these formats."""
+    for runtime, chosen in list_kernels(kernels):
+        if not {*runtime.formats} & {*formats}:
+            raise OptionError(
+                f"the kernels {runtime.name}:{chosen} run {' and '.join(runtime.formats)}; the files are {' and '.join(sorted(formats))}",
+                remedy="Name kernels of one of these formats, a file for them, or a target.",
+                rule="kernels-without-file",
+            )
 
 
 def _kernels(file: _File, named: str | Sequence[str]) -> list[str]:

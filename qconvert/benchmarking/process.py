@@ -31,9 +31,9 @@ def start(folder: str) -> Callable[..., tuple[dict[str, Any], list[Any]]]:
         try:
             return (timed.load(question["load"], inputs) if "load" in question else timed.times(question["times"])), []
         except QConvertError as error:
-            return {"refused": str(error.reason), "missing": error.rule == "package-missing"}, []
+            return {"refused": str(error.reason)}, []
         except Exception as error:  # of a plugin, or of a runtime: this process is there to hold it
-            return {"refused": f"{type(error).__name__}: {error}", "missing": False}, []
+            return {"refused": f"{type(error).__name__}: {error}"}, []
 
     return answer
 
@@ -59,7 +59,7 @@ class _Timed:
         from qconvert.checking.file_in_runtime import describe_runtime, side_of
         from qconvert.errors import RuntimeRefusedError
         from qconvert.plugins.plugin_files import register_file
-        from qconvert.runtimes.litert_child import forget_peak, process_memory
+        from qconvert.runtimes.packages import forget_peak, process_memory
 
         self.inputs = inputs
         if question["threads"]:
@@ -89,7 +89,7 @@ class _Timed:
         from dataclasses import asdict
 
         from qconvert.plugins import Timing
-        from qconvert.runtimes.litert_child import process_memory
+        from qconvert.runtimes.packages import process_memory
 
         timed = getattr(self.model, "time_runs", None)
         found = Timing.of(partial(self.model.run, self.inputs), times) if timed is None else timed(self.inputs, times)

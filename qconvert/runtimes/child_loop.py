@@ -2,8 +2,8 @@
 
 It imports nothing of qconvert. A program has a function start(), which imports what it needs and returns its function
 answer(question, read): a message is a line of JSON, the question, and after it the bytes of arrays, which read(dtype, shape) gives one by
-one, or read("bytes", [count]) as they are. The answer is a document and arrays, whose bytes follow it. What is printed to standard output
-meanwhile goes to standard error, so that the answers stay readable.
+one, or read("bytes", [count]) as they are. The answer is a document and arrays, whose bytes follow it; that of an empty question is empty.
+What is printed to standard output meanwhile goes to standard error, so that the answers stay readable.
 
 With the number of a socket as its first argument it is a fork server: it starts the program once, and forks a process for each Child. It
 answers no questions itself and so has no threads, which a fork would not copy.
@@ -57,7 +57,8 @@ def answer_questions(given: BinaryIO, answers: BinaryIO, answer: Answer) -> None
 
     while line := given.readline():
         try:
-            found, arrays = answer(json.loads(line), read)
+            question = json.loads(line)
+            found, arrays = answer(question, read) if question else ({}, ())
         except Exception as error:  # of whatever class: some runtimes have none of their own
             found, arrays = {"error": f"{type(error).__name__}: {error}"}, ()
         answers.write(json.dumps(found).encode() + b"\n")

@@ -62,6 +62,8 @@ class LiteRT:
 
     def _load(self, model: bytes) -> None:
         """Loads a file; without one, the same once more."""
+        if model:
+            self._child.begin_memory()
         found = self._request(
             {"load": len(model), "with": self._settings}, [np.frombuffer(model, np.uint8)], "LiteRT does not take the model"
         )
@@ -98,7 +100,7 @@ class LiteRT:
         """Runs so many times on the same stored values; the time of a run is that of LiteRT alone, without copies of inputs and outputs."""
         given, described = self._encode_inputs([inputs[name] for name in self.inputs])
         found = self._request({"time": described, "times": times}, given)
-        return Timing(tuple(found["wall"]), tuple(found["processor"]), int(found["memory"]))
+        return Timing(tuple(found["wall"]), tuple(found["processor"]), self._child.peak_memory())
 
     def _encode_inputs(self, inputs: Sequence[Array]) -> tuple[list[Array], list[tuple[Any, ...]]]:
         """Return the arrays to send for inputs in the model's order, and their descriptions."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,8 +20,6 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
     def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], Iterable[Any]]:
         try:
             if "load" in question:
-                if question["load"]:  # a file, not the last one again
-                    model.begin_memory()
                 return model.load(read("bytes", [question["load"]]), **question["with"]), ()
             if "run" in question:
                 return describe_values(model.run([(index, read(dtype, shape)) for index, dtype, shape in question["run"]]))
@@ -52,11 +49,6 @@ class Model:
     def __init__(self, litert: Any) -> None:
         self.litert = litert
         self.content = b""
-
-    def begin_memory(self) -> None:
-        """Let the memory of time_runs() count from now on."""
-        forget_peak()
-        self.held = process_memory()
 
     def load(self, content: bytes, kernels: str, threads: int) -> dict[str, Any]:
         """Load a file; without content, load the last file again, since only a new interpreter resets resource variables to their initial
@@ -100,7 +92,7 @@ class Model:
             self.interpreter.invoke()
             wall.append(time.perf_counter() - began[0])
             processor.append(time.process_time() - began[1])
-        return {"wall": wall, "processor": processor, "memory": max(0, process_memory(at_most=True) - self.held)}
+        return {"wall": wall, "processor": processor}
 
     def read(self, item: Any) -> Any:
         """Return the value of a tensor; LiteRT returns none for some empty tensors."""
@@ -113,22 +105,6 @@ class Model:
             if 0 not in item["shape"]:
                 raise ValueError(f"the tensor {item['name']!r} is not given: {error}") from error
             return np.zeros(item["shape"], item["dtype"])
-
-
-def process_memory(at_most: bool = False) -> int:
-    """Return the resident memory of this process in bytes, or its peak since forget_peak(); 0 if unknown (proc(5), status)."""
-    word = "VmHWM:" if at_most else "VmRSS:"
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            return next((1024 * int(line.split()[1]) for line in file if line.startswith(word)), 0)
-    except OSError:
-        return 0
-
-
-def forget_peak() -> None:
-    """Let process_memory(at_most=True) count from now on (proc(5), clear_refs)."""
-    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")
 
 
 def describe_tensor(item: Any) -> list[Any]:

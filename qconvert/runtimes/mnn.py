@@ -38,6 +38,7 @@ class MNNModel:
         inputs, outputs: names of the tensors where it is cut; the file's own if there are none.
         child: the process that runs it; a new one if there is none.
         packed: those of the inputs that MNN has packed by channels there, as between spatial operators.
+        threads: how many MNN may use; 0 for as many as it likes.
 
     Attributes:
         inputs: name -> (dtype, shape), in order; a size that is open is a text.
@@ -56,9 +57,12 @@ class MNNModel:
         outputs: Sequence[str] = (),
         child: Child | None = None,
         packed: Collection[str] = (),
+        threads: int = 0,
     ) -> None:
         self._child, self._packed, self._file = child or new_child(), packed, str(path)
-        found = self._child.request({"load": {"path": os.path.realpath(path), "inputs": list(inputs), "outputs": list(outputs)}})
+        self._child.begin_memory()
+        wanted = {"path": os.path.realpath(path), "inputs": list(inputs), "outputs": list(outputs), "threads": threads}
+        found = self._child.request({"load": wanted})
         try:
             self._model = int(found["model"])
             self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
@@ -87,10 +91,10 @@ class MNNModel:
         self._child.close()
 
     def time_runs(self, inputs: Arrays, times: int) -> Timing:
-        """Runs so many times on the same values; what the process holds is not known, since it may run other files."""
+        """Runs so many times on the same values."""
         values, described = self._encode_inputs(inputs)
         found = self._child.request({"time": self._model, "times": times, "values": described}, values)
-        return Timing(tuple(found["wall"]), tuple(found["processor"]))
+        return Timing(tuple(found["wall"]), tuple(found["processor"]), self._child.peak_memory())
 
     def _encode_inputs(self, inputs: Arrays) -> tuple[list[Array], list[list[Any]]]:
         """Return the arrays to send for inputs, and their descriptions."""
@@ -112,7 +116,7 @@ def new_child() -> Child:
 
 def open_model(file: ModelFile) -> MNNModel:
     """See plugins.Runtime; there is one set of kernels."""
-    return MNNModel(file.path)
+    return MNNModel(file.path, threads=file.threads)
 
 
 #: Operators whose results MNN packs by channels, and operators that keep the layout of their data.

@@ -32,7 +32,8 @@ def start() -> Callable[..., tuple[dict[str, Any], list[Any]]]:
 
 def load_model(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str, Any]:
     """Load a file, cut at the tensors that the message names; return its inputs and outputs."""
-    module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"])
+    settings = {"runtime_manager": nn.create_runtime_manager(({"numThread": question["threads"]},))} if question["threads"] else {}
+    module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"], **settings)
     found = module.get_info()
     named = zip(found["inputNames"], found["inputs"], strict=True)
     inputs = [[name, str(var.dtype).rpartition(".")[2], list(var.shape)] for name, var in named]

@@ -76,6 +76,16 @@ class Child:
     def close(self) -> None:
         self._end()
 
+    def begin_memory(self) -> None:
+        """Let peak_memory() count from now on."""
+        self.request({})  # answered when the program has imported its packages, which are no model's memory
+        forget_peak(self._process.pid)
+        self._held = process_memory(self._process.pid)
+
+    def peak_memory(self) -> int:
+        """Return how many bytes the process held at most since begin_memory(), beyond what it held then; 0 if that is not known."""
+        return max(0, process_memory(self._process.pid, at_most=True) - self._held)
+
     def request(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
         """Send a message and return the answer; arrays() reads arrays after it. Raises RuntimeRefusedError without one, or for an error."""
         given = self._process.stdin
@@ -224,13 +234,13 @@ class _Forked:
                 raise RuntimeRefusedError(
                     f"{title} cannot be started in a process of its own{quote_output(self._server.read_printed())}", rule="not-started"
                 )
-            self._number = number
+            self.pid = number
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
 
     def wait(self, timeout: float = 0.0) -> int:
         """Return the exit code; the process is killed after `timeout` seconds."""
         if self._code is None:
-            found = self._server.ask(b"end %d %.3f" % (self._number, timeout))
+            found = self._server.ask(b"end %d %.3f" % (self.pid, timeout))
             self._code = -signal.SIGKILL if found is None else found
         return self._code
 
@@ -238,7 +248,7 @@ class _Forked:
         if self._code is None:
             self._code = -signal.SIGKILL
             with suppress(OSError):
-                self._server.tell(b"drop %d" % self._number)
+                self._server.tell(b"drop %d" % self.pid)
 
 
 def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
@@ -250,6 +260,22 @@ def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> No
                 item.close()
         except OSError:  # what was written and not read
             pass
+
+
+def process_memory(process: int | str = "self", *, at_most: bool = False) -> int:
+    """Return the resident memory of a process in bytes, or its peak since forget_peak(); 0 if unknown (proc(5), status)."""
+    word = "VmHWM:" if at_most else "VmRSS:"
+    try:
+        with open(f"/proc/{process}/status", encoding="ascii", errors="replace") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith(word)), 0)
+    except OSError:
+        return 0
+
+
+def forget_peak(process: int | str = "self") -> None:
+    """Let process_memory(at_most=True) count from now on (proc(5), clear_refs)."""
+    with suppress(OSError), open(f"/proc/{process}/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
 
 
 def runtime_package(module: str, install: str, purpose: str) -> Any:
