@@ -124,7 +124,7 @@ def test_results_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     loaded = '{"model": 0, "inputs": [["x", "float", [1]]], "outputs": ["y"], "version": "0"}'
     results = f"print('{{\"values\": {described}}}', flush=True)"
     listen = "sys.stdin.buffer.readline()"
-    program.write_text("\n".join(["import sys", f"print('{loaded}', flush=True)", listen, listen, results, listen]))
+    program.write_text("\n".join(["import sys", f"print('{{}}\\n{loaded}', flush=True)", listen, listen, listen, results, listen]))
     monkeypatch.setattr(mnn, "_CHILD", program)
     model = MNNModel(resnet)
     with refused(RuntimeRefusedError, "invalid-answer", holds=("MNN",)):
