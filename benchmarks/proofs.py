@@ -3,8 +3,8 @@
     python benchmarks/proofs.py [MODEL ...] [--target ort-x86] [--markdown docs/measured/kernels.md]
 
 ONNX files are converted to TFLite, .tflite files to ONNX, PyTorch files to both. Without MODEL they are the .tflite, .onnx and PyTorch
-files of fixtures/. Seconds are processor time of the proof alone, with both files read. The last table has the reasons of what is not
-proved.
+files of fixtures/. Seconds are processor time of the proof alone, with both files read. The page gets the first table, the sums of each
+way, and the reasons of what is not proved; the terminal every model of each way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from page import Section, publish
@@ -26,6 +27,8 @@ from qconvert.checking.proof.proving import prove_sides
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = ["model", "operators", *CLASSES, "outputs are proved equal", "what is not", "seconds"]
+#: Whose kernels are compared.
+_RUNTIMES = [f"{name} {version(name)}" for name in ("ai-edge-litert", "onnxruntime")]
 #: Class and reason of an operator that is not proved equal -> kinds.
 Reasons = dict[tuple[str, str], Counter[str]]
 
@@ -50,8 +53,8 @@ def row(source: Path, suffix: str, target: str, folder: Path, reasons: Reasons) 
     return [*cells, found.claim.removeprefix("proved equal "), words, f"{seconds:.2f}"], counts
 
 
-def section(title: str, models: Sequence[Path], suffix: str, target: str, reasons: Reasons) -> Section:
-    """The table of models that are converted to files with a suffix; adds to the reasons of what is not proved."""
+def section(title: str, models: Sequence[Path], suffix: str, target: str, reasons: Reasons) -> tuple[Section, list[str]]:
+    """The table of models that are converted to files with a suffix, and their sums; adds to the reasons of what is not proved."""
     rows, total = [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
@@ -62,11 +65,11 @@ def section(title: str, models: Sequence[Path], suffix: str, target: str, reason
                 continue
             rows.append(cells)
             total += counts
-    equal = sum(total[name] for name in EQUAL_CLASSES)
+    equal, operators = sum(total[name] for name in EQUAL_CLASSES), total.total()
+    share, wholly = f"{equal} ({equal / max(operators, 1):.1%})", sum(cells[-3].startswith("for all inputs") for cells in rows)
+    sums = [title, str(len(rows)), str(operators), *(str(total[name] or "") for name in CLASSES), share, str(wholly)]
     words = f"; target {target}" if target else ""
-    return Section(
-        title, HEADER, rows, f"{equal} of {total.total()} operators ({equal / max(total.total(), 1):.1%}) are equal for all inputs{words}."
-    )
+    return Section(title, HEADER, rows, f"{share} of {operators} operators are equal for all inputs{words}."), sums
 
 
 def _list_reasons(found: dict[str, Reasons]) -> Section:
@@ -75,7 +78,7 @@ def _list_reasons(found: dict[str, Reasons]) -> Section:
         for title, reasons in found.items()
         for (class_, why), kinds in sorted(reasons.items(), key=lambda item: -item[1].total())
     ]
-    return Section("What is not proved", ["table", "class", "why", "operators", "most of them"], lines, "n: a number, x: a name.")
+    return Section("What is not proved", ["files", "class", "why", "operators", "most of them"], lines, "n: a number, x: a name.")
 
 
 def _fixtures() -> list[Path]:
@@ -93,17 +96,22 @@ def main() -> None:
     of_torch = [model for model in given.models if model.suffix in (".pt", ".pt2")]
     to_onnx = [model for model in given.models if model not in to_tflite and model not in of_torch]
     sections = [
-        ("Proofs", to_onnx, ".onnx", given.target),
-        ("Proofs of ONNX files as TFLite", to_tflite, ".tflite", ""),
-        ("Proofs of PyTorch files as ONNX", of_torch, ".onnx", given.target),
-        ("Proofs of PyTorch files as TFLite", of_torch, ".tflite", ""),
+        ("TFLite as ONNX", to_onnx, ".onnx", given.target),
+        ("ONNX as TFLite", to_tflite, ".tflite", ""),
+        ("PyTorch as ONNX", of_torch, ".onnx", given.target),
+        ("PyTorch as TFLite", of_torch, ".tflite", ""),
     ]
     reasons: dict[str, Reasons] = {}
+    lines = []
     for title, models, suffix, target in sections:
         if models:
-            part = section(title, models, suffix, target, reasons.setdefault(title, {}))
-            publish(part, given.markdown, "python benchmarks/proofs.py", 200)
-    publish(_list_reasons(reasons), given.markdown, "python benchmarks/proofs.py", 200)
+            part, sums = section(title, models, suffix, target, reasons.setdefault(title, {}))
+            publish(part, given.markdown if models is to_onnx else None, "python benchmarks/proofs.py", 200)
+            lines.append(sums)
+    header = ["files", "models", "operators", *CLASSES, "equal for all inputs", "models wholly"]
+    note = f"ONNX files of the target {given.target}; {', '.join(_RUNTIMES)}."
+    for last in (Section("Proofs", header, lines, note), _list_reasons(reasons)):
+        publish(last, given.markdown, "python benchmarks/proofs.py", 200)
 
 
 if __name__ == "__main__":
