@@ -274,9 +274,9 @@ def main() -> None:
         f"onnxruntime on the CPU, 1 thread: least processor time of {options.runs} runs in turns, the median in brackets; a busy machine, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size. Written are "
         "Max and Min of integers, doubled data by asymmetric coordinates, linear Resizes to 4 times the elements channels last "
-        "where no Transpose of the result is needed for it, and additions as QLinearAdd of equal scales, else in float64. "
-        "Tables by Gather are slower everywhere, ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds "
-        "otherwise. Faster and exact, but not written: Requantize, Tanh and Abs as tables of 256, Sub as QLinearAdd."
+        "where no Transpose of the result is needed for it, requantizations that round as XNNPACK's do as a LeakyRelu, and additions "
+        "as QLinearAdd with the scales of the operator or next to these, else in float64. Tables by Gather are slower everywhere, "
+        "ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds otherwise."
     )
     publish(Section("Forms of operators in onnxruntime", HEADER, lines(options.runs), note), options.markdown,
             "python benchmarks/integer_forms.py", 200)  # fmt: skip
