@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from qconvert import convert
+from qconvert.errors import QConvertError
 from qconvert.runtimes.onnx_rewrites import cpu_saturates
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
@@ -80,3 +84,15 @@ def test_what_ends_the_process_or_is_slow_is_told_and_the_rest_goes_on(tmp_path:
     assert found["keras/damaged/int8.tflite", "onnx"]["outcome"] == "no source"
     assert found["keras/damaged/int8.tflite", "onnx"]["code"] == "invalid-model"
     assert found["keras/keras_transposed_int8/int8.tflite", "onnx"]["outcome"] in ("equal", "explained")
+
+
+def test_the_page_counts_refusals_by_rule_and_lists_what_is_not_as_it_should_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(FIXTURES / "zoo"))
+    page, outcomes = importlib.import_module("coverage_page"), importlib.import_module("outcomes")
+    with pytest.raises(QConvertError) as refused:
+        convert(FIXTURES / "onnx" / "ort_matmul_integer_to_float_int8.onnx", tmp_path / "result.tflite")
+    reasons = {"a": ("refused", str(refused.value)), "b": ("equal", ""), "c": ("disagree", "")}
+    found = [outcomes.Record(f"torch/{model}/int8.onnx", "tflite", outcome, reason=why) for model, (outcome, why) in reasons.items()]
+    text = page.coverage_page(found)
+    assert "| 1 |  | TFLite has an operator, or a few, for the kind (MatMulInteger) | torch/a |" in text
+    assert [row[:3] for row in re.findall(r"^\| (.*)", text.partition("## torch\n")[2], re.M)] == ["mod", "c |"]
