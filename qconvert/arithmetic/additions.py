@@ -66,7 +66,8 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
     """
     low = integer_range(dtype)[0]
     unsigned = [item.shift_zero_point(-low) for item in (*inputs, output)]
-    a, b = find_near_ties(*scale_codes(*((item.step, item.point) for item in unsigned)), _error(*unsigned))
+    first, second, result = ((item.step, item.point) for item in unsigned)
+    a, b = find_near_ties(*scale_codes(first, second, result), _error(*unsigned))
     wanted = ADDITIONS[name](a, b, (unsigned[0], unsigned[1]), unsigned[2], "uint8")
     found = own(a + low, b + low, inputs, output, dtype)
     return bool(np.array_equal(found.astype(np.int64) - low, wanted))

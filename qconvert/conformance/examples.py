@@ -413,7 +413,7 @@ def _weights(name: str, shape: tuple[int, ...], data: Tensor | None, weights: Te
         steps = np.exp(rng.uniform(*((-15, 5) if is_extreme else (-5, -3)), 1 if scales.has_unsigned_weights else shape[0]))
         steps = (np.exp2(np.rint(np.log2(steps))) if scales.has_ties else steps).astype(np.float32)
         if scales.has_unsigned_weights:
-            point = int(rng.choice([0, 255, 128, rng.integers(0, 255, endpoint=True)]))
+            point = int(rng.choice([0, 255, 128, int(rng.integers(0, 255, endpoint=True))]))
             codes = rng.integers(0, 255, shape, np.int64, endpoint=True).astype(np.uint8)
             return Tensor(name, "uint8", shape, codes, Quantization.per_tensor(float(steps[0]), point))
         stored = rng.integers(-127, 127, shape, np.int64, endpoint=True).astype(np.int8)

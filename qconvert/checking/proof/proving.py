@@ -91,10 +91,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         if rounds_floats(trace, pair) and trace.result.elements[pair.result.inputs[0]].root in trace.source.graph.inputs
     ]
     same_results = {
-        name
-        for pair, item in zip(trace.pairs, found, strict=True)
-        if item.class_ in EQUAL_CLASSES
-        for name in pair.source.outputs
+        name for pair, item in zip(trace.pairs, found, strict=True) if item.class_ in EQUAL_CLASSES for name in pair.source.outputs
     }
     grouped, proved = set[int](), set[int]()
     for group in trace.groups:
