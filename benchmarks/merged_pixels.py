@@ -40,11 +40,10 @@ LAYERS = {
     "3x3 of 4 channels to 16, 32x32": (32, 4, 16, 3, 1, 1),
     "1x1 of 36 channels to 16, 32x32": (32, 36, 16, 1, 1, 1),
 }
-#: Each target without the pass and with it.
 TARGETS = [
-    target.derive(name=f"{target.name}-{form}", passes=tuple(name for name in target.passes if name != dropped))
-    for target in (target_named("ort-x86"), target_named("ort-x86-vnni"))
-    for form, dropped in (("without", "merge_pixels"), ("with", ""))
+    target.derive(name=f"{target.name}{suffix}", passes=tuple(name for name in target.passes if not suffix or name != "merge_pixels"))
+    for target in map(target_named, ("ort-x86", "ort-x86-vnni"))
+    for suffix in ("-plain", "")
 ]
 
 
@@ -90,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = [line(layer, options.runs, Path(folder)) for layer in LAYERS]
-    columns = (f"{target.name} (µs)" for target in TARGETS)
+    columns = (f"{name}{form} (µs)" for name in ("ort-x86", "ort-x86-vnni") for form in (" without", ""))
     head = ["layer", "LiteRT (µs)", *columns, "results equal"]
     note = (
         f"One thread, least processor time of {options.runs} turns, each with the call from Python; without the pass and with it. The "
