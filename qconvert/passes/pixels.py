@@ -44,20 +44,20 @@ _BLOCKS = (2, 4, 8, 16)
 _LEAST_RESULTS, _ENOUGH_RESULTS = 16, 32
 #: Input channels up to which the weights of 0 cost less than the other kernels.
 _MOST_CHANNELS, _MOST_DEPTHWISE = 32, 12
-#: Likewise where the weights have a zero point, or get one since they may saturate, which no fast kernel takes: blocks are copied faster
-#: than the taps of so few channels, unless there are many results. Of data with so few channels rows that whole blocks do not fill are
-#: padded, where the result has many elements.
+#: Likewise where the weights have a zero point, which no fast kernel takes: blocks are copied faster than the taps of so few channels. Of
+#: data with so few channels rows that whole blocks do not fill are padded, where the result has many elements.
 _MOST_SHIFTED, _LEAST_PADDED = 3, 2**12
 
 
 def merge_pixels(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:
     """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose rows whole blocks fill or can be
     padded to.
+
+    See convolutions_of_bytes() for targets that gain nothing.
     """
     rewriter = Rewriter(graph)
-    is_shifted = may_saturate(target, weights_by_cpu)
-    for op in convolutions_of_bytes(rewriter):
-        if _has_few_channels(graph, op, is_shifted) and (block := _find_block(graph, op)):
+    for op in convolutions_of_bytes(rewriter, target, weights_by_cpu):
+        if _has_few_channels(graph, op) and (block := _find_block(graph, op)):
             rewriter.replace(op, *_emit_merged(rewriter, op, block))
     return rewriter.finish_with(
         lambda count: (
@@ -67,14 +67,14 @@ def merge_pixels(graph: Graph, target: Target | None, *, weights_by_cpu: bool = 
     )
 
 
-def may_saturate(target: Target | None, weights_by_cpu: bool) -> bool:
-    """Whether signed weights may saturate on a target (guard_saturation), which stores them as uint8 then, unless onnxruntime chooses the
-    weights by the CPU."""
-    return target is not None and bool(target.kernels.max_pair_sum) and not weights_by_cpu
+def convolutions_of_bytes(rewriter: Rewriter, target: Target | None, weights_by_cpu: bool) -> Iterator[Op]:
+    """Yield the convolutions of bytes over two dimensions, channels last, of known sizes and with constant weights and biases.
 
-
-def convolutions_of_bytes(rewriter: Rewriter) -> Iterator[Op]:
-    """Yield the convolutions of bytes over two dimensions, channels last, of known sizes and with constant weights and biases."""
+    None for a target on which signed weights may saturate (guard_saturation): it gains nothing by other ones, unless onnxruntime chooses
+    the weights by the CPU.
+    """
+    if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
+        return
     graph = rewriter.graph
     for op in rewriter:
         if not kind_of(op).convolves or op["data_format"] != "channels_last" or op["arithmetic"] or not is_quantized(graph, op):
@@ -87,14 +87,8 @@ def convolutions_of_bytes(rewriter: Rewriter) -> Iterator[Op]:
             yield op
 
 
-def _has_few_channels(graph: Graph, op: Op, is_shifted: bool) -> bool:
-    """Whether a convolution has fewer channels than the kernels take.
-
-    Args:
-        graph: that the operator belongs to.
-        op: the convolution.
-        is_shifted: whether dense weights without a zero point get one too.
-    """
+def _has_few_channels(graph: Graph, op: Op) -> bool:
+    """Whether a convolution has fewer channels than the kernels take."""
     data, signed = graph[op.inputs[0]], as_signed(graph[op.inputs[1]])
     q, point = signed.quantization, _find_zero_point(signed)
     if set(op["dilations"]) != {1} or signed.data is None or q is None or point is None or q.block_size or q.axis not in (None, 0):
@@ -103,8 +97,7 @@ def _has_few_channels(graph: Graph, op: Op, is_shifted: bool) -> bool:
         return False  # split_pixels finds the width of the window by weights that are not 0
     channels, group = int((data.shape or ())[3]), int(op["group"])
     if group == 1:
-        most = _MOST_SHIFTED if point or is_shifted else _MOST_CHANNELS
-        return channels % 4 != 0 and channels <= most and (most > _MOST_SHIFTED or len(signed.data) <= _LEAST_RESULTS)
+        return channels <= (_MOST_SHIFTED if point else _MOST_CHANNELS) and channels % 4 != 0
     return not point and group == channels <= _MOST_DEPTHWISE
 
 

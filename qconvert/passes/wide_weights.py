@@ -25,7 +25,7 @@ import numpy as np
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes.pixels import convolutions_of_bytes, may_saturate
+from qconvert.passes.pixels import convolutions_of_bytes
 from qconvert.passes.stored_types import as_signed
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
@@ -47,10 +47,10 @@ _LEAST_ELEMENTS = 2**15
 def split_wide_weights(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> PassResult:
     """Give each convolution, channels last, whose uint8 weights have one zero point other than 128 signed weights where kernels are faster.
 
-    Nothing is gained where signed weights may saturate.
+    See convolutions_of_bytes() for targets that gain nothing.
     """
     rewriter = Rewriter(graph)
-    for op in () if may_saturate(target, weights_by_cpu) else convolutions_of_bytes(rewriter):
+    for op in convolutions_of_bytes(rewriter, target, weights_by_cpu):
         if _has_unsigned_weights(graph, op):
             (_replace_dense if op["group"] == 1 else _replace_depthwise)(rewriter, op)
     return rewriter.finish_with(
