@@ -88,24 +88,6 @@ def test_convolutions_of_uint8_multiply_scales_in_float32(kind: str, tmp_path: P
 
 
 @pytest.mark.litert
-@pytest.mark.parametrize("kernels", ["litert:default", "litert:reference"])
-def test_weights_of_int8_next_to_uint8_are_read_as_uint8(kernels: str, tmp_path: Path) -> None:
-    """LiteRT takes such a file, which TFLite's specification does not allow, and its row claims no integers."""
-    weights = np.random.default_rng(0).integers(-127, 128, (4, 8)).astype(np.int8)
-    graph = make(
-        "Gemm", (1, 8), tensor("x", "uint8", (1, 8), 0.1, 128), tensor("y", "uint8", (1, 4), 0.5, 120),
-        tensor("w", "int8", (4, 8), 0.02, 0, weights),
-    )  # fmt: skip
-    codes = np.arange(100, 228, 16, dtype=np.uint8)[None]
-    read, found = run(kernels, graph, codes, tmp_path)
-    sums = (codes.astype(np.int64) - 128) @ weights.view(np.uint8).astype(np.int64).T
-    assert np.abs(found - np.clip(sums * 0.1 * 0.02 / 0.5 + 120, 0, 255)).max() <= 0.51
-    (op,) = read.ops
-    assert KERNELS[kernels].integers(read, op, [codes, weights, None][: len(op.inputs)]) is None
-    assert KERNELS[kernels].fault(read, op) == "its kernel reads weights of int8 as uint8"
-
-
-@pytest.mark.litert
 def test_a_conversion_of_steps_beyond_32_bits_is_written_in_float(tmp_path: Path) -> None:
     codes = np.array(98, np.int8)
     graph = make("Requantize", (), tensor("x", "int8", (), 0.125, -7), tensor("y", "int8", (), 7.450580596923828e-09, -128))

@@ -17,6 +17,7 @@ _STDERR, _MOST = 2, 2**20
 
 def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
     """Return what answers questions: load a file, or the last one again, and run it."""
+    import ml_dtypes  # noqa: F401 - which tells numpy of bfloat16
     import numpy as np
     from tflite_micro import runtime
 

@@ -312,7 +312,6 @@ def write_without_metadata(source: Path, result: Path, target: str = "") -> None
     [
         ("keras/keras_transposed_int8.tflite", "onnx", "ort-x86"),  # a LeakyRelu with a nudged alpha
         ("qonnx/mlp_2_bits.onnx", "tflite", ""),  # float biases, rounded to the scale of the sums
-        ("digits/pt2e.onnx", "tflite", ""),
     ],
 )
 def test_what_is_stated_otherwise_is_no_fault_where_the_operator_is_proved_to_be_the_same(

@@ -105,10 +105,10 @@ def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words:
     (tmp_path / "child.py").write_text(program)
     child = Child(tmp_path / "child.py", "The tool", 600.0 if "printed" in words else 2.0)
     with pytest.raises(RuntimeRefusedError, match=words) as caught:
-        child.request({})
+        child.request({"other": []})
     assert len(caught.value.reason) < 2500
     with refused(RuntimeRefusedError, "process-ended"):  # further inputs are refused like the first
-        child.request({})
+        child.request({"other": []})
 
 
 def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -
     given = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(7, np.int64)]
     described = [[value.dtype.name, list(value.shape)] for value in given]
     with pytest.raises(RuntimeRefusedError, match="The tool refuses the model: KeyError: 'values'"):
-        child.request({})
+        child.request({"other": []})
     found = child.arrays(child.request({"values": described}, given)["arrays"])
     assert [value.tolist() for value in found] == [[[0, 3, 6], [9, 12, 15]], 21]
 

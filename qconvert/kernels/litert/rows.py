@@ -62,27 +62,8 @@ def _requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Int
     return None if _RESCALED(graph, op) and not graph.is_from("tflite") else references.requantize(graph, op, stored, plain)
 
 
-def _other_weights(graph: Graph, op: Op) -> str:
-    """Take weights of int8 next to data of uint8, which a .tflite file should not have."""
-    types = [graph[name].dtype for name in op.inputs[:2]]
-    return "" if types == ["uint8", "int8"] and graph.is_from("tflite") else "other weights"
-
-
 def _signed_weights(graph: Graph, op: Op) -> str:
     return "" if graph[op.inputs[1]].dtype == "uint8" else "weights of int8"
-
-
-_READS_AS_UINT8 = "its kernel reads weights of int8 as uint8"
-#: CONV_2D, TRANSPOSE_CONV and FULLY_CONNECTED ask the data alone for the type (Eval, conv.cc and its like; measured with LiteRT 2.3).
-_SIGNED_WEIGHTS = Kernel(
-    ("Conv", "ConvTranspose", "Gemm"),
-    ("uint8",),
-    "inexact",
-    lacks=_other_weights,
-    tolerance=off.rounded_twice,
-    fault=lambda graph, op: _READS_AS_UINT8,
-    unknown=_READS_AS_UINT8,
-)
 
 
 def _rows(of: str) -> tuple[Kernel, ...]:
@@ -139,7 +120,6 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     )
     return (
         # Products and their sums.
-        *(() if micro else (_SIGNED_WEIGHTS,)),
         *((unsigned,) if of == "reference" else ()),
         Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv, unknown=by_shape),
         Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short, arithmetic=forms.convolution),
@@ -281,7 +261,7 @@ def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -
 def _tflite_weights(graph: Graph, op: Op) -> str:
     """Refuse weights that XNNPACK leaves to TFLite's own kernels; the runtime lists its other refusals (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
-    return "such weights" if weights is not None and ("int4" in weights.dtype or not _other_weights(graph, op)) else ""
+    return "such weights" if weights is not None and "int4" in weights.dtype else ""
 
 
 def _other_ratios(graph: Graph, op: Op) -> str:
