@@ -18,6 +18,7 @@ from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 
 LAYOUTS = ("channels_first", "channels_last")
+_OTHER = dict(zip(LAYOUTS, reversed(LAYOUTS), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +92,19 @@ class Exchange:
 def find_transposed(graph: Graph, other: Graph, layout: str, pairs: Mapping[str, str] | None = None) -> dict[str, str]:
     """The result's layout of each tensor that two files have in different ones, whether or not its shape shows it.
 
-    The metadata of a conversion say so: it notes there whatever it transposed, from the first file of a chain on. Between files without
-    such metadata the spatial operators say it that write and read a tensor, or what is computed of it element by element.
+    The metadata of a conversion say which: it notes there whatever it transposed, from the first file of a chain on. The layout of these,
+    and between files without such metadata which they are, is that of the spatial operators that write and read a tensor, or what is
+    computed of it element by element.
 
     Args:
         graph, other: the source's and the result's graphs.
-        layout: that of a result which a conversion made; "" if it is not known.
+        layout: that of what a conversion transposed, where no spatial operator has it; "" if it is not known.
         pairs: which tensors to compare, the source's name and the result's; None for those of one name.
     """
-    if any(TRANSPOSED in side.metadata or VERSION in origin(side.metadata) for side in (graph, other)):
-        return dict.fromkeys(find_layout_changes(graph.metadata, other.metadata), layout) if layout else {}
     own, its = map(_find_layouts, (graph, other))
+    if any(TRANSPOSED in side.metadata or VERSION in origin(side.metadata) for side in (graph, other)):
+        changed = {name: (pairs or {}).get(name, name) for name in find_layout_changes(graph.metadata, other.metadata)}
+        return {name: its.get(there) or _OTHER.get(own.get(name, ""), layout) for name, there in changed.items()} if layout else {}
     pairs = {name: name for name in own} if pairs is None else pairs
     return {name: its[there] for name, there in pairs.items() if there in its and own.get(name, its[there]) != its[there]}
 

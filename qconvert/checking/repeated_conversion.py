@@ -306,6 +306,11 @@ def _compare_borders(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
     for what, own, other in (("inputs", again.inputs, graph.inputs), ("outputs", again.outputs, graph.outputs)):
         if own != other and set(own) == set(other):
             yield other[0], f"the {what} are in another order"
+            continue
+        for before, after in zip(own, other, strict=False):
+            sizes = again[before].static_shape or (), graph[after].static_shape or ()
+            if sizes[0] != sizes[1] and sorted(sizes[0]) == sorted(sizes[1]):
+                yield after, f"the axes of {after!r} are in another order: {sizes[1]} instead of {sizes[0]}"
     if _signature_keys(again) != _signature_keys(graph):
         yield next(iter(graph.outputs), ""), "the signatures differ"
     for name in sorted(find_layout_changes(again.metadata, graph.metadata)):

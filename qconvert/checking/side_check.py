@@ -133,9 +133,10 @@ class SideCheck:
         elif not quick:
             self._judge_files()
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
+        notes = tuple(dict.fromkeys(filter(None, (self.read, *self.notes))))
         return CheckReport(
             str(self.files[0].path), str(result.path), len(self.feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
-            tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
+            tuple(self.unjudged), tuple(side.choice for side in self.sides), notes, machine,
             tuple(self.costs), describe_runtimes(self.sides, models),
             tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
             if getattr(model, "rebuilt", False)), floats, held, texts=self.texts,
@@ -277,7 +278,9 @@ class SideCheck:
 
         def run_result() -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
             for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-                yield expected, result.run(border.convert_inputs(feed, result))
+                actual = result.run(border.convert_inputs(feed, result))
+                self.notes += border.describe_orders(expected, actual)
+                yield expected, actual
                 self.progress("inputs", done + 1, len(feeds))
 
         pairs = border.pair_runs(run_result())

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from qconvert import Graph, Op, Tensor, check, convert, save
+from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.checking.float_sums import Sum, classify_sums
 from qconvert.checking.outputs import compare_output
 
@@ -93,3 +93,45 @@ def test_an_altered_result_without_names_of_the_source_is_not_equal(tmp_path: Pa
 def test_no_bound_explains_nan_beside_a_number(source: float, result: float, exact: float) -> None:
     means = [Sum("", np.array([exact]), np.array([np.inf]))]
     assert classify_sums(np.array([source], np.float32), np.array([result], np.float32), means, means).verdict == "unexplained"
+
+
+def _transposed(perm: tuple[int, ...], shape: tuple[int, ...], names: tuple[str, str] = ("x", "y")) -> Graph:
+    """A Relu of data (1, 4, 2, 6), and a Transpose."""
+    x, a, y = (Tensor(name, "float32", sizes) for name, sizes in ((names[0], (1, 4, 2, 6)), ("a", (1, 4, 2, 6)), (names[1], shape)))
+    ops = Op("Relu", (x.name,), ("a",)), Op("Transpose", ("a",), (y.name,), {"perm": perm})
+    return Graph("g", {item.name: item for item in (x, a, y)}, ops, (x.name,), (y.name,))
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_another_order_of_axes_is_named_and_no_result_of_the_conversion(tmp_path: Path) -> None:
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    save(_transposed((0, 2, 3, 1), (1, 2, 6, 4)), source)
+    convert(source, result)
+    made = load(result)
+    report = check(source, result, samples=1)
+    assert (report.verdict, report.notes) == ("passed", ())
+    note = "output 'y' has the source's axes in the order 0,3,1,2, in which it is compared"
+    other = _transposed((0, 1, 2, 3), (1, 4, 2, 6), ("renamed_x", "renamed_y"))
+    save(other, result, force=True)
+    report = check(source, result, samples=2)
+    assert report.notes == (note,) and report.outputs[0].equal == 1  # whoever made it does not say the layout
+    save(other.evolve(metadata=made.metadata), result, force=True)
+    report = check(source, result, samples=1)
+    words = "the axes of 'renamed_y' are in another order: (1, 4, 2, 6) instead of (1, 2, 6, 4)"
+    assert report.problems == (f"differs from what the conversion makes: {words}",)
+    assert report.notes == (note,)
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_data_of_equal_sizes_are_channels_last_where_the_conversion_says_so(tmp_path: Path) -> None:
+    """They were fed as channels first, to whatever a conversion had transposed."""
+    pool = {"kernel_shape": (2, 1), "strides": (1, 1), "pads": (0, 0, 1, 0), "dilations": (1, 1), "data_format": "channels_first"}
+    tensors = {name: Tensor(name, "float32", (1, 4, 4, 4)) for name in "xy"}
+    save(Graph("g", tensors, (Op("MaxPool", ("x",), ("y",), pool),), ("x",), ("y",)), tmp_path / "source.onnx")
+    convert(tmp_path / "source.onnx", tmp_path / "result.tflite", io_layout="nhwc")
+    for before, after, order in (("source.onnx", "result.tflite", "0,2,3,1"), ("result.tflite", "source.onnx", "0,3,1,2")):
+        report = check(tmp_path / before, tmp_path / after, samples=1)
+        assert report.passed and report.outputs[0].equal == 1, report.problems
+        assert f"output 'y' has the source's axes in the order {order}, in which it is compared" in report.notes
