@@ -15,7 +15,8 @@ def four_workers() -> Iterator[Any]:
     distributed = pytest.importorskip("distributed")
     for left in (2, 1, 0):
         try:
-            cluster = distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50)
+            # None as the dashboard's address is port 8787, which another test's cluster may have.
+            cluster = distributed.LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50)
             break
         except (OSError, RuntimeError):
             if not left:
