@@ -222,8 +222,7 @@ class Cluster(Workers):
             OptionError: there is no worker.
         """
         try:
-            self._client.wait_for_workers(1, timeout=_RESTART)
-            return self._client.scatter(function, broadcast=True, hash=False)
+            return self._client.scatter(function, broadcast=True, hash=False, timeout=_RESTART)  # for the first worker to come
         except OSError as error:
             raise OptionError(
                 f"the scheduler {self._address} has no worker", remedy=f"Start one with: dask worker {self._address}", rule="no-worker"

@@ -128,8 +128,7 @@ def test_all_that_a_dead_scheduler_had_is_handed_out_again_at_once(monkeypatch: 
         return _Part(item, len(handed) - 1)
 
     client = {"status": "closed", "submit": submit, "scatter": lambda function, **options: function, "nthreads": lambda: {"a": 1, "b": 1}}
-    made = SimpleNamespace(**client, wait_for_workers=lambda count, timeout: None)
-    monkeypatch.setattr(Cluster, "_connect", lambda self, seconds: connected.append(seconds) or made)
+    monkeypatch.setattr(Cluster, "_connect", lambda self, seconds: connected.append(seconds) or SimpleNamespace(**client))
     assert list(Cluster("tcp://127.0.0.1:9").map(abs, range(8), waiting=3)) == list(range(8))
     assert handed == [*range(6), *range(6), 6, 7] and len(connected) == 2
 
