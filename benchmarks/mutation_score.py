@@ -80,11 +80,13 @@ class Mutant:
         graph: the result's with the change.
         change: in words.
         tensors: names of tensors of the source at which the change may be named.
+        kind: of the change, where mutants() made it.
     """
 
     graph: Graph
     change: str
     tensors: frozenset[str]
+    kind: str = ""
 
 
 @dataclass(slots=True)
@@ -212,7 +214,7 @@ def mutants(graph: Graph, source: Graph, rng: np.random.Generator) -> Iterator[M
         else:
             mutant = way(graph, source, rng)
         if mutant is not None:
-            yield mutant
+            yield replace(mutant, kind=_NAMES[way])
 
 
 def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng: np.random.Generator) -> Iterator[Mutant]:
@@ -482,6 +484,18 @@ def main() -> None:
 
 #: Ways that change a function as they change a network.
 _WITHIN = (_value, _scale, _zero_point, _attribute, _edge, _swapped, _bypassed)
+#: Way -> the kind of its changes.
+_NAMES: Mapping[Way, str] = {
+    _value: "value of a constant",
+    _scale: "scale",
+    _zero_point: "zero point",
+    _attribute: "attribute",
+    _edge: "other input",
+    _swapped: "inputs or outputs exchanged",
+    _bypassed: "lost operator",
+    _first_value: "first value of a state",
+    _other_state: "states exchanged",
+}
 
 
 if __name__ == "__main__":

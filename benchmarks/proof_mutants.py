@@ -102,29 +102,25 @@ class Mutant:
     words: str = ""
 
 
-#: Format -> kind of change -> what makes it; the graph of a program of PyTorch is changed in one of many ways.
-CHANGES: Mapping[str, Mapping[str, Change | None]] = {
-    "onnx": changed_onnx.CHANGES,
-    "tflite": changed_tflite.CHANGES,
-    "pt2": {f"graph {number}": None for number in range(MOST)},
-}
+#: Format -> kind of change -> what makes it; mutation_score.mutants() draws the kind for the graph of a program of PyTorch.
+CHANGES: Mapping[str, Mapping[str, Change]] = {"onnx": changed_onnx.CHANGES, "tflite": changed_tflite.CHANGES}
 
 
-def mutate(case: Case, sound: Path, path: Path, kind: str, rng: np.random.Generator) -> str:
-    """Writes the sound result with one change of a kind; returns what it is, or ""."""
+def mutate(case: Case, sound: Path, path: Path, kind: str, rng: np.random.Generator) -> tuple[str, str]:
+    """Writes the sound result with one change of a kind, or of one that is drawn; returns the kind, and what the change is, or ""."""
     if case.suffix == "onnx":
         model = onnx.load(sound)
         if words := changed_onnx.CHANGES[kind](model, rng):
             path.write_bytes(model.SerializeToString())
-        return words
+        return kind, words
     if case.suffix == "tflite":
         tables = unpack_view(schema.root(sound.read_bytes()))
         if words := changed_tflite.CHANGES[kind](tables, rng):
             path.write_bytes(pack_model(tables))
-        return words
+        return kind, words
     found = next(graph_mutants(load(sound), load(case.source), rng))
     save(found.graph, path, force=True)
-    return found.change
+    return found.kind, found.change
 
 
 class Judge:
@@ -143,14 +139,13 @@ class Judge:
 
     def judge(self, kind: str, rng: np.random.Generator) -> Mutant | None:
         """What becomes of one mutant; None where the change finds nothing."""
-        made = partial(Mutant, self.case.name, self.case.suffix, kind)
         try:
-            change = mutate(self.case, self.sound, self.path, kind, rng)
+            kind, change = mutate(self.case, self.sound, self.path, kind, rng)
         except (QConvertError, KeyError, ValueError, AttributeError, StopIteration):
             return None
         if not change:
             return None
-        made = partial(made, change)
+        made = partial(Mutant, self.case.name, self.case.suffix, kind, change)
         try:
             side = side_of(self.path, "", (), {})
             found = prove_sides((self.sides[0], side))
@@ -351,7 +346,7 @@ def find_mutants(wanted: int, seed: int, match: str = "", seconds: float = np.in
             except QConvertError:  # no target takes it
                 continue
             count = 0
-            for kind in rng.permutation(list(CHANGES[case.suffix])).tolist():
+            for kind in rng.permutation(list(CHANGES.get(case.suffix, [""] * MOST))).tolist():
                 mutant = judge.judge(kind, rng) if judge.is_useful and count < MOST else None
                 if mutant is None:
                     continue

@@ -4,13 +4,17 @@ benchmarks/mutation_score.py makes thousands."""
 from __future__ import annotations
 
 import sys
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from mutation_score import score
+from mutation_score import FIXTURES, mutants, score
+
+from qconvert import load
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert, pytest.mark.torch]
 
@@ -31,3 +35,14 @@ def test_every_mutant_is_caught_and_named(model: str, wanted: int, seed: int, tm
     assert found.sound == "passed"
     assert (found.missed, found.unnamed) == ([], [])
     assert found.caught == found.named == wanted
+
+
+def test_a_mutant_says_of_which_kind_its_change_is() -> None:
+    """benchmarks/proof_mutants.py counts by kind."""
+    graph = load(FIXTURES / "tiny_wakeword_int8.tflite")
+    found = {item.kind: item.change for item in islice(mutants(graph, graph, np.random.default_rng(0)), 200)}
+    ends = {"lost operator": "is left out", "inputs or outputs exchanged": "inputs are swapped"}
+    starts = {"value of a constant": "constant ", "scale": "a scale of ", "zero point": "the zero point of "}
+    assert found.keys() == {*ends, *starts, "attribute", "other input"}
+    assert all(found[kind].endswith(end) for kind, end in ends.items())
+    assert all(found[kind].startswith(start) for kind, start in starts.items())
