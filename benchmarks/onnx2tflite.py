@@ -52,7 +52,8 @@ def find_models(options: argparse.Namespace) -> list[Model]:
     if options.models:
         return [Model(path.stem, path) for path in options.models]
     found = [Model(path.stem, path) for path in sorted((FIXTURES / "onnx").glob("*.onnx"))]
-    found += [Model(f"digits_{path.stem}", path) for path in sorted(DIGITS.glob("*.onnx"))]
+    # the quantized ones; drawn.onnx and float.onnx are float networks
+    found += [Model(f"digits_{name}", DIGITS / f"{name}.onnx") for name in ("brevitas", "fx", "pt2e")]
     folder = options.keep / "sources"
     folder.mkdir(parents=True, exist_ok=True)
     for original in sorted(FIXTURES.glob("*.tflite")):
