@@ -203,8 +203,8 @@ def try_kernels(
         examples: operators of the kinds without types and scales, which are tried in turn; by default the kinds' own.
 
     Returns:
-        The result for each kind and type covered by the format and the runtime, for each row of kernels that applies, and for where its
-        reference knows the integers and where it does not.
+        The result for each kind and type covered by the format and the runtime, and for each row of kernels that applies: one for the
+        operators of which its reference knows the integers, one for the others.
     """
     chosen = find_target(target)
     # A pass that takes another form where a kernel is coarse would leave the kernel untried.

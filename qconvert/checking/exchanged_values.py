@@ -92,13 +92,12 @@ class Exchange:
 def find_transposed(graph: Graph, other: Graph, layout: str, pairs: Mapping[str, str] | None = None) -> dict[str, str]:
     """The result's layout of each tensor that two files have in different ones, whether or not its shape shows it.
 
-    The metadata of a conversion say which: it notes there whatever it transposed, from the first file of a chain on. The layout of these,
-    and between files without such metadata which they are, is that of the spatial operators that write and read a tensor, or what is
-    computed of it element by element.
+    The metadata of a conversion list the tensors that it transposed, from the first file of a chain on. Spatial operators tell the layout
+    of what they write and read, and of what is computed of it element by element; without metadata they alone tell it.
 
     Args:
         graph, other: the source's and the result's graphs.
-        layout: that of what a conversion transposed, where no spatial operator has it; "" if it is not known.
+        layout: of tensors that the metadata list and no spatial operator reads or writes; "" if it is not known.
         pairs: which tensors to compare, the source's name and the result's; None for those of one name.
     """
     own, its = map(_find_layouts, (graph, other))

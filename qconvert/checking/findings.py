@@ -318,7 +318,7 @@ def find_judged_together(graph: Graph, compared: Collection[str], cuts: Collecti
 
 
 def name_judged_together(graph: Graph, within: Collection[int], findings: dict[str, Finding]) -> None:
-    """Name in each finding of a fault the operators that are judged together with it, any of which may be what is wrong.
+    """Name in each finding of a fault the operators judged together with it: any of them may be wrong.
 
     Args:
         graph: the source's.

@@ -238,7 +238,7 @@ class _Runs:
             self.found[name] = [*self.found.get(name, []), finding]
 
     def _compare_with_file(self, feed: Arrays, values: Arrays) -> None:
-        """Compare what the result's pieces compute with what its file does, for inputs of the source and the values that it has for them.
+        """Compare the result's pieces with its file, for inputs of the source and its values for them.
 
         A piece that the runtime itself cuts out of the file says nothing of the file if it is wrong for values for which the file is right:
         the runtime may compute it in float. The file's own tensors are then judged in its place."""

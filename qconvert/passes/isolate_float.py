@@ -25,8 +25,8 @@ clip_before_quantize: a Clip stands before the Quantize of a quantized Softmax o
     uint8 -> Requantize -> int8  uint8 -> Dequantize -> Clip (the range of the result) -> Quantize -> int8
 
 The Clip changes nothing: values of a Softmax lie between 0 and 1, those of a LogSoftmax below 0, and Quantize saturates at the same ends.
-tract (0.23.9) takes what stands between Dequantize and Quantize for a function of one element and makes a table of it, so that all scores
-are 0 or 255, and it refuses one whose two types differ; after a Clip it does neither.
+tract (0.23.9) makes a table of the operator between Dequantize and Quantize, as of a function of one element: all scores are 0 or 255. It
+refuses an operator of two types. After a Clip it does neither.
 onnxruntime drops a Clip that the Quantize implies, and computes a Softmax between the two by its own kernel on integers. Where that
 overflows, a Min with 1 is in the place of the Clip, which onnxruntime keeps.
 An accelerator knows a Softmax by the two operators around it, so that a target which has one keeps it as it is.

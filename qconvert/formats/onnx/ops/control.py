@@ -20,7 +20,7 @@ _READ_AGAIN = 2
 
 
 def read_if(r: Reading) -> None:
-    """If; the branch alone that runs, where the condition is known before the model runs, as where it asks for sizes."""
+    """If; the branch alone that runs, if the condition is known before, as one of sizes is."""
     condition = r.constant(0)
     branches = ("then_branch", "else_branch") if condition is None else ("then_branch" if condition.all() else "else_branch",)
     inners = {name: read_function(r, name, ()) for name in branches}
