@@ -68,7 +68,9 @@ def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, 
         feed["i1"] = np.maximum(feed["i1"], point.point + 20).astype(np.uint8)
     found, exact = HtpModel(ModelFile(path, "sm8650")).run(feed), evaluate(fitted, feed)
     for name, value in exact.items():
-        assert np.abs(found[name].astype(np.float64) - value.astype(np.float64)).max() <= FAR.get(kind, ONE)
+        off = np.abs(found[name].astype(np.float64) - value.astype(np.float64))
+        in_float16 = 0.005 * np.abs(value) if value.dtype.kind == "f" else 0.0  # corners are exp() of float16
+        assert np.all(off <= FAR.get(kind, ONE) + in_float16)
 
 
 def layer(kind: str, attributes: dict[str, Any], data: Tensor, result: Tensor, *more: Tensor) -> Graph:
