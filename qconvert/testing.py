@@ -329,9 +329,8 @@ def _compare(kind: str, graph: Graph, fitted: Graph, rows: Kernels, stored: Arra
         return None
     if (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
         return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
-    inputs = stored_inputs(place, op, stored)
-    off = measure_excess(place, op, inputs, result, rows)
-    known = off.size if rows.integers(place, op, inputs) is not None else 0
+    off, is_known = measure_excess(place, op, stored_inputs(place, op, stored), result, rows)
+    known = off.size if is_known else 0
     return Tried(kind, graph[graph.inputs[0]].dtype, row, 1, off.size, known, int((off > 0).sum()), float(off.max(initial=0)))
 
 

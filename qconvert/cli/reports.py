@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import format_count, printable
@@ -83,7 +83,8 @@ def check_document(report: CheckReport) -> dict[str, Any]:
     """A CheckReport as plain data."""
     proof: dict[str, Any] | None = None
     if report.proof is not None:
-        proof = {name: value for name, value in asdict(report.proof).items() if name != "same_results"}  # names that the check alone reads
+        shown = {item.name for item in fields(report.proof) if item.repr}  # the others are for the check alone
+        proof = {name: value for name, value in asdict(report.proof).items() if name in shown}
         proof["operators"] = [{name.rstrip("_"): value for name, value in item.items()} for item in proof["operators"]]
     return {**asdict(report), "proof": proof, "verdict": report.verdict, "passed": report.passed}
 

@@ -160,7 +160,7 @@ def _try_operator(
     if largest == 0 or (is_float and largest <= _FLOAT_ERROR):
         result = "equal" if largest == 0 else "explained"
     elif any(rows.fault(fitted, op) for op in fitted.ops) or (
-        is_whole and not measure_excess(fitted, fitted.ops[0], stored_inputs(fitted, fitted.ops[0], fed), results[0], rows).any()
+        is_whole and not measure_excess(fitted, fitted.ops[0], stored_inputs(fitted, fitted.ops[0], fed), results[0], rows)[0].any()
     ):
         result = "explained"
     else:
@@ -209,8 +209,8 @@ def _difference(tensor: Tensor, wanted: Array, other: Tensor, found: Array, is_o
     return float(np.nan_to_num(off, nan=np.inf).max(initial=0))
 
 
-def measure_excess(graph: Graph, op: Op, inputs: Sequence[Array | None], result: Array, rows: Kernels) -> Array:
-    """Return how far each element lies beyond what its kernel may give, in steps.
+def measure_excess(graph: Graph, op: Op, inputs: Sequence[Array | None], result: Array, rows: Kernels) -> tuple[Array, bool]:
+    """Return how far each element lies beyond what its kernel may give, in steps, and whether a reference says what that is.
 
     Args:
         graph, op: the operator.
@@ -222,14 +222,14 @@ def measure_excess(graph: Graph, op: Op, inputs: Sequence[Array | None], result:
     result = result if shape is None else result.reshape(shape)
     known = rows.integers(graph, op, inputs)
     if known is not None:
-        return np.asarray(np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0))
+        return np.asarray(np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0)), True
     exact, tensor = evaluate_op(graph, op, inputs)[0], graph[op.outputs[0]]
     if exact.real is None or tensor.quantization is None:
         if result.shape != exact.stored.shape:
-            return np.array([np.inf])
-        return np.abs(result.astype(np.float64) - exact.stored.astype(np.float64))
+            return np.array([np.inf]), False
+        return np.abs(result.astype(np.float64) - exact.stored.astype(np.float64)), False
     steps = exact.real / tensor.quantization.step
     allowed, _ = rows.tolerance(graph, op, steps)
     position = np.clip(steps + tensor.quantization.point, *tensor.quantization.limits(tensor.dtype))
     open_in_c = ~(np.abs(steps) < 2.0**31)  # what becomes of NaN, and of what 32 bits do not hold
-    return np.where(open_in_c, 0.0, np.maximum(np.abs(result - position) - 0.5 - allowed, 0.0))
+    return np.where(open_in_c, 0.0, np.maximum(np.abs(result - position) - 0.5 - allowed, 0.0)), False

@@ -132,13 +132,6 @@ class Followed:
         found = None if given is None else clip_elements(self.graph, op, given)
         return None if found is None else [found]
 
-    def see_through(self, given: Elements) -> Elements:
-        """Elements of a tensor of this graph as those of its root, with what is made of the codes of this one; their order is not kept."""
-        root, tensor = self.elements[given.root], self.graph[given.root]
-        if given.codes is None or root.root == given.root:
-            return given
-        return replace(root, codes=_compose_codes(root, given.codes, codes_of(tensor.dtype)), by=given.by)
-
     def describe_other_codes(self, own: Elements, given: Elements) -> str:
         """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does.
 
