@@ -82,7 +82,7 @@ def test_a_runtime_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
 @pytest.mark.mnn
 def test_runtimes_in_processes_of_their_own_say_their_memory_and_take_the_threads() -> None:
     litert, mnn = benchmark(KWS, targets=["mnn"], kernels="litert", runs=3).measured
-    assert 1e6 < litert.memory < 5e7 and 1e6 < mnn.memory < 5e7
+    assert 1e5 < litert.memory < 5e7 and 1e5 < mnn.memory < 5e7
 
 
 def test_reasons_of_several_lines_and_notes_of_what_did_not_run_are_left_out() -> None:
