@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,12 +33,7 @@ from qconvert.arithmetic.polynomials import (
 )
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    broadcast_shape,
-    choice,
-    has,
-)
+from qconvert.operators.attributes import ACTIVATION, broadcast_shape, choice, has
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -53,25 +48,14 @@ from qconvert.operators.call import (
     on_values,
 )
 from qconvert.operators.kind import Kind
-from qconvert.operators.properties import (
-    ANY,
-    ELEMENTWISE,
-    POSITIVE,
-    Bounds,
-    Demand,
-    Interval,
-    Number,
-    Operands,
-    any_value,
-    fixed_bounds,
-)
+from qconvert.operators.properties import ANY, ELEMENTWISE, POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, fixed_bounds
 
 
 def divide(a: Array, b: Array) -> Array:
     """a / b; integers are divided towards zero, as in ONNX and TFLite."""
     if a.dtype.kind == "f" or b.dtype.kind == "f":
         return np.asarray(a / b)
-    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+    return np.asarray((a - np.fmod(a, b)) // b)
 
 
 def add(call: Call) -> Result:
@@ -173,17 +157,13 @@ def prelu(a: Array, slope: Array) -> Array:
 
 
 def _divide_fold(a: Array, b: Array) -> Any:
-    """a / b; integers towards zero, and not where C leaves the result undefined."""
-    if a.dtype.kind == "f":
-        return a / b
-    if is_undefined(a, b):
-        return None
-    quotient = a // b
-    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
+    """a / b, but of integers not where C leaves the result undefined."""
+    return None if a.dtype.kind != "f" and is_undefined(a, b) else divide(a, b)
 
 
-def _sum(operands: Operands) -> Interval:
-    return sum(low for low, _ in operands.data), sum(high for _, high in operands.data)
+def _of_ends(function: Callable[[Iterable[float]], float]) -> Bounds:
+    """The bounds of a function that grows with each of its data."""
+    return lambda operands: (function(low for low, _ in operands.data), function(high for _, high in operands.data))
 
 
 def _difference(operands: Operands) -> Interval:
@@ -225,14 +205,6 @@ def _dividend(operands: Operands, wanted: Interval) -> Iterator[Demand]:
         yield 0, low * (most if low > 0 else least), high * (least if high > 0 else most)
 
 
-def _largest(operands: Operands) -> Interval:
-    return max(low for low, _ in operands.data), max(high for _, high in operands.data)
-
-
-def _smallest(operands: Operands) -> Interval:
-    return min(low for low, _ in operands.data), min(high for _, high in operands.data)
-
-
 def _divisor(operands: Operands, number: Number) -> Iterator[Demand]:
     tensor = operands.tensor(1)
     if tensor is not None and not tensor.is_quantized:
@@ -246,34 +218,31 @@ def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
         yield 0, POSITIVE, math.inf
 
 
+_elementwise = functools.partial(Kind, takes="data data", shape=broadcast_shape, layout=ELEMENTWISE)
+
+
 def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value,
           **more: Any) -> Kind:  # fmt: skip
     """An operator that is a numpy function of its two inputs."""
-    return Kind(name, "data data", shape=broadcast_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE, bounds=bounds,
-                **more)  # fmt: skip
+    return _elementwise(name, evaluate=on_values(function), fold=fold, bounds=bounds, **more)
 
 
 _SIXTEEN = choice(("", "tflite"), "")
 
 KINDS = (
-    Kind(
+    _elementwise(
         "Add",
-        "data data",
-        shape=broadcast_shape,
         evaluate=add,
-        bounds=_sum,
+        bounds=_of_ends(sum),
         affine=lambda place, values: (1.0, values),
         sum_sign=1,
         preimage=_summands,
         polynomial=add_polynomials,
         fold=numeric_fold(np.add),
-        layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
     ),
-    Kind(
+    _elementwise(
         "Sub",
-        "data data",
-        shape=broadcast_shape,
         evaluate=subtract,
         bounds=_difference,
         affine=lambda place, values: (1.0, -values) if place else (-1.0, values),
@@ -281,13 +250,10 @@ KINDS = (
         preimage=_minuend_or_subtrahend,
         polynomial=subtract_polynomials,
         fold=numeric_fold(np.subtract),
-        layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
-    Kind(
+    _elementwise(
         "Mul",
-        "data data",
-        shape=broadcast_shape,
         evaluate=multiply,
         affine=lambda place, values: (values, 0.0),
         product_sign=1,
@@ -295,13 +261,10 @@ KINDS = (
         preimage=_factors,
         polynomial=multiply_polynomials,
         fold=numeric_fold(np.multiply),
-        layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
     ),
-    Kind(
+    _elementwise(
         "Div",
-        "data data",
-        shape=broadcast_shape,
         evaluate=lambda call: apply_activation(divide(call.values(0), call.values(1)), call["activation"]),
         affine=lambda place, values: (1 / values, 0.0) if place else None,
         product_sign=-1,
@@ -310,11 +273,10 @@ KINDS = (
         preimage=_dividend,
         polynomial=divide_polynomials,
         fold=numeric_fold(_divide_fold),
-        layout=ELEMENTWISE,
         attributes=has(ACTIVATION),
     ),
-    _pair("Max", np.maximum, extreme_fold(np.maximum), _largest, chooses=True, picks=1, polynomial=find_larger),
-    _pair("Min", np.minimum, extreme_fold(np.minimum), _smallest, chooses=True, picks=-1, polynomial=find_smaller),
+    _pair("Max", np.maximum, extreme_fold(np.maximum), _of_ends(max), chooses=True, picks=1, polynomial=find_larger),
+    _pair("Min", np.minimum, extreme_fold(np.minimum), _of_ends(min), chooses=True, picks=-1, polynomial=find_smaller),
     _pair("Pow", power, domain=_exponent),
     _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide), polynomial=floor_divide_polynomials),
     _pair("FloorMod", np.mod, floor_fold(np.mod), polynomial=remainder_of_polynomials),
@@ -326,7 +288,7 @@ KINDS = (
         "Sum",
         "data...",
         shape=broadcast_shape,
-        bounds=_sum,
+        bounds=_of_ends(sum),
         evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
         layout=ELEMENTWISE,
     ),

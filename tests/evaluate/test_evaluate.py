@@ -121,6 +121,14 @@ def test_binary_equals_onnx(kind: str, seed: int) -> None:
     assert (got.real is None) == (expected.dtype == bool)
 
 
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_quotients_of_the_lowest_integer_are_those_of_onnxruntime(dtype: str) -> None:
+    lowest = np.iinfo(dtype).min
+    a, b = np.array([lowest, lowest, lowest, 7, -7], dtype), np.array([2, -3, lowest, -2, 3], dtype)
+    assert run("Div", [a, b], dtype)[0].stored.tolist() == runtime("Div", [a, b])[0].tolist() == [lowest // 2, lowest // -3, 1, -3, -2]
+
+
 def test_plain_integers_stay_integers() -> None:
     a, b = np.array([7, -7, 2**62 + 1]), np.array([2, 2, 1])
     assert run("Div", [a, b], "int64")[0].stored.tolist() == [3, -3, 2**62 + 1]
