@@ -154,10 +154,9 @@ def clip_stored(call: Call, stored: Array) -> Array:
 
 def activated_limits(op: Op, result: Tensor) -> tuple[int, int]:
     """The least and the largest stored integer that a fused activation leaves of a quantized result, rounded as the exact result is."""
-    assert result.quantization is not None
     lowest, highest = activation_bounds(op)
     bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
-    low, high = quantize(bounds, result.quantization, result.dtype)
+    low, high = quantize(bounds, result.require_quantization(), result.dtype)
     return int(low), int(high)
 
 
@@ -197,7 +196,7 @@ def movement_fold(function: Callable[[Call], Any]) -> Fold:
     """Stored values change place; what gives them other scales is not foldable here."""
 
     def run(call: Call) -> Any:
-        if any(t is not None and t.quantization is not None and t.quantization.axis is not None for t in call.tensors):
+        if not is_per_tensor(call):
             return None  # the axis changes too: validation knows how, and the operator stays
         return function(call)
 

@@ -8,19 +8,8 @@ import numpy as np
 
 from qconvert.arithmetic import quantize, quantize_float32, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
 from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
-from qconvert.operators.attributes import (
-    choice,
-    has,
-    same_shape,
-)
-from qconvert.operators.call import (
-    FLOATS,
-    Call,
-    ExactResult,
-    Result,
-    is_plain,
-    with_kernel,
-)
+from qconvert.operators.attributes import choice, has, same_shape
+from qconvert.operators.call import FLOATS, Call, ExactResult, Result, is_plain, with_kernel
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, MIXES, same_axes
 
@@ -68,9 +57,9 @@ def dynamic_quantize(call: Call) -> list[Array]:
 def evaluate_quantize(call: Call) -> Result:
     """Quantize, rounded once; with an arithmetic the stored integers are those of a kernel in float32."""
     (result,), data = call.results, call.tensors[0]
-    quantization = result.quantization
+    quantization = result.per_tensor
     eight_bits = result.dtype in ("int8", "uint8") and data is not None and data.dtype == "float32"
-    if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or not eight_bits:
+    if not call["arithmetic"] or quantization is None or not eight_bits:
         return call.values()
     low = integer_range(result.dtype)[0]
     if call["arithmetic"] == "fused":

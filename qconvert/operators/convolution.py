@@ -11,23 +11,8 @@ import numpy as np
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, requantize
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    WINDOW,
-    AttributeSpec,
-    choice,
-    has,
-    integer,
-    integers,
-)
-from qconvert.operators.call import (
-    Call,
-    ExactResult,
-    apply_activation,
-    channels_first,
-    channels_last,
-    clip_stored,
-)
+from qconvert.operators.attributes import ACTIVATION, WINDOW, AttributeSpec, choice, has, integer, integers
+from qconvert.operators.call import Call, ExactResult, apply_activation, channels_first, channels_last, clip_stored
 from qconvert.operators.kind import Kind
 from qconvert.operators.products import (
     DYNAMIC,

@@ -11,10 +11,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import flag, has, integer
-from qconvert.operators.call import (
-    Call,
-    has_numbers,
-)
+from qconvert.operators.call import Call, has_numbers
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, stated_axis

@@ -10,9 +10,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, flag, has, integer, number
-from qconvert.operators.call import (
-    Call,
-)
+from qconvert.operators.call import Call
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import MIXES, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, unify_sizes

@@ -11,18 +11,8 @@ from qconvert.arithmetic import saturate
 from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    along_axis,
-    choice,
-    has,
-    integer,
-)
-from qconvert.operators.call import (
-    Call,
-    Fold,
-    Result,
-    movement_fold,
-)
+from qconvert.operators.attributes import along_axis, choice, has, integer
+from qconvert.operators.call import Call, Fold, Result, movement_fold
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ANY,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -124,11 +125,10 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     return _shape_problem({name: wanted.get(name) for name in tensors}, tensors)
 
 
-def _basic_problem(tensors: dict[str, Tensor]) -> Broken | None:
+def _basic_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     """Return the rule that the tensors, by the names in BASIC_INPUTS, break, and the reason; None if their kernel takes them."""
     for name in ("weights", "bias", "cell"):
-        q = tensors[name].quantization
-        if q is None or not q.is_per_tensor:
+        if tensors[name].per_tensor is None:
             return "not-per-tensor", f"has {tensors[name].name!r} without one scale"
     if _scale(tensors["cell"]) != _BASIC_CELL_SCALE:
         return "scale-not-exact", f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not 2**-11"
@@ -158,13 +158,11 @@ def _shape_problem(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors
 
 
 def _scale(tensor: Tensor) -> float:
-    assert tensor.quantization is not None
-    return tensor.quantization.step
+    return tensor.require_quantization().step
 
 
 def _quantization(tensor: Tensor) -> tuple[float, int]:
-    assert tensor.quantization is not None
-    return _scale(tensor), tensor.quantization.point
+    return _scale(tensor), tensor.require_quantization().point
 
 
 def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerLstm:
@@ -202,8 +200,7 @@ def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
 
 def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> BasicLstm:
     """The layer that a BasicLSTM is."""
-    assert tensors["weights"].quantization is not None
-    return BasicLstm(weights, tensors["weights"].quantization.point, bias, _scale(tensors["bias"]))
+    return BasicLstm(weights, tensors["weights"].require_quantization().point, bias, _scale(tensors["bias"]))
 
 
 def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -212,35 +209,46 @@ def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -
     return {**found, "output": find(op.outputs[0])}
 
 
-def _parts(call: Call, names: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Array]]:
-    given = [name for index, name in enumerate(names) if call.has(index)]
-    tensors = {name: tensor for name in given if (tensor := call.tensors[names.index(name)]) is not None}
-    return {**tensors, "output": call.results[0]}, {name: call.raw(names.index(name)) for name in given}
+def _stored(
+    name: str,
+    names: Sequence[str],
+    problem: Callable[[Op, dict[str, Tensor]], Broken | None],
+    run: Callable[[Op, dict[str, Tensor], dict[str, Array]], list[Array]],
+    **stated: Any,
+) -> Kind:
+    """A kind on integers whose inputs have `names`, and the rules in `problem`."""
+
+    def evaluate(call: Call) -> list[Array]:
+        tensors = {name: tensor for name, tensor in zip(names, call.tensors, strict=False) if tensor is not None}
+        tensors["output"] = call.results[0]
+        if broken := problem(call.op, tensors):
+            raise ValueError(broken[1])
+        return run(call.op, tensors, {name: value for name, value in zip(names, call.stored, strict=False) if value is not None})
+
+    return Kind(
+        name,
+        recurs=True,
+        tensor_rule=lambda op, find: problem(op, name_tensors(op, names, find)),
+        rule="stored",
+        evaluate=evaluate,
+        **stated,
+    )
 
 
-def _run_lstm(call: Call) -> list[Array]:
-    tensors, values = _parts(call, LSTM_INPUTS)
-    if problem := _lstm_problem(call.op, tensors):
-        raise ValueError(problem[1])
-    layer = integer_lstm(call.op, tensors, values)
+def _run_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> list[Array]:
+    layer = integer_lstm(op, tensors, values)
     data = values["data"] if layer.time_major else values["data"].transpose(1, 0, 2)
     outputs, hidden, cell = layer.run(data, values["hidden"], values["cell"])
     return [outputs if layer.time_major else outputs.transpose(1, 0, 2), hidden, cell]
 
 
-def _run_svdf(call: Call) -> list[Array]:
-    tensors, values = _parts(call, SVDF_INPUTS)
-    if problem := _svdf_problem(call.op, tensors):
-        raise ValueError(problem[1])
+def _run_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> list[Array]:
     places = values["time"].shape
-    outputs, memory = integer_svdf(call.op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
+    outputs, memory = integer_svdf(op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
     return [outputs, memory.reshape(values["memory"].shape)]
 
 
-def _run_basic(call: Call) -> list[Array]:
-    tensors, values = _parts(call, BASIC_INPUTS)
-    if problem := _basic_problem(tensors):
-        raise ValueError(problem[1])
+def _run_basic(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> list[Array]:
     layer = basic_lstm(tensors, values["weights"], values["bias"])
     shown, cell = layer.step(values["data"], values["hidden"], values["cell"])
     return [shown, shown, cell]
@@ -299,17 +307,16 @@ def _run(call: Call) -> list[Array]:
 
 
 KINDS = (
-    Kind(
+    _stored(
         "IntegerLSTM",
-        " ".join(map(_role, LSTM_INPUTS)),
-        "data data data",
+        LSTM_INPUTS,
+        _lstm_problem,
+        _run_lstm,
+        takes=" ".join(map(_role, LSTM_INPUTS)),
+        gives="data data data",
         samples=in_rows(lambda op: {0: 1 if op["time_major"] else 0, 1: 0, 2: 0}),
         products=products_of_rows(*_LSTM_WEIGHTS),
-        recurs=True,
         shape=_lstm_shape,
-        tensor_rule=lambda op, find: _lstm_problem(op, name_tensors(op, LSTM_INPUTS, find)),
-        rule="stored",
-        evaluate=_run_lstm,
         types="int8 int8 int16 int8 int8 int8 int8 int8 int8 int32 int32 int32 int8 int8 int32 int16 int16 int16 int8 int32 int16"
         " -> int8 int8 int16",
         attributes=has(
@@ -321,32 +328,30 @@ KINDS = (
             projection_clip=number(0.0),
         ),
     ),
-    Kind(
+    _stored(
         "IntegerSVDF",
-        "data data weights weights bias?",
-        "data data",
+        SVDF_INPUTS,
+        _svdf_problem,
+        _run_svdf,
+        takes="data data weights weights bias?",
+        gives="data data",
         samples=in_rows(lambda op: {0: 0, 1: 0}),
         products=products_of_rows(2, 3),
-        recurs=True,
         shape=_svdf_shape,
-        tensor_rule=lambda op, find: _svdf_problem(op, name_tensors(op, SVDF_INPUTS, find)),
-        rule="stored",
-        evaluate=_run_svdf,
         types="int8 T int8 T int32 -> int8 T",
         attributes=has(rank=integer(1)),
     ),
     # data, hidden, cell, weights of all gates for data and hidden values, bias -> outputs, next hidden, next cell
-    Kind(
+    _stored(
         "BasicLSTM",
-        "data data data weights parameter",
-        "data data data",
+        BASIC_INPUTS,
+        _basic_problem,
+        _run_basic,
+        takes="data data data weights parameter",
+        gives="data data data",
         samples=in_rows(lambda op: {0: 0, 1: 0, 2: 0}),
         products=products_of_rows(3),
-        recurs=True,
         shape=lambda op, s: [s.shape(1), s.shape(1), s.shape(2)],
-        tensor_rule=lambda op, find: _basic_problem(name_tensors(op, BASIC_INPUTS, find)),
-        rule="stored",
-        evaluate=_run_basic,
         types="uint8 uint8 int16 uint8 int32 -> uint8 uint8 int16",
     ),
     Kind(

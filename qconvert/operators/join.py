@@ -9,17 +9,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    has,
-    integer,
-)
-from qconvert.operators.call import (
-    Call,
-    apply_activation,
-    has_one_quantization,
-    is_per_tensor,
-)
+from qconvert.operators.attributes import ACTIVATION, has, integer
+from qconvert.operators.call import Call, apply_activation, has_one_quantization, is_per_tensor
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis, unify_sizes

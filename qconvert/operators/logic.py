@@ -9,23 +9,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array, numpy_dtype
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import (
-    broadcast_shape,
-    choice,
-    has,
-    integer,
-    same_shape,
-    text,
-)
-from qconvert.operators.call import (
-    Call,
-    Function,
-    compare_fold,
-    has_one_quantization,
-    is_per_tensor,
-    logic_fold,
-    on_values,
-)
+from qconvert.operators.attributes import broadcast_shape, choice, has, integer, same_shape, text
+from qconvert.operators.call import Call, Function, compare_fold, has_one_quantization, is_per_tensor, logic_fold, on_values
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure

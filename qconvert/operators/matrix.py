@@ -9,16 +9,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    flag,
-    has,
-    text,
-)
-from qconvert.operators.call import (
-    Call,
-    apply_activation,
-)
+from qconvert.operators.attributes import ACTIVATION, flag, has, text
+from qconvert.operators.call import Call, apply_activation
 from qconvert.operators.kind import Kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
 from qconvert.operators.properties import WHEREVER, Operands, any_value, before_last, without_zero_bias

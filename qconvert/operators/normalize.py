@@ -11,13 +11,7 @@ from qconvert.arithmetic import saturate, softmax_steps
 from qconvert.arithmetic.storage import Array, Quantization
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import DATA_FORMAT, AttributeSpec, along_axis, choice, has, integer, number
-from qconvert.operators.call import (
-    Call,
-    Function,
-    channels_first,
-    channels_last,
-    with_kernel,
-)
+from qconvert.operators.call import Call, Function, channels_first, channels_last, with_kernel
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ALONG_AXIS,

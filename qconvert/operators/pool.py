@@ -10,26 +10,8 @@ import numpy as np
 from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    DATA_FORMAT,
-    WINDOW,
-    AttributeSpec,
-    choice,
-    flag,
-    has,
-    integers,
-)
-from qconvert.operators.call import (
-    Call,
-    ExactResult,
-    Result,
-    apply_activation,
-    channels_first,
-    channels_last,
-    clip_stored,
-    spatial_axes,
-)
+from qconvert.operators.attributes import ACTIVATION, DATA_FORMAT, WINDOW, AttributeSpec, choice, flag, has, integers
+from qconvert.operators.call import Call, ExactResult, Result, apply_activation, channels_first, channels_last, clip_stored, spatial_axes
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, AxisMove, as_reduction, fixed_bounds, within_data, within_data_or_zero
 from qconvert.operators.sizes import (

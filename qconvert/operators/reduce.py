@@ -13,24 +13,8 @@ from qconvert.arithmetic import FLOAT_MEAN, TORCH_AVERAGES, tflite_wrapped_mean,
 from qconvert.arithmetic.polynomials import add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op
-from qconvert.operators.attributes import (
-    KEEPDIMS,
-    AttributeSpec,
-    along_axis,
-    choice,
-    flag,
-    has,
-    integer,
-    without_axes,
-)
-from qconvert.operators.call import (
-    Call,
-    ExactResult,
-    Fold,
-    Function,
-    Result,
-    is_plain,
-)
+from qconvert.operators.attributes import KEEPDIMS, AttributeSpec, along_axis, choice, flag, has, integer, without_axes
+from qconvert.operators.call import Call, ExactResult, Fold, Function, Result, is_plain
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import (
     ALONG_AXIS,

@@ -8,14 +8,8 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    flag,
-    has,
-    integers,
-)
-from qconvert.operators.call import (
-    Call,
-)
+from qconvert.operators.attributes import flag, has, integers
+from qconvert.operators.call import Call
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, per_axis, same_axes, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes

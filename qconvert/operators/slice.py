@@ -7,10 +7,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has
-from qconvert.operators.call import (
-    Call,
-    movement_fold,
-)
+from qconvert.operators.call import Call, movement_fold
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import WHEREVER, AxisMove, Layout, Suits, per_axis, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes

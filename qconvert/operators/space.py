@@ -12,20 +12,8 @@ from qconvert.arithmetic import saturate
 from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import (
-    DATA_FORMAT,
-    choice,
-    has,
-    integer,
-)
-from qconvert.operators.call import (
-    Call,
-    ExactResult,
-    Result,
-    channels_first,
-    channels_last,
-    spatial_axes,
-)
+from qconvert.operators.attributes import DATA_FORMAT, choice, has, integer
+from qconvert.operators.call import Call, ExactResult, Result, channels_first, channels_last, spatial_axes
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import DECIDES, Layout, Suits, any_value, within_data_or_zero
 from qconvert.operators.sizes import (
@@ -207,8 +195,9 @@ def resize(call: Call) -> Result:
             whole *= denominator
         else:
             raise UnsupportedError(f"the resize mode {call['mode']!r} is not evaluated", where=str(call.op), rule="not-evaluated")
-    real, quantization, result = np.asarray(steps / float(whole) * scale), call.quantization(), call.results[0]
-    if not call["arithmetic"] or quantization is None or not quantization.is_per_tensor or result.quantization != quantization:
+    real, (result,) = np.asarray(steps / float(whole) * scale), call.results
+    quantization = result.per_tensor
+    if not call["arithmetic"] or quantization is None or quantization != call.quantization():
         return real
     stored = steps / float(whole) + quantization.point
     return ExactResult(real, saturate(np.floor(stored + 0.5) if call["arithmetic"] == "ties_up" else np.rint(stored), result.dtype))

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.operators.formulas import (
-    along_axes,
-    blocks,
-    compositions,
-    elementwise,
-    matrices,
-    places,
-    recurrent,
-)
+from qconvert.operators.formulas import along_axes, blocks, compositions, elementwise, matrices, places, recurrent
 from qconvert.operators.formulas.formula import FORMULAS, Formula, formulas_of, lowers, register
 
 __all__ = ["FORMULAS", "Formula", "formulas_of", "lowers", "register"]

@@ -210,7 +210,7 @@ def means_of_regions(
     shape = shape_of(x)
     if shape is None or not isinstance(shape[2], int) or not isinstance(shape[3], int):
         return None
-    ends = [apply("Slice", rois, *(np.array([number]) for number in (column, column + 1, 1))) * spatial_scale for column in range(4)]
+    ends = [slice_along(rois, column, column + 1, 1) * spatial_scale for column in range(4)]
     halves = coordinate_transformation_mode == "half_pixel"
     rows = _shares(ends[1], ends[3], output_height, sampling_ratio, shape[2], halves=halves)
     columns = _shares(ends[0], ends[2], output_width, sampling_ratio, shape[3], halves=halves)

@@ -195,7 +195,7 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
         return update
     starts = cast(starts, "int64")
     starts = starts if axes == len(shape) else slice_along(starts, 0, axes, 0)
-    front, block = [size for size in shape[:axes] if isinstance(size, int)], [size for size in sizes[:axes] if isinstance(size, int)]
+    front, block = ([size for size in item[:axes] if isinstance(size, int)] for item in (shape, sizes))
     if len(front) == len(block) == axes and np.prod(block) <= LARGEST_CONSTANT:
         last = np.array(front, np.int64) - np.array(block, np.int64)
         offsets = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
@@ -231,10 +231,7 @@ def update_from_write_indices(x: Value, update: Value, starts: Value = None, *, 
     if shape is None or sizes is None:
         return None
     axis %= len(shape)
-    front, block = (
-        [size for size in shape[: axis + 1] if isinstance(size, int)],
-        [size for size in sizes[: axis + 1] if isinstance(size, int)],
-    )
+    front, block = ([size for size in item[: axis + 1] if isinstance(size, int)] for item in (shape, sizes))
     if not len(front) == len(block) == axis + 1 or np.prod(block) > LARGEST_CONSTANT:
         return None
     places: Value = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)

@@ -105,23 +105,23 @@ def _parts(cell: Cell, op: Op, activations: Any, weights: Sequence[Value]) -> tu
     """What a direction computes with; and the weights of the data, and what is added to their products."""
     w, r, bias, peepholes, projection, projection_bias, norm = weights
     size, gates = op["hidden_size"], cell.gates
-    both: list[Value] = [None, None] if bias is None else [_rows(bias, 0, gates * size), _rows(bias, gates * size, 2 * gates * size)]
+
+    def rows(value: Value, first: int, count: int = 1) -> Value:
+        return None if value is None else _rows(value, first * size, (first + count) * size)
+
+    both = [rows(bias, first, gates) for first in (0, gates)]
     more: dict[str, Any] = {}
     if peepholes is not None:
-        more["peepholes"] = [_rows(peepholes, size * gate, size * (gate + 1)) for gate in range(3)]
+        more["peepholes"] = [rows(peepholes, gate) for gate in range(3)]
     if norm is not None:
         added = None if bias is None else both[0] + both[1]
-        more["norms"] = [
-            (_rows(norm, size * gate, size * (gate + 1)), None if added is None else _rows(added, size * gate, size * (gate + 1)))
-            for gate in range(gates)
-        ]
+        more["norms"] = [(rows(norm, gate), rows(added, gate)) for gate in range(gates)]
         both = [None, None]
     if projection is not None:
         more["projected"] = partial(_gemm, projection, projection_bias)
 
     def product(values: Value, first: int, count: int) -> Value:
-        start, end = first * size, (first + count) * size
-        return _gemm(_rows(r, start, end), None if both[1] is None else _rows(both[1], start, end), values)
+        return _gemm(rows(r, first, count), rows(both[1], first, count), values)
 
     return Parts(op, activations, product, **more), (w, both[0])
 
@@ -144,7 +144,7 @@ def _rows(value: Value, start: int, end: int) -> Value:
         return known[start:end]
     if (start, end) == (0, (shape_of(value) or ("",))[0]):
         return value
-    return apply("Slice", value, *(np.array([number]) for number in (start, end, 0)))
+    return slice_along(value, start, end, 0)
 
 
 def _unstack(value: Value, count: int) -> list[Value]:
