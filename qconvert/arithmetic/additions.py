@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -156,8 +157,7 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
     if not has_addition(kernel, inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
         return None
     multipliers, shift = _multipliers(kernel, inputs, output)
-    places = range(-_PLACES, _PLACES + 1)
-    offsets = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
+    offsets = np.array(_list_offsets(_PLACES))
     scales = []
     for k, scale in enumerate((a, b)):
         exact = scale / y * 2.0**shift
@@ -180,6 +180,12 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
         kept = np.flatnonzero(~np.any(fails[1:], axis=1)) + 1
         scales = [values[kept] for values in scales]
     return None
+
+
+def _list_offsets(most: int) -> list[tuple[int, int]]:
+    """Return pairs of whole numbers of at most that magnitude, those nearest to (0, 0) first."""
+    numbers = range(-most, most + 1)
+    return sorted(product(numbers, numbers), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair))
 
 
 #: How far from XNNPACK's own multipliers others are tried, and on how many pairs that failed before all are tried.
@@ -222,9 +228,7 @@ def nudge_xnnpack_scales(
     if not np.array_equal(own, wanted):
         return None
     a, b, wanted = steps[0][near[0]], steps[1][near[1]], wanted[near]
-    places = range(-_NEAR, _NEAR + 1)
-    moves = sorted(((i, j) for i in places for j in places), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair))
-    factors = np.array(moves) + multipliers
+    factors = np.array(_list_offsets(_NEAR)) + multipliers
     factors = factors[factors.min(axis=1) > 0]
     while len(factors):
         failed = np.flatnonzero(add(a, b, factors[0]) != wanted)[:_FAILED]
@@ -273,8 +277,7 @@ def nudge_float_scales(
     exact = (sides[0] * inputs[0].step + sign * sides[1] * inputs[1].step) / output.step
     places = np.nonzero(np.abs(exact - np.rint(exact)) > 0.5 - _UNDECIDED)
     near = sides[0][places[0], 0], sides[1][0, places[1]]
-    moved = range(-_MOVED, _MOVED + 1)
-    for offsets in sorted(((i, j) for i in moved for j in moved), key=lambda pair: (abs(pair[0]) + abs(pair[1]), pair)):
+    for offsets in _list_offsets(_MOVED):
         first, second = ((item.scale[:1].view(np.int32) + np.int32(by)).view(np.float32) for item, by in zip(inputs, offsets, strict=True))
         if np.array_equal(quantize(*near, (first, second)), wanted[places]) and np.array_equal(quantize(*sides, (first, second)), wanted):
             return replace(inputs[0], scale=first), replace(inputs[1], scale=second)

@@ -266,8 +266,9 @@ def _is_near_tie(x: Array) -> Array:
 _Rounded = tuple[Array, Array, Array, Array]
 
 
-def _clip_steps(scaled: Array, zero_point: Array, exact_point: Array, lowest: int, highest: int) -> tuple[Array, Array]:
+def _clip_steps(scaled: Array, exact_point: Array, lowest: int, highest: int) -> tuple[Array, Array]:
     """Rounded steps, cut off at the ends of the type; and where they are cut off, if the zero point itself is near a tie."""
+    zero_point = np.rint(np.clip(exact_point, lowest, highest))
     steps = np.clip(np.rint(scaled) + zero_point, lowest, highest)
     return steps - zero_point, _is_near_tie(exact_point) & ((steps <= lowest) | (steps >= highest))
 
@@ -278,7 +279,7 @@ def _xnnpack(x: Array, low: Array, high: Array) -> _Rounded:
     below, above = low * scale, high * scale
     exact = np.where((_F32(-128) + below) + (_F32(127) + above) > 0, _F32(-128) - below, _F32(127) - above)
     scaled = x * scale
-    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, -128, 127)), exact, -128, 127)
+    steps, at_end = _clip_steps(scaled, exact, -128, 127)
     return steps, _F32(1) / scale, scaled, at_end
 
 
@@ -306,7 +307,7 @@ def _reduced_range(x: Array, low: Array, high: Array) -> _Rounded:
     """0 to 127, by the reciprocal of the scale, ties to even: PyTorch's reduce_range (ATen/native/quantized/cpu/QuantUtils.h)."""
     scale = np.where(low == high, _F32(1), _F32(127) / (high - low)).astype(np.float32)
     exact, scaled = -low * scale, x * scale
-    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, 0, 127)), exact, 0, 127)
+    steps, at_end = _clip_steps(scaled, exact, 0, 127)
     return steps, _F32(1) / scale, scaled, at_end
 
 
@@ -315,7 +316,7 @@ def _tensor(x: Array, low: Array, high: Array) -> _Rounded:
     scale = np.where(low == high, _F32(1), (high - low) / _F32(255)).astype(np.float32)
     exact = -low / scale
     scaled = x / scale
-    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, 0, 255)), exact, 0, 255)
+    steps, at_end = _clip_steps(scaled, exact, 0, 255)
     return steps, scale, scaled, at_end
 
 

@@ -14,12 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.kernels import tflite_mean_multiplier
-from qconvert.arithmetic.requantize import (
-    effective_scale,
-    multiply_by_quantized_multiplier,
-    quantize_multiplier,
-    rescale_twice,
-)
+from qconvert.arithmetic.requantize import effective_scale, multiply_by_quantized_multiplier, quantize_multiplier, rescale_twice
 from qconvert.arithmetic.rounding import round_half_away, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 

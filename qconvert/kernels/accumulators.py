@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, drop_keys, integer_range
+from qconvert.graph import Array, Graph, Op, Tensor, drop_keys, integer_range
+from qconvert.kernels.products import along_channels
 from qconvert.operators import KINDS, kind_of, output_axis
 from qconvert.operators.call import activated_limits
 
@@ -92,7 +93,7 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
         return None
     if sides[-1].dtype not in (_CONVERTED if requantizes else _BYTES):
         return None
-    if not _quantization(sides[-1]).is_per_tensor:
+    if not sides[-1].require_quantization().is_per_tensor:
         return None
     if op.attributes.get("arithmetic"):
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
@@ -106,22 +107,17 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     return found
 
 
-def _quantization(tensor: Tensor) -> Quantization:
-    assert tensor.quantization is not None
-    return tensor.quantization
-
-
 def _range(tensor: Tensor) -> tuple[int, int]:
     """The lowest and highest integer less the zero point that a tensor with one scale can have."""
     low, high = integer_range(tensor.dtype)
     if tensor.data is not None and tensor.data.size:
         low, high = int(tensor.data.min()), int(tensor.data.max())
-    point = int(_quantization(tensor).zero_point[0])
+    point = int(tensor.require_quantization().zero_point[0])
     return min(0, low - point), max(0, high - point)
 
 
 def _require_one_scale(tensor: Tensor) -> None:
-    if not _quantization(tensor).is_per_tensor:
+    if not tensor.require_quantization().is_per_tensor:
         raise UnfitError("a factor has several scales")
 
 
@@ -140,8 +136,7 @@ def _weights_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point),
                            np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
     kept = drop_keys(op.attributes, "activation", "arithmetic")
-    rank = stored.ndim
-    shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
+    shape = along_channels(op, stored.ndim)
     return Accumulator("ConvInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point), stored, bias,
                        kept, shape, narrow)  # fmt: skip
 
@@ -160,13 +155,13 @@ def _matmul_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     stored, point = _byte_weights(op, data, factor)
     if op["trans_b"]:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
-    quantization = _quantization(factor)
+    quantization = factor.require_quantization()
     if quantization.axis not in (None, output_axis(op, stored.ndim)):
         raise UnfitError("its weights have scales along another axis than the output channels")
     steps = stored.astype(np.int64) - point
     rows = np.moveaxis(steps, -2, -1).reshape(-1, steps.shape[-2])  # a row for each sum
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
-    scale = np.atleast_1d(float(_quantization(data).scale[0]) * quantization.scale.astype(np.float64))
+    scale = np.atleast_1d(float(data.require_quantization().scale[0]) * quantization.scale.astype(np.float64))
     low, high = _add_bias_to_range(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
     return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point), stored)
 
@@ -194,15 +189,15 @@ def _computed_factors(kind: str, op: Op, factors: tuple[Tensor, Tensor], result:
     for tensor in factors:
         _require_one_scale(tensor)
     ends = [a * b * depth for a in _range(factors[0]) for b in _range(factors[1])]
-    scale = np.array([math.prod(float(_quantization(tensor).scale[0]) for tensor in factors)])
-    points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
+    scale = np.array([math.prod(float(tensor.require_quantization().scale[0]) for tensor in factors)])
+    points = tuple((tensor.require_quantization().zero_point.reshape(()), tensor.dtype) for tensor in factors)
     return Accumulator(kind, scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points, narrow=narrow)
 
 
 def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Requantize: the integers less their zero points."""
     data = graph[op.inputs[0]]
-    quantization, (low, high) = _quantization(data), integer_range(data.dtype)
+    quantization, (low, high) = data.require_quantization(), integer_range(data.dtype)
     if "float" in data.dtype or quantization.block_size or data.shape is None:
         raise UnfitError("its data have per-block scales, or are not integers")
     if data.dtype in ("int64", "uint64", "uint32"):
@@ -219,11 +214,11 @@ def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
     """Return constant weights in bytes, and their one zero point; as uint8 if sums of pairs could saturate."""
     _require_one_scale(data)
-    points = _quantization(weights).zero_point
+    points = weights.require_quantization().zero_point
     if (
         weights.data is None
         or weights.dtype not in _AS_BYTES
-        or _quantization(weights).block_size
+        or weights.require_quantization().block_size
         or (points != points.reshape(-1)[0]).any()
     ):
         raise UnfitError("its weights have several zero points, or do not have 8 bits")
@@ -234,15 +229,15 @@ def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
 
 
 def _points(data: Tensor, stored: Array, point: int) -> tuple[tuple[Array, str], ...]:
-    return (_quantization(data).zero_point.reshape(()), data.dtype), (np.array(point), stored.dtype.name)
+    return (data.require_quantization().zero_point.reshape(()), data.dtype), (np.array(point), stored.dtype.name)
 
 
 def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tuple[Array, Array]:
     """Integers for each output, zeros without a bias, and the float value of 1."""
-    scale = np.atleast_1d(float(_quantization(data).scale[0]) * _quantization(weights).scale.astype(np.float64))
-    if _quantization(weights).axis not in (None, 0):
+    scale = np.atleast_1d(float(data.require_quantization().scale[0]) * weights.require_quantization().scale.astype(np.float64))
+    if weights.require_quantization().axis not in (None, 0):
         raise UnfitError("its weights have scales along another axis than the output channels")
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return np.zeros(count, np.int64), scale
     bias = graph[op.inputs[2]]
     if bias.data is None or bias.dtype != "int32" or bias.quantization is None or bias.data.size not in (1, count):

@@ -43,8 +43,8 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciproca
         graph, op, stored: as of any reference.
         by_reciprocal: see arithmetic.quantize_float32().
     """
-    result, tensors, values = graph[op.name].quantization, {name: graph[name] for name in op.names if name}, list[Any]()
-    if result is None or not result.is_per_tensor:
+    result, tensors, values = graph[op.name].per_tensor, {name: graph[name] for name in op.names if name}, list[Any]()
+    if result is None:
         return None
     for name, value in zip(op.inputs, stored, strict=True):
         quantization = graph[name].quantization if name else None

@@ -83,6 +83,11 @@ def quantizations_of(graph: Graph, op: Op, inputs: int | None = 1, *, of_any_axi
     return found if len(found) == len(listed) else []
 
 
+def quantizing_form(arithmetic: str) -> Form:
+    """Return the form of a kernel that quantizes float32 numbers to one scale."""
+    return lambda graph, op: arithmetic if graph[op.inputs[0]].dtype == "float32" and graph[op.outputs[0]].per_tensor is not None else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One row: a kernel of a runtime, which takes operators of some kinds with data of some types.

@@ -18,7 +18,16 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, Reference, activated_range, constant_tolerance, quantizations_of
+from qconvert.kernels.kernel import (
+    IN_ANY_ORDER,
+    Integers,
+    Kernel,
+    Reference,
+    activated_range,
+    constant_tolerance,
+    quantizations_of,
+    quantizing_form,
+)
 from qconvert.kernels.products import Requantizer, SumReference, Sums, addition_error
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
@@ -33,7 +42,8 @@ _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 def _softmax_fault(graph: Graph, op: Op) -> str:
     """qlinear_softmax.cc: the last entry of its table is e^-5 * (largest float32) / size, and is multiplied by floor(1 / scale)."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if data.dtype not in _BYTES or result.dtype != data.dtype or result.quantization is None or not result.quantization.is_per_tensor:
+    output = result.per_tensor
+    if data.dtype not in _BYTES or result.dtype != data.dtype or output is None:
         return ""
     if data.shape is None or 0 in data.shape:
         return "QLinearSoftmax gives no result without elements" if data.shape else ""
@@ -41,7 +51,7 @@ def _softmax_fault(graph: Graph, op: Op) -> str:
     if not isinstance(size, int):
         return ""
     largest = math.exp(max(0.0, math.log(_FLOAT32 / size) - 5))
-    if largest * math.floor(1 / result.quantization.step) < _FLOAT32 * (1 - 1e-6):
+    if largest * math.floor(1 / output.step) < _FLOAT32 * (1 - 1e-6):
         return ""
     return f"QLinearSoftmax overflows float32 over an axis of {size} with results of so small a scale"
 
@@ -323,12 +333,6 @@ def _in_float(row: Kernel) -> Kernel:
     return replace(row, fault=None, reference=reference, unknown="" if reference else IN_ANY_ORDER)
 
 
-def _quantization(graph: Graph, op: Op) -> str:
-    """The form of its QuantizeLinear of float32 numbers."""
-    result = graph[op.outputs[0]].quantization
-    return "divided" if graph[op.inputs[0]].dtype == "float32" and result is not None and result.is_per_tensor else ""
-
-
 _SIXTEEN = ("int16", "uint16")
 ROWS = (
     Kernel(IN_FLOAT32, _SIXTEEN, "float", tolerance=_sixteen_bits, reference=compute_in_float32),
@@ -344,7 +348,7 @@ ROWS = (
     Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum, unknown=IN_ANY_ORDER),
     Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product, unknown=IN_ANY_ORDER),
     *(replace(row.as_float_row(), types=()) for row in _OF_BYTES),
-    Kernel(("Quantize",), runs="float", tolerance=_float, reference=compute_in_float32, arithmetic=_quantization),
+    Kernel(("Quantize",), runs="float", tolerance=_float, reference=compute_in_float32, arithmetic=quantizing_form("divided")),
     Kernel(IN_FLOAT32, runs="float", tolerance=_float, reference=compute_in_float32),
     Kernel(runs="float", tolerance=_float, unknown=IN_ANY_ORDER),
 )

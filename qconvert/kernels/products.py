@@ -56,13 +56,11 @@ class Requantizer:
         if float(np.abs(total).max(initial=0)) >= _TYPES[self.bits][3]:
             return None
         multiplier = self.multiplier(graph, op)
-        along = (-1, *[1] * (total.ndim - 1 - channel_axis(op, total.ndim))) if multiplier.size > 1 else ()
-        if float(np.abs(total * multiplier.reshape(along)).max(initial=0)) >= _STEPS:
+        multiplier = multiplier.reshape(along_channels(op, total.ndim) if multiplier.size > 1 else ())
+        if float(np.abs(total * multiplier).max(initial=0)) >= _STEPS:
             return None
-        steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
-        quantization = graph[op.outputs[0]].quantization
-        assert quantization is not None
-        return Integers.clip_to_limits(graph, op, steps + quantization.point)
+        steps = self.steps(total.astype(np.int64), multiplier)
+        return Integers.clip_to_limits(graph, op, steps + graph[op.outputs[0]].require_quantization().point)
 
     def takes(self, graph: Graph, op: Op) -> bool:
         """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has
@@ -120,9 +118,8 @@ class ExactProducts(Requantizer):
         channels = np.moveaxis(total, channel_axis(op, total.ndim), 0)
         rows = channels.reshape(channels.shape[0], -1)
         steps = self.steps_of_channels(graph, op, np.zeros((1, 1)))(rows).reshape(channels.shape)
-        quantization = graph[op.outputs[0]].quantization
-        assert quantization is not None
-        return Integers.clip_to_limits(graph, op, np.moveaxis(steps, 0, channel_axis(op, total.ndim)) + quantization.point)
+        point = graph[op.outputs[0]].require_quantization().point
+        return Integers.clip_to_limits(graph, op, np.moveaxis(steps, 0, channel_axis(op, total.ndim)) + point)
 
     def takes(self, graph: Graph, op: Op) -> bool:
         """Whether an operator has data and result of 8 bits with one scale, and constant weights with one, or one for each output."""
@@ -197,6 +194,11 @@ def round_bias(bias: Tensor, data: Quantization, weights: Quantization, precisio
 def channel_axis(op: Op, rank: int) -> int:
     """The axis of the result along which output channels run."""
     return 1 if op.attributes.get("data_format") == "channels_first" else rank - 1
+
+
+def along_channels(op: Op, rank: int) -> tuple[int, ...]:
+    """The shape in which one value for each output channel broadcasts against a result of a rank."""
+    return (-1, *[1] * (rank - 1 - channel_axis(op, rank)))
 
 
 def accumulate_products(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:

@@ -15,7 +15,7 @@ from qconvert.graph import Array, Graph, Op, drop_keys, integer_range
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer, SumReference, Sums, addition_error, count_ones, count_summed
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 from qconvert.operators.values import apply
 
@@ -152,18 +152,20 @@ class _PairKernel:
     Attributes:
         side: the kernel.
         numbers: kind, scale and zero point of operands and result, and the least and the largest code of the result; all codes unsigned.
+        terms: what each code of both operands adds to a sum or difference, in steps of the result; None of a product.
         tolerance: how far the kernel may be from the exact result, in steps.
     """
 
     side: tuple[Graph, Op, Kernel]
     numbers: tuple[str, _Numbers, _Numbers, _Numbers, tuple[int, int]]
+    terms: tuple[Array, Array] | None
     tolerance: float
 
     def places(self, margin: float) -> Array:
         """Return the places, among all pairs, of those at most so far from a tie, and of the corners, which have the largest sums and
         products: a reference may refuse these."""
-        if kind_of(self.side[1]).sum_sign:
-            first, second = find_near_ties(*self.terms(), margin)
+        if self.terms is not None:
+            first, second = find_near_ties(*self.terms, margin)
             found = first * 256 + second
         else:
             places, distances = _products_near_ties(*self.numbers)
@@ -177,14 +179,9 @@ class _PairKernel:
         tolerance = max(self.tolerance, other.tolerance)
         if self.numbers == other.numbers:
             return tolerance
-        if not kind_of(self.side[1]).sum_sign:
+        if self.terms is None or other.terms is None:
             return np.inf
-        return tolerance + sum(float(np.abs(a - b).max()) for a, b in zip(self.terms(), other.terms(), strict=True))
-
-    def terms(self) -> tuple[Array, Array]:
-        """Return what each code of both operands adds to a sum or difference, in steps of the result."""
-        kind, first, second, result, _ = self.numbers
-        return scale_codes(first, second, result, KINDS[kind].sum_sign)
+        return tolerance + sum(float(np.abs(a - b).max()) for a, b in zip(self.terms, other.terms, strict=True))
 
     def compute(self, places: Array) -> tuple[Array, ...] | None:
         """Return all that the kernel may give at some places, as unsigned codes; None if it is unknown."""
@@ -211,15 +208,15 @@ def _make_pair_kernel(graph: Graph, op: Op, kernel: Kernel | None) -> _PairKerne
     low, high = activated_range(graph, op)
     given = (op.kind, numbers[0], numbers[1], numbers[2], (low - lowest, high - lowest))
     # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
-    if kind.sum_sign:
-        terms = scale_codes(numbers[0], numbers[1], numbers[2], kind.sum_sign)
+    terms = scale_codes(*given[1:4], kind.sum_sign) if kind.sum_sign else None
+    if terms is not None:
         largest = [float(terms[0].min() + terms[1].min()), float(terms[0].max() + terms[1].max())]
         is_finite = bool(np.isfinite(np.array(largest, np.float32)).all())
     else:
         largest = [float(limit - numbers[2][1]) for limit in given[4]]
         is_finite = _round_pairs(*given) is not None
     tolerance = float(kernel.tolerance(graph, op, np.array(largest))[0].max()) if is_finite else np.inf
-    return _PairKernel((graph, op, kernel), given, tolerance) if tolerance < _NEAR else None
+    return _PairKernel((graph, op, kernel), given, terms, tolerance) if tolerance < _NEAR else None
 
 
 @lru_cache(maxsize=16)  # kernels are compared on the same operator, stored as either type of 8 bits
@@ -280,7 +277,7 @@ def find_float_limits(graph: Graph, op: Op, kernel: Kernel | None) -> Array | No
         kernel: whose integers grow with the data; None for those that the operator's form says.
     """
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if data.dtype != "float32" or result.dtype not in _BYTES or result.quantization is None or not result.quantization.is_per_tensor:
+    if data.dtype != "float32" or result.dtype not in _BYTES or result.per_tensor is None:
         return None
     codes = codes_of(result.dtype).astype(np.int64)[1:]
     low, high = np.full(codes.size, -_INFINITY), np.full(codes.size, _INFINITY)

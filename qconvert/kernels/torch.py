@@ -28,8 +28,8 @@ _LAYOUT = "channels that are last"
 
 def is_bytes(tensor: Tensor) -> bool:
     """Whether a tensor is what the kernels take: uint8 with one scale, in the whole range of the type."""
-    quantization = tensor.quantization
-    return tensor.dtype == "uint8" and quantization is not None and quantization.is_per_tensor and quantization.limits("uint8") == (0, 255)
+    quantization = tensor.per_tensor
+    return tensor.dtype == "uint8" and quantization is not None and quantization.limits("uint8") == (0, 255)
 
 
 def _bytes(graph: Graph, *names: str) -> bool:
@@ -163,7 +163,7 @@ def _global_average(graph: Graph, op: Op) -> str:
 
 
 def _mean(graph: Graph, op: Op) -> str:
-    known = len(op.inputs) < 2 or not op.inputs[1] or graph.constant(op.inputs[1]) is not None
+    known = not op.has(1) or graph.constant(op.inputs[1]) is not None
     return _same_qparams(graph, op) if known else "axes that are computed"
 
 

@@ -26,12 +26,6 @@ _TRIED, _TIMES = 128, 12
 _LEAST, _MOST = -15.0, -7.0
 
 
-def quantization(graph: Graph, op: Op) -> str:
-    """The form of XNNPACK's QUANTIZE of float32 numbers."""
-    result = graph[op.outputs[0]].quantization
-    return "reciprocal" if graph[op.inputs[0]].dtype == "float32" and result is not None and result.is_per_tensor else ""
-
-
 class HardSwishForm(NamedTuple):
     """x * clip(alpha * x + beta, 0, 1), with the scale by which stored integers become x; all float32."""
 
@@ -118,7 +112,7 @@ def convolution(graph: Graph, op: Op) -> str:
     That is, the data are split into two parts of at most 128 in magnitude, and both sums are below 2^24; with a multiplier of 15 bits the
     total is below 2^53.
     """
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return ""
     x, weights, bias, y = (graph[name] for name in op.names)
     if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:

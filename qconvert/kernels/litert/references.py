@@ -227,8 +227,8 @@ def divide(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float3
 
 def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Comparisons of bytes, EQUAL and NOT_EQUAL of int16; at scales from 1 on in vectors, and after the last one."""
-    sides = [(graph[name].quantization, graph[name].dtype) for name in op.inputs]
-    given = [(found, dtype) for found, dtype in sides if found is not None and found.is_per_tensor and dtype in ("int8", "uint8", "int16")]
+    sides = [(graph[name].per_tensor, graph[name].dtype) for name in op.inputs]
+    given = [(found, dtype) for found, dtype in sides if found is not None and dtype in ("int8", "uint8", "int16")]
     if any(value is None for value in stored[:2]) or len(given) < len(sides):
         return None
     tables = [tflite_comparison_tables(*side) for side in given]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -39,11 +39,17 @@ from qconvert.operators.call import spatial_axes
 _BYTES = ("int8", "uint8")
 
 
+def _keeps_quantization(graph: Graph, op: Op, stored: Sequence[Any]) -> bool:
+    """Whether an operator of known data gives integers on the quantization that these have."""
+    data = graph[op.inputs[0]]
+    return stored[0] is not None and data.is_quantized and data.shares_quantization(graph[op.outputs[0]])
+
+
 def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """AVERAGE_POOL_2D with one quantization: the sum of stored integers by their number, ties away from zero, or up for uint8
     (reference/integer_ops/pooling.h, reference/pooling.h)."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if stored[0] is None or not data.is_quantized or data.dtype != result.dtype or not data.shares_quantization(result):
+    data = graph[op.inputs[0]]
+    if not _keeps_quantization(graph, op, stored):
         return None
     if op["ceil_mode"] or len(op["kernel_shape"]) != 2:
         return None
@@ -223,26 +229,25 @@ class _Line(NamedTuple):
     share: Array
 
 
-def _spatial_lines(graph: Graph, op: Op, data: Array, line: Any) -> list[tuple[int, _Line]] | None:
-    """Return (axis, line(mode, size, wanted size)) for both axes of an image."""
-    result = graph[op.outputs[0]].static_shape
-    if op["mode"] != "linear" or result is None or data.ndim != 4:
+def _interpolate(
+    graph: Graph, op: Op, stored: Sequence[Any], line: Callable[[str, int, int], _Line], one: Any, divide: Callable[[Array], Array]
+) -> Integers | None:
+    """Return the integers of a Resize of an image; None if they are not known.
+
+    Args:
+        graph, op, stored: as of any reference; a Resize that does not interpolate is nearest().
+        line: (mode, size, wanted size) -> the neighbours along an axis and their shares.
+        one: all of a share, in the type of the arithmetic.
+        divide: makes results of the sums of four neighbours, each times both of its shares.
+    """
+    if op["mode"] != "linear":
+        return nearest(graph, op, stored)
+    result, mode = graph[op.outputs[0]].static_shape, str(op["coordinate_transformation_mode"])
+    if not _keeps_quantization(graph, op, stored) or result is None or stored[0].ndim != 4:
         return None
-    mode = str(op["coordinate_transformation_mode"])
     if mode not in ("half_pixel", "align_corners", "asymmetric"):
         return None
-    return [(axis, line(mode, data.shape[axis], result[axis])) for axis in spatial_axes(op, 4)]
-
-
-def _sum_neighbours(graph: Graph, op: Op, stored: Sequence[Any], line: Any, one: Any) -> Array | None:
-    """Return the sums of four neighbours, each times both of its shares, of which `one` is all; None if they are not known."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if stored[0] is None or not data.is_quantized or data.dtype != result.dtype or not data.shares_quantization(result):
-        return None
-    lines = _spatial_lines(graph, op, stored[0], line)
-    if lines is None:
-        return None
-    (first, rows), (second, columns) = lines
+    (first, rows), (second, columns) = ((axis, line(mode, stored[0].shape[axis], result[axis])) for axis in spatial_axes(op, 4))
     values, sums = np.asarray(stored[0]).astype(type(one)), []
 
     def along(share: Array, axis: int) -> Array:
@@ -251,7 +256,7 @@ def _sum_neighbours(graph: Graph, op: Op, stored: Sequence[Any], line: Any, one:
     for right, of_columns in ((columns.below, one - columns.share), (columns.above, columns.share)):
         for low, of_rows in ((rows.below, one - rows.share), (rows.above, rows.share)):
             sums.append(values.take(low, first).take(right, second) * along(of_rows, first) * along(of_columns, second))
-    return np.asarray(sums[0] + sums[1] + sums[2] + sums[3])
+    return Integers.clip_to_limits(graph, op, divide(np.asarray(sums[0] + sums[1] + sums[2] + sums[3])))
 
 
 def nearest(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -287,8 +292,7 @@ def _line_of_11_bits(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of bytes by XNNPACK: shares of 11 bits, ties up (qs8-ibilinear)."""
-    found = _sum_neighbours(graph, op, stored, _line_of_11_bits, np.int64(2**11))
-    return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, shift_half_up(found, 22))
+    return _interpolate(graph, op, stored, _line_of_11_bits, np.int64(2**11), lambda found: shift_half_up(found, 22))
 
 
 def _line_of_10_bits(mode: str, size: int, wanted: int) -> _Line:
@@ -302,8 +306,7 @@ def _line_of_10_bits(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of int8 and int16 by TFLite's own kernels: coordinates of 10 bits, ties away from zero."""
-    found = _sum_neighbours(graph, op, stored, _line_of_10_bits, np.int64(2**10))
-    return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, average_away(found, 2**20))
+    return _interpolate(graph, op, stored, _line_of_10_bits, np.int64(2**10), lambda found: average_away(found, 2**20))
 
 
 def _line_of_float(mode: str, size: int, wanted: int) -> _Line:
@@ -318,5 +321,4 @@ def _line_of_float(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of uint8 by TFLite's reference kernel: float32, and half of a step added before the fraction is dropped."""
-    found = _sum_neighbours(graph, op, stored, _line_of_float, np.float32(1))
-    return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, np.trunc(found + np.float32(0.5)))
+    return _interpolate(graph, op, stored, _line_of_float, np.float32(1), lambda found: np.trunc(found + np.float32(0.5)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import IN_ANY_ORDER, Form, Integers, Kernel, Kernels, Reference, quantizations_of
+from qconvert.kernels.kernel import IN_ANY_ORDER, Form, Integers, Kernel, Kernels, Reference, quantizations_of, quantizing_form
 from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
@@ -77,18 +77,12 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     either = partial(Kernel, as_fast_in_float=not micro)
     by_shape = "" if plain else "which of several kernels runs depends on sizes and CPU"  # of what XNNPACK leaves
     twice, short = Requantizer("tflite_double_rounding"), Requantizer("tflite_16_bits", bits=16)
+    layer = partial(Kernel, ("Conv", "ConvTranspose"), tolerance=off.rounded_twice, fault=limits.volume)
     conv = twice if plain else None
     dense = Requantizer("tflite_float") if of == "reference" else conv
     wide_dense = short if micro else Requantizer("tflite_float", bits=16) if plain else references.multiply_dense
-    unsigned = Kernel(
-        ("Conv", "ConvTranspose"),
-        ("uint8",),
-        lacks=_signed_weights,
-        tolerance=off.rounded_twice,
-        fault=limits.volume,
-        reference=replace(twice, precision="product"),
-    )
     precision = "float64" if micro else "float32"
+    rescaling = partial(partial, precision=precision)
     products = [Requantizer("tflite_double_rounding", precision, bits) for bits in (8, 16)]
     matrices = [replace(item, precision="float64" if micro else "product") for item in (twice, short)]
     pair, requantize = (partial(function, plain=plain) for function in (references.pair, _requantize))
@@ -106,22 +100,10 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         "reference": (limits.reduce_sum, None),
         "micro": (factor_fault(limits.total), SumReference(axes.total)),
     }[of]
-    relu, absolute, leaky_relu, parametric_relu, hard_swish, inverse_square_root, softmax_of_16_bits = (
-        partial(function, precision=precision)
-        for function in (
-            functions.relu,
-            functions.absolute,
-            functions.leaky_relu,
-            functions.parametric_relu,
-            functions.hard_swish,
-            functions.inverse_square_root,
-            axes.softmax_of_16_bits,
-        )
-    )
     return (
         # Products and their sums.
-        *((unsigned,) if of == "reference" else ()),
-        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv, unknown=by_shape),
+        *((layer(("uint8",), lacks=_signed_weights, reference=replace(twice, precision="product")),) if of == "reference" else ()),
+        layer(_BYTES, reference=conv, unknown=by_shape),
         Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short, arithmetic=forms.convolution),
         Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short),
         Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense, unknown=by_shape),
@@ -172,7 +154,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         resize(("uint8",), one_quantization="all", reference=axes.interpolate_in_float if plain else None, unknown=by_shape),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
-        Kernel(("Relu",), _ALL, fault=_RESCALED, reference=relu),
+        Kernel(("Relu",), _ALL, fault=_RESCALED, reference=rescaling(functions.relu)),
         Kernel(
             ("Clip",),
             _ALL,
@@ -181,14 +163,14 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             reference=None if micro else functions.clip,
             unknown=IN_ANY_ORDER if micro else "",
         ),
-        Kernel(("Abs",), _SIGNED, reference=absolute),
-        Kernel(("LeakyRelu",), _ALL, fault=_RESCALED, reference=leaky_relu),
-        Kernel(("PRelu",), _BYTES, fault=_RESCALED, reference=parametric_relu),
+        Kernel(("Abs",), _SIGNED, reference=rescaling(functions.absolute)),
+        Kernel(("LeakyRelu",), _ALL, fault=_RESCALED, reference=rescaling(functions.leaky_relu)),
+        Kernel(("PRelu",), _BYTES, fault=_RESCALED, reference=rescaling(functions.parametric_relu)),
         Kernel(
             ("HardSwish",),
             _BYTES,
             fault=factor_fault(limits.hard_swish),
-            reference=hard_swish,
+            reference=rescaling(functions.hard_swish),
             arithmetic=forms.curve,
         ),
         *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=elu),)),
@@ -196,7 +178,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Sqrt",), _SIGNED, fault=limits.square_root, reference=functions.square_root, arithmetic=forms.root),
         Kernel(("Exp",), _INT8, reference=_table(functions.exp)),
         Kernel(("Log",), _INT8, reference=_table(functions.log)),
-        Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=inverse_square_root),
+        Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=rescaling(functions.inverse_square_root)),
         _of_16_bits("Exp", functions.exp),
         _of_16_bits("Rsqrt", functions.inverse_root_of, outside=32767),
         _of_16_bits("Log", functions.log, outside=-32768, fault=limits.logarithm),
@@ -220,7 +202,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             result=_SIGMOID,
             tolerance=off.softmax_on_16_bits,
             fault=_EXPONENTIAL,
-            reference=softmax_of_16_bits,
+            reference=rescaling(axes.softmax_of_16_bits),
         ),
         either(
             ("LogSoftmax",),
@@ -235,7 +217,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.rounded_twice, reference=requantize),
-        Kernel(("Div",), runs="inexact", tolerance=off.division, reference=partial(references.divide, precision=precision)),
+        Kernel(("Div",), runs="inexact", tolerance=off.division, reference=rescaling(references.divide)),
         Kernel(_ORDERS, _INT16, "inexact", reference=references.compare_stored),
         Kernel(_COMPARISONS, runs="inexact", reference=references.compare),
         Kernel(("Gelu",), _INT16, "inexact", tolerance=off.lookup_table, unknown="erfcf() and tanhf() differ in each C library"),
@@ -359,7 +341,12 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
         ),
         *xnnpack(("AveragePool",), tolerance=partial(off.average_pool, twice=False), reference=axes.average_pool),
         Kernel(
-            ("Quantize",), _BYTES, "float", tolerance=off.table, reference=references.quantize_by_xnnpack, arithmetic=forms.quantization
+            ("Quantize",),
+            _BYTES,
+            "float",
+            tolerance=off.table,
+            reference=references.quantize_by_xnnpack,
+            arithmetic=quantizing_form("reciprocal"),
         ),
         Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_ratios, reference=requantized, arithmetic=forms.line_form),
     )
