@@ -197,14 +197,14 @@ class _Layout(Rewriter):
                 self._operator(op)
         for name in (*self.graph.outputs, *sorted(self.graph.public - set(self.graph.outputs))):
             self._deliver(name)
-        turned = read_names(self.graph.metadata, TRANSPOSED) ^ set(self._ambiguous())
+        turned = read_names(self.graph.metadata, TRANSPOSED) ^ self._ambiguous()
         noted = [name for name in self.graph.tensors if name in turned]
         return self.finish(metadata={**self.graph.metadata, TRANSPOSED: json.dumps(noted)})
 
-    def _ambiguous(self) -> list[str]:
+    def _ambiguous(self) -> set[str]:
         """Return tensors that changed layout although their shape stayed the same: a reader of the result could not tell."""
         moved = [name for (name, label), new in self._stored.items() if label == 1 and new == name and self.graph[name].rank == self._rank]
-        return [name for name in moved if self.graph[name].shape == self[name].shape and not _is_trivial(self.graph[name], self._perm)]
+        return {name for name in moved if self.graph[name].shape == self[name].shape and not _is_trivial(self.graph[name], self._perm)}
 
     def _define(self, name: str, label: int) -> str:
         """Return the name of a tensor that is about to be written with `label`; outputs keep theirs for the layout they must have."""
@@ -214,9 +214,12 @@ class _Layout(Rewriter):
             return name
         new = name
         if name in self.graph.public and label != self._io_label:
-            new = self.fresh(f"{name}/{self._wanted}" if label else f"{name}/source_layout")
+            new = self._fresh_variant(name, label)
         self._stored[name, label] = self._add(name, label, new)
         return new
+
+    def _fresh_variant(self, name: str, label: int) -> str:
+        return self.fresh(f"{name}/{self._wanted if label else 'source_layout'}")
 
     def _add(self, name: str, label: int, new: str) -> str:
         """Give the name `new` to the tensor `name` with `label`."""
@@ -231,8 +234,7 @@ class _Layout(Rewriter):
             return name
         if (name, label) not in self._stored:
             have = self._stored[name, 1 - label]
-            suffix = f"{name}/{self._wanted}" if label else f"{name}/source_layout"
-            self._stored[name, label] = self._convert(name, have, label, self.fresh(suffix))
+            self._stored[name, label] = self._convert(name, have, label, self._fresh_variant(name, label))
         return self._stored[name, label]
 
     def _convert(self, name: str, have: str, label: int, new: str) -> str:

@@ -167,14 +167,13 @@ def _find_offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     """Return what is added to the convolution's sums in the end, one number a channel; None where they are multiplied too."""
     conv = between[0]
     shape = graph[conv.name].shape
-    statistics = [graph.constant(name) for name in op.inputs[1:5]]
     given = graph[conv.inputs[2]] if conv.has(2) else None
-    if shape is None or any(item is None or item.dtype != np.float32 for item in statistics) or len(shape) < 2:
+    if shape is None or any(graph[name].data is None or graph[name].dtype != "float32" for name in op.inputs[1:5]) or len(shape) < 2:
         return None
     if given is not None and (given.data is None or given.is_quantized):
         return None
     axis = channel_axis(conv, len(shape))
-    scale, beta, mean, variance = (np.asarray(item, np.float64) for item in statistics)
+    scale, beta, mean, variance = _read_statistics(graph, op)
     count = scale.size
     factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)
     for item in between[1:]:

@@ -46,6 +46,7 @@ import numpy as np
 from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Shape, Tensor, drop_keys
 from qconvert.operators import kind_of
+from qconvert.operators.call import spatial_axes
 from qconvert.operators.properties import Suits
 from qconvert.operators.sizes import explicit_pads, spread_weights
 from qconvert.plugins import PassResult, Target
@@ -79,7 +80,7 @@ class _Widening(Rewriter):
 
     def widen(self, op: Op) -> None:
         """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
-        axis = 1 if op["data_format"] == "channels_last" else 2
+        (axis,) = spatial_axes(op, _RANK_OF_1D)
         result = self.graph[op.name]
         wide = self.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
@@ -194,8 +195,7 @@ def crop(rewriter: Rewriter, op: Op, kept: Sequence[int]) -> tuple[Op, ...]:
     result, pads = rewriter.graph[op.name], explicit_pads(op, len(kept))
     if result.shape is None:
         return ()
-    first = 1 if op["data_format"] == "channels_last" else 2
-    axes = [*range(first, first + len(pads))]
+    axes = [*spatial_axes(op, len(result.shape))]
     sizes = [size for axis in axes if isinstance(size := result.shape[axis], int)]
     if len(sizes) < len(axes) or all(low == high == own for (low, high), own in zip(pads, kept, strict=True)):
         return ()
@@ -241,7 +241,7 @@ def pool_to_mean(graph: Graph, target: Target | None) -> PassResult:
     rewriter = Rewriter(graph)
     for op in rewriter.of_kind("AveragePool", "GlobalAveragePool"):
         if _is_whole_plane(graph, op):
-            axes = rewriter.constant(f"{op.name}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
+            axes = rewriter.constant(f"{op.name}/axes", [*spatial_axes(op, 4)])
             rewriter.replace(op, op.derive("ReduceMean", (op.inputs[0], axes), op.outputs, keepdims=1))
     return rewriter.finish_with(
         lambda count: f"{format_count(count, 'average')} over all positions {format_verb(count, 'become')} a mean along two axes"
@@ -255,9 +255,8 @@ def _is_whole_plane(graph: Graph, op: Op) -> bool:
         return False
     if not kind_of(op).has_windows:
         return True
-    plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:3]
-    result = graph[op.name].shape or ()
-    single = result[2:] if op["data_format"] == "channels_first" else result[1:3]
+    axes = spatial_axes(op, 4)
+    plane, single = (sizes[axes.start : axes.stop] for sizes in (shape, graph[op.name].shape or ()))
     return tuple(op["kernel_shape"]) == tuple(plane) and tuple(single) == (1, 1) and not any(op["pads"]) and not op["activation"]
 
 

@@ -329,10 +329,6 @@ class _Cells:
         bias = np.concatenate([*(one for one, _ in b), *(other for _, other in b)]).astype(np.float32)
         return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), activations, self._hidden, before)
 
-    def _operands(self, name: str, kind: str) -> tuple[str, ...]:
-        op = self._makers.find(name, kind)
-        return () if op is None else op.inputs
-
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
         """Return the real weights and bias of a Gemm."""
         if self._body[op.name].is_quantized:
@@ -348,8 +344,8 @@ class _Cells:
         is_whole = low == 0 and high is None
         if constant is not None:
             return _Linear(w_bias=constant.reshape(-1)[part] if constant.size > 1 else constant.reshape(-1))
-        if summands := self._operands(name, "Add"):
-            one, other = (self._linear(item, low, high) for item in summands)
+        if (addition := self._makers.find(name, "Add")) is not None:
+            one, other = (self._linear(item, low, high) for item in addition.inputs)
             return None if one is None or other is None else one.plus(other)
         split = self._makers.find(name, "Split")
         if split is not None and split["axis"] == 1 and is_whole:

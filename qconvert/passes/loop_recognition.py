@@ -151,7 +151,7 @@ class _Loop:
             (first, end), (begin, last) = ([_bound(listed, place) for place in (0, 1)] for listed in bounds)
             if first != 0 or end != turn or begin != turn + 1 or last is None or last < 2**31 - 1:
                 return False
-        return all(len(op.inputs) < 5 or self._steps(op) for op in (front, back))
+        return all(not op.has(4) or np.all(self._body.constant(op.inputs[4]) == 1) for op in (front, back))
 
     def _at_turn(self, turn: int, names: Sequence[str]) -> list[Array | None]:
         """Return what values are in a turn, as far as its number says."""
@@ -161,10 +161,6 @@ class _Loop:
             tensors[name] = replace(tensors[name], shape=(), data=np.array(start + turn, numpy_dtype(tensors[name].dtype)))
         known = KnownValues(tensors, {name: op for name, op in self._makers.items() if name not in self._body.inputs})
         return [known.get(name) for name in names]
-
-    def _steps(self, op: Op) -> bool:
-        steps = self._body.constant(op.inputs[4])
-        return steps is not None and bool((steps == 1).all())
 
 
 def _tried_turns(turns: int) -> list[int]:

@@ -34,7 +34,7 @@ from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.onnxruntime import is_left_in_float
-from qconvert.kernels.products import channel_axis
+from qconvert.kernels.products import along_channels
 from qconvert.kernels.proofs import Side, agree_for_all, find_float_limits, integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.missing_operators import Tables
@@ -204,15 +204,15 @@ class TorchRounding(TorchForms):
         data, weights, bias, result = (self[name] for name in op.names) if op.has(2) else (None,) * 4
         if data is None or weights is None or bias is None or result is None or weights.data is None or bias.data is None:
             return False
-        first, second, last = data.quantization, weights.quantization, result.quantization
-        if first is None or second is None or last is None or not (first.is_per_tensor and last.is_per_tensor):
+        first, second, last = data.per_tensor, weights.quantization, result.per_tensor
+        if first is None or second is None or last is None:
             return False
         if bias.dtype != "float32" or bias.quantization is not None or second.block_size or second.axis not in (None, 0):
             return False
         if op["activation"] not in ("", "relu") or _bound_sums(data, weights) >= EXACT_IN_FLOAT32:
             return False
         products, rank, name = first.scale * second.scale, result.rank or 2, result.name
-        along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
+        along = along_channels(op, rank) if products.size > 1 else ()
         of_steps = replace(data, quantization=replace(first, scale=np.ones_like(first.scale)))
         given = self.compute("Reinterpret", (data.name,), f"{name}/data_steps", of_steps, op.source)
         steps = replace(second, scale=np.ones_like(second.scale))

@@ -43,8 +43,7 @@ import numpy as np
 from qconvert.arithmetic.storage import bit_width
 from qconvert.errors import UnsupportedError, format_count, format_counts
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
-from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
-from qconvert.graph.schema import count_kinds
+from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS, formulas_of
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of, custom_name, is_custom

@@ -32,6 +32,7 @@ from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.errors import format_count, format_verb
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import channel_count
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, cost, tensor_cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Change, Cost, PassResult, Target, describe_worst
@@ -140,8 +141,7 @@ class _Matching(Rewriter):
         return counts and plain and known and not same and data.dtype == result.dtype
 
     def _channels(self, op: Op) -> int | str:
-        shape = self.graph[op.inputs[0]].shape or ()
-        return shape[-1 if op["data_format"] == "channels_last" else 1]
+        return channel_count(op, self.graph[op.inputs[0]].shape or ())
 
     def _convolve(self, op: Op, result: Tensor) -> Op:
         channels, window = int(self._channels(op)), tuple(op["kernel_shape"])

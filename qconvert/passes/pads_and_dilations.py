@@ -33,6 +33,7 @@ from qconvert.errors import format_count, format_verb
 from qconvert.evaluate.known_values import KnownSizes
 from qconvert.graph import Graph, Op, integer_range
 from qconvert.operators import kind_of
+from qconvert.operators.call import spatial_axes
 from qconvert.operators.space import block_axes
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
@@ -86,8 +87,8 @@ def _with_padding(graph: Graph, pad: Op, reader: Op) -> Op | None:
     if not (_pads_real_zero(graph, pad) if kind.has_weights else kind.rule == "move" and _pads_smallest(graph, pad)):
         return None
     rank = len(amounts) // 2
-    spatial = list(range(1, rank - 1)) if reader["data_format"] == "channels_last" else list(range(2, rank))
-    others = set(range(rank)) - set(spatial)
+    spatial = spatial_axes(reader, rank)
+    others = set(range(rank)).difference(spatial)
     if (amounts < 0).any() or any(amounts[axis] or amounts[rank + axis] for axis in others):
         return None
     extra = [int(amounts[side + axis]) for side in (0, rank) for axis in spatial]
@@ -165,7 +166,7 @@ def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> 
     if not is_plain or blocks is None or blocks != same or pads is None or crops is None or not len(pads) == len(crops) == 2 * len(blocks):
         return None
     data = graph[split.inputs[0]]
-    first = 1 if split["data_format"] == "channels_last" or data.rank != 4 else 2
+    (first,) = block_axes(str(split["data_format"]), data.rank or 0, 1)
     front = 1 if conv["data_format"] == "channels_last" else 2
     dilations, edges = list(conv["dilations"]), list(conv["pads"])
     for i, block in enumerate(blocks):

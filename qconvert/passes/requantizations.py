@@ -236,17 +236,16 @@ def _find_removable(rewriter: Rewriter) -> set[str]:
     found = {
         name
         for name, op in producers.items()
-        if _is_plain_quantization(graph[name]) and name not in graph.public and (_gives_floats(op) or kind_of(op).rule == "move")
+        if graph[name].per_tensor is not None
+        and graph[name].dtype in ("int8", "uint8", "int16", "uint16")
+        and name not in graph.public
+        and (_gives_floats(op) or kind_of(op).rule == "move")
     }
     while True:
         kept = {name for name in found if not (_is_unneeded(readers[name], found) and _is_real(producers[name], found))}
         if not kept:
             return found
         found -= kept
-
-
-def _is_plain_quantization(tensor: Tensor) -> bool:
-    return tensor.per_tensor is not None and tensor.dtype in ("int8", "uint8", "int16", "uint16")
 
 
 def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:

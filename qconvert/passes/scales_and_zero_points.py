@@ -52,13 +52,7 @@ from qconvert.operators.properties import Interval
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.activations import cache_by_quantization, infer_joint_intervals, requantize_activations
 from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, least_loss_ratio, middle
-from qconvert.passes.quantizations.weights_and_networks import (
-    Channel,
-    Rescaled,
-    requantize_network,
-    rescale_symmetric,
-    symmetric_limits,
-)
+from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, requantize_network, rescale_symmetric, symmetric_limits
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, separate_roles
 from qconvert.plugins import Change, PassResult, Target, describe_worst
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.kernels.products import channel_axis
 from qconvert.operators import kind_of
 from qconvert.passes.pixels import convolutions_of_bytes
 from qconvert.passes.stored_types import as_signed
@@ -178,21 +179,17 @@ def join_wide_weights(graph: Graph, target: Target | None) -> PassResult:
     return rewriter.finish_with(lambda count: f"{format_count(count, 'convolution', 'have')} their uint8 weights again", prune=True)
 
 
-def _axis_of_channels(op: Op) -> int:
-    return 3 if op["data_format"] == "channels_last" else 1
-
-
 def _find_signed(graph: Graph, op: Op) -> Tensor | None:
     """Return the weights of a convolution over two dimensions as int8 with one quantization; None if they are not of 8 bits."""
     weights = graph[op.inputs[1]]
     if weights.dtype not in ("int8", "uint8") or weights.data is None or weights.rank != 4 or op["arithmetic"]:
         return None
-    return as_signed(weights) if weights.quantization is not None and weights.quantization.is_per_tensor else None
+    return as_signed(weights) if weights.per_tensor is not None else None
 
 
 def _join_dense(rewriter: Rewriter, op: Op) -> None:
     """Put a convolution of the data alone in the place of one of the data and copies of some of its channels."""
-    graph, axis = rewriter.graph, _axis_of_channels(op)
+    graph, axis = rewriter.graph, channel_axis(op, 4)
     concat, weights = rewriter.producers.find(op.inputs[0], "Concat"), _find_signed(graph, op)
     if concat is None or weights is None or weights.data is None or concat["axis"] != axis or graph[op.name].rank != 4:
         return
@@ -237,7 +234,7 @@ def _join_depthwise(rewriter: Rewriter, op: Op) -> None:
     graph = rewriter.graph
     convs = [rewriter.producers.get(name) for name in op.inputs]
     parts = [item for item in convs if item is not None and kind_of(item).convolves and rewriter.is_read_once(item.name)]
-    if len(parts) != len(op.inputs) or len(parts) < 2 or op["axis"] != _axis_of_channels(parts[0]) or op.attributes.get("activation"):
+    if len(parts) != len(op.inputs) or len(parts) < 2 or op["axis"] != channel_axis(parts[0], 4) or op.attributes.get("activation"):
         return
     split = rewriter.producers.find(parts[0].inputs[0], "Split")
     if split is None or split["axis"] != op["axis"] or [item.inputs[0] for item in parts] != list(split.outputs):

@@ -225,8 +225,8 @@ def _clip_to_old_ranges(graph: Graph, old: Mapping[str, Tensor], strictly: bool)
 def _lost_bounds(old: Tensor, new: Tensor, interval: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
     """Return the ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of
     the new quantization."""
-    before, after = old.quantization, new.quantization
-    if before is None or after is None or not after.is_per_tensor or old.shares_quantization(new):
+    before, after = old.quantization, new.per_tensor
+    if before is None or after is None or old.shares_quantization(new):
         return None, None
     ends = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype).astype(np.int64)
     values = quantize(np.array(interval), after, new.dtype).astype(np.int64)
