@@ -127,6 +127,12 @@ def shape_of(value: Value) -> tuple[int | str, ...] | None:
     return value.shape if isinstance(value, Values) else tuple(np.shape(value))
 
 
+def static_shape_of(value: Value) -> tuple[int, ...] | None:
+    """The shape of a value whose sizes are all numbers, else None."""
+    sizes = [size for size in shape_of(value) or ("",) if isinstance(size, int)]
+    return tuple(sizes) if len(sizes) == rank_of(value) else None
+
+
 def rank_of(value: Value) -> int | None:
     """The rank of a value; None if it is not known."""
     shape = shape_of(value)

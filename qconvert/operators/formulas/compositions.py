@@ -172,7 +172,7 @@ def suppression_of_one_class(
     )  # fmt: skip
     chosen = _column(rows, 2)
     found = apply("Shape", chosen)
-    pads = apply("Concat", np.array([0]), int(count.reshape(-1)[0]) - found, axis=0)
+    pads = apply("Concat", np.array([0]), int(count.flat[0]) - found, axis=0)
     return apply("Pad", chosen, pads), reshape(found, []), apply("Pad", apply("Gather", scores, chosen), pads)
 
 

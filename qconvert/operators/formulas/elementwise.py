@@ -24,11 +24,11 @@ from qconvert.operators.values import (
     minimum,
     rank_of,
     relu,
-    shape_of,
     sigmoid,
     sign,
     sqrt,
     square,
+    static_shape_of,
     tanh,
     where,
 )
@@ -154,10 +154,10 @@ def _with_whole_operand(kind: str) -> Formula:
     """The comparison of an operand that has the shape of the result, for runtimes that do not broadcast both."""
 
     def compare(a: Value, b: Value) -> Value:
-        shapes = [shape for item in (a, b) if (shape := shape_of(item)) is not None]
-        if len(shapes) < 2 or not all(isinstance(size, int) for shape in shapes for size in shape):
+        first, second = static_shape_of(a), static_shape_of(b)
+        if first is None or second is None:
             return None
-        return apply(kind, apply("Expand", a, np.array(np.broadcast_shapes(*(tuple(map(int, shape)) for shape in shapes)), np.int64)), b)
+        return apply(kind, apply("Expand", a, np.array(np.broadcast_shapes(first, second), np.int64)), b)
 
     return Formula(kind, compare)
 
@@ -182,10 +182,10 @@ def square_by_product(x: Value) -> Value:
 def power_by_products(x: Value, exponent: Value) -> Value:
     """x * x * ... for a known whole exponent."""
     known = constant_of(exponent)
-    if known is None or known.size != 1 or known.ndim > (rank_of(x) or 0) or known.reshape(-1)[0] not in range(2, 9):
+    if known is None or known.size != 1 or known.ndim > (rank_of(x) or 0) or known.flat[0] not in range(2, 9):
         return None
     value = x
-    for _ in range(int(known.reshape(-1)[0]) - 1):
+    for _ in range(int(known.flat[0]) - 1):
         value = value * x
     return value
 

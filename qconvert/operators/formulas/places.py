@@ -30,6 +30,7 @@ from qconvert.operators.values import (
     reshape,
     shape_of,
     slice_along,
+    static_shape_of,
     transpose,
     where,
 )
@@ -152,11 +153,11 @@ def segments_of_any_order(x: Value, ids: Value, count: Value, *, reduction: str)
 @lowers("UnsortedSegment")
 def segments_by_masks(x: Value, ids: Value, count: Value, *, reduction: str) -> Value:
     """Each segment is made of all rows, of which those of others have the first value: for runtimes that cannot add rows at places."""
-    number, shape, rank = constant_of(count), shape_of(x), rank_of(ids)
-    if number is None or rank is None or shape is None or not all(isinstance(size, int) for size in shape):
+    number, shape, rank = constant_of(count), static_shape_of(x), rank_of(ids)
+    if number is None or rank is None or shape is None:
         return None
-    rows, rest, dtype = math.prod(map(int, shape[:rank])), [int(size) for size in shape[rank:]], np.dtype(numpy_dtype(dtype_of(x)))
-    sizes = np.array([int(number.reshape(-1)[0]), rows, *rest], np.int64)
+    rows, rest, dtype = math.prod(shape[:rank]), shape[rank:], np.dtype(numpy_dtype(dtype_of(x)))
+    sizes = np.array([int(number.flat[0]), rows, *rest], np.int64)
     own = apply("Equal", np.arange(sizes[0]).reshape(-1, 1), reshape(cast(ids, "int64"), [1, rows]))
     mask = apply("Expand", reshape(own, [int(sizes[0]), rows, *[1] * len(rest)]), sizes)
     spread = apply("Expand", reshape(x, [1, rows, *rest]), sizes)
@@ -269,12 +270,12 @@ def slices_of_windows(
     x: Value, first: Value, *, function: str, window: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Value:
     """A Slice for each place in the window, combined one after the other, as TFLite's kernel does."""
-    shape, dtype = shape_of(x), dtype_of(x)
-    if shape is None or any(isinstance(size, str) for size in shape) or math.prod(window) > _MOST:
+    shape, dtype = static_shape_of(x), dtype_of(x)
+    if shape is None or math.prod(window) > _MOST:
         return None
     wide = dtype if dtype in _TYPES else "float32" if "float" in dtype else "int64"
     value, total = cast(x, wide), cast(first if rank_of(first) == 0 else reshape(first, []), wide)
-    axes = list(zip([int(size) for size in shape], window, strides, dilations, strict=True))
+    axes = list(zip(shape, window, strides, dilations, strict=True))
     counts = [count_windows(*axis) for axis in axes]
     for at in product(*map(range, window)):
         starts = [place * gap for place, gap in zip(at, dilations, strict=True)]
@@ -290,8 +291,8 @@ def rows_of_windows(
     index_vector_dim: int, slice_sizes: Sequence[int],
 ) -> Value:  # fmt: skip
     """Every place of every window is gathered, and the windows' axes are put where they belong."""
-    shape, rank = shape_of(x), rank_of(starts)
-    if shape is None or rank is None or any(isinstance(size, str) for size in shape) or not start_index_map:
+    shape, rank = static_shape_of(x), rank_of(starts)
+    if shape is None or rank is None or not start_index_map:
         return None
     kept = [axis for axis in range(len(shape)) if axis not in collapsed_dims]
     sizes = [slice_sizes[axis] for axis in kept]
@@ -302,7 +303,7 @@ def rows_of_windows(
         index, rank = apply("Unsqueeze", index, np.array([-1])), rank + 1
     else:
         index = transpose(index, [*(axis for axis in range(rank) if axis != index_vector_dim), index_vector_dim])
-    last = np.array([int(size) - n for size, n in zip(shape, slice_sizes, strict=True)], np.int64)
+    last = np.array(shape) - slice_sizes
     if list(start_index_map) != list(range(len(shape))):
         columns = [apply("Gather", index, np.array([place]), axis=-1) for place in range(len(start_index_map))]
         zero = columns[0] - columns[0]
@@ -325,7 +326,7 @@ def triangle(x: Value, diagonal: Value = None, *, upper: int) -> Value:
         return None
     known = np.zeros(1, np.int64) if diagonal is None else constant_of(diagonal)
     rows, columns = _places(x, -2, -1)
-    edge = reshape(rows, [-1, 1]) + (diagonal if known is None else int(known.reshape(-1)[0]))
+    edge = reshape(rows, [-1, 1]) + (diagonal if known is None else int(known.flat[0]))
     return where(apply("GreaterOrEqual" if upper else "LessOrEqual", columns, edge), x, 0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.graph.schema import Op
 from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
-from qconvert.operators.values import Value, apply, constant_of, reduce, reshape, shape_of, slice_along, transpose
+from qconvert.operators.values import Value, apply, constant_of, reduce, reshape, shape_of, slice_along, static_shape_of, transpose
 
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
@@ -159,10 +159,10 @@ def _stack(values: Sequence[Value], axis: int) -> Value:
 @lowers("SVDF")
 def filter_memory(x: Value, memory: Value, feature: Value, time: Value, bias: Value = None, *, rank: int, arithmetic: str) -> Any:
     """The newest products go to the end of a memory whose first ones leave it; each unit adds up what its filters make of their places."""
-    shape = shape_of(time)
-    if arithmetic or shape is None or not all(isinstance(size, int) for size in shape):
+    shape = static_shape_of(time)
+    if arithmetic or shape is None:
         return None
-    filters, places = map(int, shape)
+    filters, places = shape
     older = slice_along(reshape(memory, [-1, filters, places]), 1, None, 2)
     kept = apply("Concat", older, reshape(x @ transpose(feature, (1, 0)), [-1, filters, 1]), axis=2)
     total = reduce("ReduceSum", reshape(kept * time, [-1, filters // rank, rank * places]), [2], keepdims=False)
