@@ -197,7 +197,7 @@ class Quantization:
         """Scale and zero point; a range and the axis where there are many: "0.5 +3", "0.01..0.2 along 0"."""
         points = "" if not self.zero_point.any() else f" {int(self.zero_point.min()):+}"
         if self.scale.size == 1:
-            return f"{float(self.scale.reshape(-1)[0]):.6g}{points}"
+            return f"{float(self.scale.flat[0]):.6g}{points}"
         if not self.scale.size:
             return f"no scale along {self.axis}"
         several = f"{float(self.scale.min()):.3g}..{float(self.scale.max()):.3g}{points} along {self.axis}"

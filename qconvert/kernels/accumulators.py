@@ -219,10 +219,10 @@ def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
         weights.data is None
         or weights.dtype not in _AS_BYTES
         or weights.require_quantization().block_size
-        or (points != points.reshape(-1)[0]).any()
+        or (points != points.flat[0]).any()
     ):
         raise UnfitError("its weights have several zero points, or do not have 8 bits")
-    stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.reshape(-1)[0])
+    stored, point = np.ascontiguousarray(weights.data.astype(_AS_BYTES[weights.dtype])), int(points.flat[0])
     if data.dtype == "uint8" and stored.dtype == np.int8 and largest_pair_sum(op, stored) > _LARGEST_PAIR:
         return (stored.astype(np.int16) + 128).astype(np.uint8), point + 128
     return stored, point

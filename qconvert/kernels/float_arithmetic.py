@@ -58,7 +58,7 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciproca
     if (function := _FUNCTIONS.get(op.kind)) is not None:
         found = np.asarray(function(values[0], op))
     else:
-        tensors[op.outputs[0]] = replace(graph[op.outputs[0]], dtype="float32", quantization=None)
+        tensors[op.name] = replace(graph[op.name], dtype="float32", quantization=None)
         attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in op.attributes.items()}
         real = replace(op, attributes={**attributes, "activation": ""} if "activation" in attributes else attributes)
         found = evaluate_op(replace(graph, tensors=tensors), real, values)[0].stored

@@ -65,27 +65,27 @@ class Integers:
 
         from qconvert.graph import numpy_dtype
 
-        return cls((np.clip(found, *activated_range(graph, op)).astype(numpy_dtype(graph[op.outputs[0]].dtype)),))
+        return cls((np.clip(found, *activated_range(graph, op)).astype(numpy_dtype(graph[op.name].dtype)),))
 
 
 def activated_range(graph: Graph, op: Op) -> tuple[int, int]:
     """Return the least and the largest integer that an operator with its activation stores."""
     from qconvert.graph.activations import activation_bounds, clip_range
 
-    return clip_range(graph[op.outputs[0]], activation_bounds(op))
+    return clip_range(graph[op.name], activation_bounds(op))
 
 
 def quantizations_of(graph: Graph, op: Op, inputs: int | None = 1, *, of_any_axis: bool = False) -> list[Quantization]:
     """Return the quantizations of the first inputs, or all, and of the result; none unless each is quantized and has one scale, or scales
     along any axis if so asked."""
-    listed = [graph[name].quantization for name in (*op.inputs[:inputs], op.outputs[0])]
+    listed = [graph[name].quantization for name in (*op.inputs[:inputs], op.name)]
     found = [quantization for quantization in listed if quantization is not None and (of_any_axis or quantization.is_per_tensor)]
     return found if len(found) == len(listed) else []
 
 
 def quantizing_form(arithmetic: str) -> Form:
     """Return the form of a kernel that quantizes float32 numbers to one scale."""
-    return lambda graph, op: arithmetic if graph[op.inputs[0]].dtype == "float32" and graph[op.outputs[0]].per_tensor is not None else ""
+    return lambda graph, op: arithmetic if graph[op.inputs[0]].dtype == "float32" and graph[op.name].per_tensor is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Kernel:
 
 def _data_type(graph: Graph, op: Op) -> str:
     """Return the type by which rows take an operator: of its result if that is quantized, else of its first input."""
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     return result.dtype if result.is_quantized else next((graph[name].dtype for name in op.inputs if name), result.dtype)
 
 

@@ -42,7 +42,7 @@ def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     if not is_depthwise_in_mnn(graph, op) or not quantizations:
         return found, coarse
     data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations)
-    unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
+    unit = data.flat[0] * weights.reshape(-1) / result.flat[0]
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))
     return np.asarray(found + _CUT_OFF * unit), coarse
@@ -57,7 +57,7 @@ def _float_conv(graph: Graph, op: Op, exact: Array) -> Found:
 def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A convolution of one group, or depthwise, of int8; see arithmetic.mnn_convolution(). Biases are those of the float network that MNN
     gets (formats/mnn/float_network.py)."""
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.name))
     given, factors, output = data.quantization, weights.quantization, result.quantization
     bias = stored[2] if op.has(2) else None
     if given is None or factors is None or output is None or stored[0] is None or stored[1] is None or (op.has(2) and bias is None):
@@ -95,7 +95,7 @@ _ANY_ORDER = "MNN takes equal values in any order"
 def _order_fault(graph: Graph, op: Op) -> str:
     """MNN sorts values alone: of equal ones the first index of a TopK is not the first in the result, unless it is the only one."""
     count = graph.constant(op.inputs[1])
-    only_one = count is not None and count.size == 1 and int(count.reshape(-1)[0]) == 1
+    only_one = count is not None and count.size == 1 and int(count.flat[0]) == 1
     return _ANY_ORDER if any(op.outputs[1:2]) and not only_one else ""
 
 

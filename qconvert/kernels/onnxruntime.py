@@ -41,7 +41,7 @@ _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 def _softmax_fault(graph: Graph, op: Op) -> str:
     """qlinear_softmax.cc: the last entry of its table is e^-5 * (largest float32) / size, and is multiplied by floor(1 / scale)."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     output = result.per_tensor
     if data.dtype not in _BYTES or result.dtype != data.dtype or output is None:
         return ""
@@ -59,7 +59,7 @@ def _softmax_fault(graph: Graph, op: Op) -> str:
 def _matmul_fault(graph: Graph, op: Op) -> str:
     """qlinear_matmul.cc does not write its result if there are no products to add, and refuses scales along the products, or in blocks,
     which the optimizer gives it nonetheless."""
-    data, other, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    data, other, result = (graph[name] for name in (*op.inputs[:2], op.name))
     if not data.is_quantized or not result.is_quantized or data.shape is None or other.shape is None:
         return ""
     columns, factors = len(other.shape) - 1 - bool(op["trans_b"]), other.quantization
@@ -73,7 +73,7 @@ def _matmul_fault(graph: Graph, op: Op) -> str:
 
 def _global_average_pool_fault(graph: Graph, op: Op) -> str:
     """qgavgpool.cpp of MLAS: data scale / (result scale * positions) has to lie in 2^-32 to 2^8."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     if data.dtype not in _BYTES or result.dtype != data.dtype or data.quantization is None or result.quantization is None:
         return ""
     if data.shape is None or len(data.shape) < 3:
@@ -88,7 +88,7 @@ def _global_average_pool_fault(graph: Graph, op: Op) -> str:
 def _average_pool_fault(graph: Graph, op: Op) -> str:
     """With count_include_pad qlinear_pool.cc divides by whole windows; ONNX does not count the part of a window past the padding
     (ceil_mode)."""
-    narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.outputs[0]].dtype in _BYTES
+    narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.name].dtype in _BYTES
     return "QLinearAveragePool counts what hangs over the end" if narrow and op["ceil_mode"] and op["count_include_pad"] else ""
 
 
@@ -188,7 +188,7 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     quantizations, values = quantizations_of(graph, op), stored[0]
     if not quantizations or not values.size or data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
@@ -208,7 +208,7 @@ def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     if not quantizations or op["arithmetic"] or _average_pool_fault(graph, op):
         return None
     data, result = quantizations
-    call = Call(op, tuple(stored), (graph[op.inputs[0]],), (graph[op.outputs[0]],))
+    call = Call(op, tuple(stored), (graph[op.inputs[0]],), (graph[op.name],))
     values = channels_last(call, dequantize_float32(stored[0], data))
     windows = extract_windows(call, values, np.float32(0))
     total = np.add.accumulate(windows.reshape(*windows.shape[: values.ndim], -1), axis=-1, dtype=np.float32)[..., -1]
@@ -279,7 +279,7 @@ def _resize(graph: Graph, op: Op, exact: Array) -> Found:
 def _resize_layout(graph: Graph, op: Op) -> str:
     """Linear interpolation to many elements takes half the time with the channels last (upsample.cc: UpsampleBilinear for each channel, or
     NhwcUpsampleBilinear for all; 5.5 million elements of 21 channels: 12.6 and 6.9 ms)."""
-    sizes = [graph[name].static_shape for name in (op.inputs[0], op.outputs[0])]
+    sizes = [graph[name].static_shape for name in (op.inputs[0], op.name)]
     if op["mode"] != "linear" or any(shape is None or len(shape) != 4 for shape in sizes):
         return ""
     data, result = (math.prod(shape or ()) for shape in sizes)
@@ -288,7 +288,7 @@ def _resize_layout(graph: Graph, op: Op) -> str:
 
 def _softmax(graph: Graph, op: Op, exact: Array) -> Found:
     """It multiplies by the whole part of 1 / scale (qlinear_softmax.cc)."""
-    result = graph[op.outputs[0]].quantization
+    result = graph[op.name].quantization
     if result is None:
         return np.full(exact.shape, 0.01), False
     steps = np.floor(1 / result.step)

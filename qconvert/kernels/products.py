@@ -60,12 +60,12 @@ class Requantizer:
         if float(np.abs(total * multiplier).max(initial=0)) >= _STEPS:
             return None
         steps = self.steps(total.astype(np.int64), multiplier)
-        return Integers.clip_to_limits(graph, op, steps + graph[op.outputs[0]].require_quantization().point)
+        return Integers.clip_to_limits(graph, op, steps + graph[op.name].require_quantization().point)
 
     def takes(self, graph: Graph, op: Op) -> bool:
         """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has
         the quantization of the accumulator."""
-        first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+        first, second, result = (graph[name] for name in (*op.inputs[:2], op.name))
         quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
         types, factors, bias_type, _ = _TYPES[self.bits]
         if not quantizations or any(quantization.block_size for quantization in quantizations):
@@ -118,12 +118,12 @@ class ExactProducts(Requantizer):
         channels = np.moveaxis(total, channel_axis(op, total.ndim), 0)
         rows = channels.reshape(channels.shape[0], -1)
         steps = self.steps_of_channels(graph, op, np.zeros((1, 1)))(rows).reshape(channels.shape)
-        point = graph[op.outputs[0]].require_quantization().point
+        point = graph[op.name].require_quantization().point
         return Integers.clip_to_limits(graph, op, np.moveaxis(steps, 0, channel_axis(op, total.ndim)) + point)
 
     def takes(self, graph: Graph, op: Op) -> bool:
         """Whether an operator has data and result of 8 bits with one scale, and constant weights with one, or one for each output."""
-        first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+        first, second, result = (graph[name] for name in (*op.inputs[:2], op.name))
         bias = graph[op.inputs[2]] if op.has(2) else None
         quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
         if not quantizations or any(quantization.block_size for quantization in quantizations) or op.attributes.get("arithmetic"):
@@ -273,7 +273,7 @@ class SumReference:
 
     def __call__(self, graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         """Compute the integers for stored inputs; None if the sums are not known."""
-        data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+        data, result = graph[op.inputs[0]], graph[op.name]
         quantizations = quantizations_of(graph, op)
         if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
             return None

@@ -44,7 +44,7 @@ def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Arr
     data = [tensor for tensor in sides if tensor is not None and tensor.data is None]
     if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 1 <= len(data) <= 2:
         return None
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     stored = data if result.dtype == "bool" and "bool" in types else [*data, result]
     if any(tensor.dtype not in (types if len(data) == 1 else _BYTES) or tensor.quantization is None for tensor in stored):
         return None
@@ -62,7 +62,7 @@ def pair_codes(graph: Graph, op: Op) -> Array | None:
     """Return all pairs of codes as rows, for an operator of one tensor of bytes along an axis of two elements; None for others."""
     if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
         return None
-    sides = graph[op.inputs[0]], graph[op.outputs[0]]
+    sides = graph[op.inputs[0]], graph[op.name]
     if any(tensor.dtype not in _BYTES or tensor.per_tensor is None for tensor in sides):
         return None
     shape = sides[0].shape
@@ -253,12 +253,12 @@ def _products_near_ties(kind: str, first: _Numbers, second: _Numbers, result: _N
 
 def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:
     """Return the exact values for all_codes(), rounded once, if the kernel gives these: none is as near to a tie as its tolerance."""
-    codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
+    codes, quantization = all_codes(graph, op), graph[op.name].quantization
     found = evaluate_op(graph, op, list(codes))[0] if codes is not None else None
     if found is None or found.real is None or quantization is None:
         return None
     exact = found.real / quantization.step
-    position = np.clip(exact + quantization.point, *quantization.limits(graph[op.outputs[0]].dtype))
+    position = np.clip(exact + quantization.point, *quantization.limits(graph[op.name].dtype))
     off = 0.5 - np.abs(position - np.rint(position))
     return found.stored if bool((off > kernels.tolerance(graph, op, exact)[0]).all()) else None
 
@@ -276,7 +276,7 @@ def find_float_limits(graph: Graph, op: Op, kernel: Kernel | None) -> Array | No
         graph, op: the operator.
         kernel: whose integers grow with the data; None for those that the operator's form says.
     """
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     if data.dtype != "float32" or result.dtype not in _BYTES or result.per_tensor is None:
         return None
     codes = codes_of(result.dtype).astype(np.int64)[1:]
@@ -311,7 +311,7 @@ def compare_products(own: Product, other: Product) -> Difference | None:
         found = accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
     except UnfitError:
         return None
-    result = graph[op.outputs[0]].quantization
+    result = graph[op.name].quantization
     if found is None or result is None:
         return None
     bias = np.zeros((1, 1), np.int64) if found.bias is None else found.bias.astype(np.int64).reshape(-1, 1)
@@ -331,7 +331,7 @@ _MOST_SUMS = 2**24
 
 def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | None:
     """Compute a kernel's integers for all sums of a reduction of bytes, from the lowest; None if unknown, or where there are too many."""
-    data, result, quantizations, size = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op), count_summed(graph, op)
+    data, result, quantizations, size = graph[op.inputs[0]], graph[op.name], quantizations_of(graph, op), count_summed(graph, op)
     if size is None or not quantizations or data.dtype not in _BYTES or data.dtype != result.dtype or size * 255 > _MOST_SUMS:
         return None
     low, high = integer_range(data.dtype)
@@ -342,7 +342,7 @@ def integers_for_sums(graph: Graph, op: Op, reference: SumReference) -> Array | 
 def integers_for_windows(graph: Graph, op: Op, kernel: Requantizer) -> Array | None:
     """Compute a kernel's integers for all sums of what a convolution with ones adds up, from the lowest; None of others, or where there are
     too many."""
-    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], count_ones(graph, op)
+    data, result, count = graph[op.inputs[0]], graph[op.name], count_ones(graph, op)
     if count is None or not kernel.takes(graph, op) or data.dtype not in _BYTES or count * 255 > _MOST_SUMS:
         return None
     given, output, (low, high) = data.per_tensor, result.per_tensor, integer_range(data.dtype)
@@ -362,7 +362,7 @@ def decided_averages(graph: Graph, op: Op, tolerance: float, adds_floats: bool) 
         tolerance: in steps of the result, for data with its scale.
         adds_floats: whether the kernel may add values in float32, whose errors are no part of the tolerance.
     """
-    data, result, quantizations = graph[op.inputs[0]], graph[op.outputs[0]], quantizations_of(graph, op)
+    data, result, quantizations = graph[op.inputs[0]], graph[op.name], quantizations_of(graph, op)
     is_average = kind_of(op).averages and kind_of(op).keeps_range  # which a sum does not
     count = count_summed(graph, op) if is_average else None
     if count is None or not quantizations or {data.dtype, result.dtype} - {*_BYTES} or count * 255 > _MOST_SUMS:
@@ -383,12 +383,12 @@ def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
 
     None without a reference or all_codes(), or if the reference overflows on some input.
     """
-    codes, quantization = all_codes(graph, op, WITH_16_BITS), graph[op.outputs[0]].quantization
+    codes, quantization = all_codes(graph, op, WITH_16_BITS), graph[op.name].quantization
     found = kernel.compute_integers(graph, op, codes) if codes is not None else None
     if codes is None or found is None or found.fault or quantization is None:
         return None
     real = evaluate_op(graph, op, list(codes))[0].real
     if real is None:
         return None
-    position = np.clip(real / quantization.step + quantization.point, *quantization.limits(graph[op.outputs[0]].dtype))
+    position = np.clip(real / quantization.step + quantization.point, *quantization.limits(graph[op.name].dtype))
     return max(0.0, *(float(np.abs(way - position).max() - 0.5) for way in found.ways))

@@ -34,7 +34,7 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
         graph, op: the operator.
         elements: by how many a sum is divided.
     """
-    result = graph[op.outputs[0]].quantization
+    result = graph[op.name].quantization
     product = np.ones(1)
     for name in filter(None, op.inputs[:2]):
         quantization = graph[name].quantization

@@ -38,14 +38,14 @@ def _bytes(graph: Graph, *names: str) -> bool:
 
 def _any_qparams(graph: Graph, op: Op) -> str:
     """The obstacle for kernels whose result may have any quantization."""
-    return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
+    return "" if _bytes(graph, *op.inputs, op.name) else _BYTES
 
 
 def _same_qparams(graph: Graph, op: Op) -> str:
     """The obstacle for kernels whose result has the quantization of the data."""
-    if not _bytes(graph, op.inputs[0], op.outputs[0]):
+    if not _bytes(graph, op.inputs[0], op.name):
         return _BYTES
-    return "" if graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]) else _GRID
+    return "" if graph[op.inputs[0]].shares_quantization(graph[op.name]) else _GRID
 
 
 def _layout(op: Op) -> str:
@@ -56,7 +56,7 @@ def _packed_layer(graph: Graph, op: Op, axis: int = 0) -> str:
     """The obstacle for layers with packed weights: constants of 8 bits with one scale, or per-channel along `axis`, and a constant bias."""
     weights = graph[op.inputs[1]]
     quantization = weights.quantization
-    if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.outputs[0]):
+    if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.name):
         return _BYTES
     if (
         weights.data is None
@@ -100,8 +100,8 @@ FIXED_RESULTS: Mapping[str, Mapping[str, tuple[float, int]]] = {
 
 def _fixed_qparams(graph: Graph, op: Op, fixed: tuple[float, int] = FIXED_RESULTS["Sigmoid"]["uint8"]) -> str:
     """The obstacle for curves whose kernels fix the quantization of the result."""
-    quantization = graph[op.outputs[0]].quantization
-    if quantization is None or not _bytes(graph, op.inputs[0], op.outputs[0]):
+    quantization = graph[op.name].quantization
+    if quantization is None or not _bytes(graph, op.inputs[0], op.name):
         return _BYTES
     return "" if (quantization.step, quantization.point) == fixed else f"a result whose scale is not 1/{1 / fixed[0]:g}"
 
@@ -125,7 +125,7 @@ def _norm(graph: Graph, op: Op) -> str:
     """The obstacle for normalizations by constants."""
     if any(graph.constant(name) is None for name in op.inputs[1:] if name):
         return "parameters that are computed"
-    return _layout(op) or ("further results" if any(op.outputs[1:]) else "" if _bytes(graph, op.inputs[0], op.outputs[0]) else _BYTES)
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else "" if _bytes(graph, op.inputs[0], op.name) else _BYTES)
 
 
 def _batch_norm(graph: Graph, op: Op) -> str:
@@ -188,7 +188,7 @@ def few_roundings(graph: Graph, op: Op, exact: Array) -> Found:
 def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """qnnpack's relu6, hardtanh and clamp take data as contiguous (qclamp.cpp), but the convolution before them stores its result channels
     last, so the values are in another order. The reader fuses both into one operator."""
-    if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
+    if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.name].rank != len(_TO_LAST):
         return None
     found = evaluate_op(graph, op, list(stored))[0].stored
     if found.ndim != len(_TO_LAST):  # codes that are tried one by one
@@ -198,7 +198,7 @@ def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 def _compute_exactly(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A program rebuilt for a check computes operators between integers in float64 (formats/torch/writing.py, Builder.wide)."""
-    known = graph[op.outputs[0]].is_quantized and all(not name or value is not None for name, value in zip(op.inputs, stored, strict=True))
+    known = graph[op.name].is_quantized and all(not name or value is not None for name, value in zip(op.inputs, stored, strict=True))
     return Integers((evaluate_op(graph, op, list(stored))[0].stored,)) if known else None
 
 

@@ -106,7 +106,7 @@ def nudge_input_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization
     first, second, output = (graph[name].quantization for name in op.names)
     if first is None or second is None or output is None:
         return None
-    return nudge_add_scales((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
+    return nudge_add_scales((first, second), output, integer_range(graph[op.name].dtype)[0], str(op["arithmetic"]))
 
 
 def is_onnxruntime_add(graph: Graph, op: Op) -> bool:

@@ -103,7 +103,7 @@ class Call:
     def real_zero(self) -> Any:
         """The stored value of real zero on the first input's quantization: what padding is filled with."""
         quantization = self.quantization()
-        zero = 0 if quantization is None else int(quantization.zero_point.reshape(-1)[0])
+        zero = 0 if quantization is None else int(quantization.zero_point.flat[0])
         return np.asarray(zero).astype(self.raw().dtype)
 
 

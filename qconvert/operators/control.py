@@ -68,7 +68,7 @@ def scan_axes(op: Op, name: str, count: int) -> tuple[int, ...]:
 
 
 def _truth(value: Array) -> bool:
-    return bool(np.asarray(value).reshape(-1)[0])
+    return bool(np.asarray(value).flat[0])
 
 
 def _run_if(r: Running, inputs: list[Any]) -> list[Array]:
@@ -84,7 +84,7 @@ def _run_while(r: Running, inputs: list[Any]) -> list[Array]:
 
 
 def _run_loop(r: Running, inputs: list[Any]) -> list[Array]:
-    count, turns = int(r.op["carried"]), None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(-1)[0])
+    count, turns = int(r.op["carried"]), None if inputs[0] is None else int(np.asarray(inputs[0]).flat[0])
     condition = np.array(True) if inputs[1] is None else np.asarray(inputs[1])
     carried, captured = inputs[2 : 2 + count], inputs[2 + count :]
     stacks: list[list[Array]] = [[] for _ in r.op.outputs[count:]]

@@ -37,7 +37,7 @@ def _range_shape(op: Op, s: ShapeContext) -> Shapes:
     if any(value is not None and (value.size != 1 or value.dtype.kind not in "iuf") for value in values):
         raise failure(op, "start, limit and delta are not one number each", rule="not-a-scalar")
     _require_counts(op, s, (1, 1, 1))
-    start, limit, delta = (None if value is None else value.reshape(-1)[0].item() for value in values)
+    start, limit, delta = (None if value is None else value.flat[0].item() for value in values)
     if delta == 0:
         raise failure(op, "a range with steps of 0 does not end", rule="endless-range")
     if start is None or limit is None or delta is None:
@@ -81,7 +81,7 @@ def _range_fold(call: Call) -> Any:
     """start, start + delta …: integers, and floats that are whole and below 2**24, where adding and multiplying agree."""
     if not has_numbers(call, True) or any(value is None or value.size != 1 for value in call.stored):
         return None
-    start, _, delta = (call.raw(i).reshape(-1)[0] for i in range(3))
+    start, _, delta = (call.raw(i).flat[0] for i in range(3))
     values = range_(call)
     assert isinstance(values, np.ndarray)
     if start.dtype.kind == "f":
@@ -131,7 +131,7 @@ def _below_depth(operands: Operands, number: Number) -> Iterator[Demand]:
         yield 1, 1, _DEPTH
         yield 0, 0, _DEPTH - 1
     elif depth.size == 1:
-        yield 0, 0, int(depth.reshape(-1)[0]) - 1
+        yield 0, 0, int(depth.flat[0]) - 1
 
 
 KINDS = (

@@ -155,7 +155,7 @@ def non_max_suppression(call: Call) -> Array:
     """NonMaxSuppression of ONNX: rows of (image, class, box), the best boxes of each class first."""
     boxes, scores = call.values(0), call.values(1)
     most = min(call.ints(2)[0] if call.has(2) else 0, boxes.shape[1])
-    overlap, least = (float(call.raw(index).reshape(-1)[0]) if call.has(index) else 0.0 for index in (3, 4))
+    overlap, least = (float(call.raw(index).flat[0]) if call.has(index) else 0.0 for index in (3, 4))
     if call["center_point_box"]:
         boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
     corners = _corners(boxes)

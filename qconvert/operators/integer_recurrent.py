@@ -206,7 +206,7 @@ def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> Basic
 def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -> dict[str, Tensor]:
     """The tensors of an operator by what they are to it: its inputs by the names in `inputs`, and its first result as "output"."""
     found = {role: find(name) for role, name in zip(inputs, op.inputs, strict=False) if name}
-    return {**found, "output": find(op.outputs[0])}
+    return {**found, "output": find(op.name)}
 
 
 def _stored(

@@ -405,7 +405,7 @@ class Kind:
         if not self.clips:
             return None
         known = {name: constant(name) for name in op.inputs[1:] if name}
-        numbers = [float(data.reshape(-1)[0]) for data in known.values() if data is not None and data.size == 1]
+        numbers = [float(data.flat[0]) for data in known.values() if data is not None and data.size == 1]
         if len(numbers) < len(known) or not all(a <= b for a, b in pairwise((-math.inf, *numbers, math.inf))):
             return None
         intervals = {name: (number, number) for name, number in zip(known, numbers, strict=True)}

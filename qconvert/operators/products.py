@@ -159,7 +159,7 @@ def is_product_of_activations(graph: Graph, op: Op) -> bool:
     sides = [graph[name] for name in op.inputs[:2]]
     if any(side.is_constant or side.dtype != "int8" or side.per_tensor is None for side in sides):
         return False
-    if any(side.shape is None or len(side.shape) < 2 for side in sides) or not graph[op.outputs[0]].shape:
+    if any(side.shape is None or len(side.shape) < 2 for side in sides) or not graph[op.name].shape:
         return False
     shape = sides[0].shape or ()
     return isinstance(shape[-2 if op.attributes.get("trans_a") else -1], int)

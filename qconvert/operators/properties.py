@@ -297,7 +297,7 @@ def as_reduction(kind: str) -> Callable[[Graph, Op, dict[str, Tensor]], Op]:
         if rank is None:
             return op
         axes = np.array(spatial_axes(op, rank))
-        return op.derive(kind, (op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", axes, tensors)), op.outputs, keepdims=1)
+        return op.derive(kind, (op.inputs[0], _constant(graph, f"{op.name}/axes", axes, tensors)), op.outputs, keepdims=1)
 
     return canonical
 
@@ -308,16 +308,16 @@ def with_positive_axes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     axes = graph.constant(op.inputs[1]) if op.has(1) else None
     if rank is None or axes is None:
         return op
-    return op.with_input(1, _constant(graph, f"{op.outputs[0]}/axes", np.sort(axes % rank), tensors))
+    return op.with_input(1, _constant(graph, f"{op.name}/axes", np.sort(axes % rank), tensors))
 
 
 def with_sizes(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     """A Reshape to the sizes that the result has, -1 for one that is known only at run time."""
-    shape = graph[op.outputs[0]].shape
+    shape = graph[op.name].shape
     if shape is None or sum(isinstance(size, str) for size in shape) > 1:
         return op
     sizes = np.array(reshape_sizes(shape))
-    return op.derive("Reshape", (op.inputs[0], _constant(graph, f"{op.outputs[0]}/sizes", sizes, tensors)), op.outputs)
+    return op.derive("Reshape", (op.inputs[0], _constant(graph, f"{op.name}/sizes", sizes, tensors)), op.outputs)
 
 
 def with_last_axis(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:

@@ -108,7 +108,7 @@ def sparse_to_dense(call: Call) -> Array:
 def _segment_ids(operands: Operands, number: Number) -> Iterator[Demand]:
     count = operands.constant(2)
     if count is not None and count.size == 1:
-        yield 1, 0, int(count.reshape(-1)[0]) - 1
+        yield 1, 0, int(count.flat[0]) - 1
 
 
 def _matrix_diag_shape(op: Op, s: ShapeContext) -> Shapes:

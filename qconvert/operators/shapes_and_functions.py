@@ -142,7 +142,7 @@ def named_states(graph: Graph, ops: Iterable[Op]) -> tuple[str, ...]:
 
 def states_by_reader(graph: Graph) -> dict[str, str]:
     """The tensors that a graph reads from states -> the state."""
-    return {op.outputs[0]: str(op["state"]) for op in graph.ops if kind_of(op).reads_state}
+    return {op.name: str(op["state"]) for op in graph.ops if kind_of(op).reads_state}
 
 
 def with_used_functions(graph: Graph) -> Graph:

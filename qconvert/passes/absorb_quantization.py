@@ -253,7 +253,7 @@ class _Absorber(Rewriter):
         value, quantization = self._known.get(op.inputs[index]), data.per_tensor
         if value is None or value.size != 1 or quantization is None:
             return None
-        real = float(value.reshape(-1)[0])
+        real = float(value.flat[0])
         stored = quantize(np.array([real], np.float32), quantization, data.dtype)
         steps = np.float32(stored[0].astype(np.float32) - np.float32(quantization.zero_point[0])) * quantization.scale[0]
         if steps != np.float32(real):

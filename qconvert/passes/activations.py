@@ -173,7 +173,7 @@ def _stated_bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) ->
     is_unlimited = bounds == (None, None) and "int" in result.dtype
     if q is not None and is_unlimited and not kind_of(op).keeps_range and not _is_only_clipped(readers[result.name]):
         lowest, _ = affine_range(q, result.dtype)
-        return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
+        return _RELU if float(lowest.flat[0]) == 0 else None
     return bounds if op["activation"] else None
 
 

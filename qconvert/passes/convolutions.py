@@ -283,5 +283,5 @@ def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:
     sizes = () if shape is None or len(shape) != 3 else ((shape[1], 1), (1, shape[2]))
     for size in sizes:
         if all(isinstance(item, int) for item in size) and max(map(int, size)) > 1:
-            return np.full(tuple(map(int, size)), number.data.reshape(-1)[0], number.data.dtype)
+            return np.full(tuple(map(int, size)), number.data.flat[0], number.data.dtype)
     return None

@@ -164,7 +164,7 @@ class Recognizer:
     def _numbers(self, constants: Sequence[str]) -> list[float]:
         """Return the single numbers among constants, the nearest to the result first."""
         found = (self._graph[name].data for name in constants)
-        numbers = [float(data.reshape(-1)[0]) for data in found if data is not None and data.size == 1 and data.dtype.kind == "f"]
+        numbers = [float(data.flat[0]) for data in found if data is not None and data.size == 1 and data.dtype.kind == "f"]
         return list(dict.fromkeys(numbers))
 
     def _axes(self, cone: Sequence[str]) -> list[int]:

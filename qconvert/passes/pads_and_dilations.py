@@ -148,7 +148,7 @@ def fuse_dilation(graph: Graph, target: Target | None) -> PassResult:
 def _axis(graph: Graph, op: Op, wide: str) -> int | None:
     """Return the one axis that an Unsqueeze adds or a Squeeze takes away, in the wide tensor; None if it is not one."""
     axes, rank = graph.constant(op.inputs[1]), graph[wide].rank
-    return None if axes is None or axes.size != 1 or not rank else int(axes.reshape(-1)[0]) % rank
+    return None if axes is None or axes.size != 1 or not rank else int(axes.flat[0]) % rank
 
 
 def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[str, tuple[int, ...]] | None:

@@ -156,8 +156,8 @@ class _Steps(Values):
         return replace(self, name=self.rewriter.compute_plain(kind, names, self.like, "int64", self.op.source, **attributes))
 
     def _add_constant(self, kind: str, values: Array) -> str:
-        is_one = values.size and (values == values.reshape(-1)[0]).all()
-        return self.rewriter.shared_constant(f"{self.like.name}/{kind.lower()}", np.asarray(values.reshape(-1)[0]) if is_one else values)
+        is_one = values.size and (values == values.flat[0]).all()
+        return self.rewriter.shared_constant(f"{self.like.name}/{kind.lower()}", np.asarray(values.flat[0]) if is_one else values)
 
 
 def _emit_fixed_point(value: _Steps, point: FixedPoint, along: Callable[[Array], Array] = np.asarray) -> _Steps:

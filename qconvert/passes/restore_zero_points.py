@@ -308,7 +308,7 @@ class _Restoring(Rewriter):
         number = self.graph[op.inputs[1 - op.inputs.index(data[0])]]
         if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
             return False
-        added = float(number.data.reshape(-1)[0]) * sign
+        added = float(number.data.flat[0]) * sign
         before, following = self._shift(data[0]), self._shift(op.name)
         rest, value = before + added - following, inputs[op.inputs.index(data[0])]
         if abs(rest) <= max(abs(before), abs(added), abs(following)) * _CANCELLED:
@@ -322,7 +322,7 @@ class _Restoring(Rewriter):
         """Return an operand as a value plus a number; "" for a constant that is one number."""
         tensor = self.graph[name]
         if tensor.data is not None and tensor.data.size == 1 and tensor.dtype == "float32":
-            return "", float(tensor.data.reshape(-1)[0])
+            return "", float(tensor.data.flat[0])
         return self._added.get(name, (own, 0.0))
 
     def _emit_as_in_file(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:

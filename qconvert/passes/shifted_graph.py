@@ -274,9 +274,9 @@ def _line(rewriter: Rewriter, name: str) -> _Line | None:
 def _number(graph: Graph, op: Op) -> float | None:
     """Return the one number that is an operator's second operand; None if it has another, or an activation."""
     data = graph.constant(op.inputs[1])
-    if data is None or data.size != 1 or data.dtype != np.float32 or op.attributes.get("activation") or not data.reshape(-1)[0]:
+    if data is None or data.size != 1 or data.dtype != np.float32 or op.attributes.get("activation") or not data.flat[0]:
         return None
-    return float(data.reshape(-1)[0])
+    return float(data.flat[0])
 
 
 def _quantization(scale: float, point: float) -> Quantization | None:

@@ -240,7 +240,7 @@ def _transpose_operand(s: Shifting, name: str, is_turned: bool) -> str:
 def _emit_sums(s: Shifting, side: str, shift: float, axis: int) -> str:
     """Emit the sums of an operand's float values along the depth, times the other's shift."""
     tensor = s[side]
-    shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
+    shape: Shape = tuple(1 if index == (tensor.rank or 0) + axis else size for index, size in enumerate(tensor.shape or ()))
     real = s.compute_float("Dequantize", (side,), f"{side}/summed_value", side)
     axes = s.constant(f"{side}/depth", [axis])
     total = s.compute("ReduceSum", (real, axes), f"{side}/sums", replace(s[real], shape=shape), s.source, keepdims=1)

@@ -57,7 +57,7 @@ def per_tensor_to_per_axis(graph: Graph, target: Target | None) -> PassResult:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or op.inputs[1] not in weights or not _is_for_channels(rewriter, op, bias):
             continue
-        repeated = _repeat_scale(bias, len(bias.shape or ()) - 1)
+        repeated = _repeat_scale(bias, (bias.rank or 0) - 1)
         if repeated is not None:
             biases.add(rewriter.define(repeated))
     also = f" and {format_count(len(biases), 'bias')}" if biases else ""

@@ -225,7 +225,7 @@ def _find_part(rewriter: Rewriter, name: str, data: str, axis: int) -> slice | N
     bounds = [rewriter.graph.constant(given) for given in found.inputs[1:4]]
     if any(values is None or values.size != 1 for values in bounds):
         return None
-    start, stop, along = (int(values.reshape(-1)[0]) for values in bounds if values is not None)
+    start, stop, along = (int(values.flat[0]) for values in bounds if values is not None)
     return slice(start, stop) if along == axis and 0 <= start < stop else None
 
 

@@ -37,7 +37,7 @@ class HardSwishForm(NamedTuple):
 def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
     """Return the form in float32 with the integers of TFLite's HARD_SWISH for each of 256 codes; None if none is found, or sides have
     several scales."""
-    given, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    given, result = graph[op.inputs[0]], graph[op.name]
     quantizations = quantizations_of(graph, op)
     if not quantizations or given.dtype not in _BYTES or given.dtype != result.dtype:
         return None
@@ -129,7 +129,7 @@ def convolution(graph: Graph, op: Op) -> str:
 
 def reduction(graph: Graph, op: Op) -> str:
     """Of a ReduceMean or ReduceSum."""
-    data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
+    data, result, count = graph[op.inputs[0]], graph[op.name], reduced_count(graph, op)
     quantizations = quantizations_of(graph, op)
     if not count or data.dtype != result.dtype or not quantizations:
         return ""
@@ -146,7 +146,7 @@ def reduction(graph: Graph, op: Op) -> str:
 
 def line_form(graph: Graph, op: Op) -> str:
     """Of a QUANTIZE or a LEAKY_RELU of bytes that XNNPACK takes, if its line gives the integers of all codes."""
-    found, given, result = line(graph, op), graph[op.inputs[0]], graph[op.outputs[0]]
+    found, given, result = line(graph, op), graph[op.inputs[0]], graph[op.name]
     if found is None or given.quantization is None or result.quantization is None:
         return ""
     scale, slope = found
@@ -169,7 +169,7 @@ _FEW = 2**12
 
 def distribution(graph: Graph, op: Op) -> str:
     """Of a SOFTMAX of few bytes."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     if data.shape is None or data.dtype not in _BYTES or data.dtype != result.dtype or not quantizations_of(graph, op):
         return ""
     count = math.prod(size for size in data.shape if isinstance(size, int))  # other sizes are those of batches
@@ -179,7 +179,7 @@ def distribution(graph: Graph, op: Op) -> str:
 def interpolation(graph: Graph, op: Op) -> str:
     """Of a linear Resize of bytes with one quantization by XNNPACK, which takes ties up, if its shares of 11 bits are exact and results are
     multiples of 2^-9: as where sizes, or the distances between corners, grow by small powers of two."""
-    data, result, sizes = graph[op.inputs[0]], graph[op.outputs[0]], graph.constant(op.inputs[1])
+    data, result, sizes = graph[op.inputs[0]], graph[op.name], graph.constant(op.inputs[1])
     shape = data.static_shape
     if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_quantization(result):
         return ""

@@ -163,7 +163,7 @@ def factor_fault(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], s
     """Return a function for Kernel.fault: the first factor of an operator's scales that a kernel cannot hold."""
 
     def fault(graph: Graph, op: Op) -> str:
-        inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
+        inputs, result = [graph[name] for name in op.inputs if name], graph[op.name]
         beta = float(op["beta"]) if "beta" in op.attributes else 1.0
         return next(list_unfit_factors(factors, Sides(builtin, inputs, inputs[0], result, beta)), "")
 
@@ -174,7 +174,7 @@ def average_pool(graph: Graph, op: Op) -> str:
     """Averages whose padding is neither counted nor SAME are multiplied by factors that differ from place to place."""
     if len(op["kernel_shape"]) == 3:
         return "it would be two pools, which round twice"
-    data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
+    data, result = graph[op.inputs[0]].static_shape, graph[op.name].static_shape
     if data is None or result is None or len(data) != 4 or len(result) != 4 or op["data_format"] != "channels_last":
         return ""
     pads, share = average_pads(op, data[1:3], result[1:3])
@@ -184,7 +184,7 @@ def average_pool(graph: Graph, op: Op) -> str:
 
 def product_of_one(graph: Graph, op: Op) -> str:
     """The optimized REDUCE_PROD of one element is a copy (measured with LiteRT 2.3)."""
-    is_one = reduced_count(graph, op) == 1 and not graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+    is_one = reduced_count(graph, op) == 1 and not graph[op.inputs[0]].shares_quantization(graph[op.name])
     return "a product of one element is copied, whatever the scales" if is_one else ""
 
 
@@ -195,7 +195,7 @@ def orders_of_16_bits(graph: Graph, op: Op) -> str:
 
 def clip(graph: Graph, op: Op) -> str:
     """RELU6 of tflite-micro clips by the quantization of its data (activations.cc, Relu6Quantized)."""
-    rescales = not graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+    rescales = not graph[op.inputs[0]].shares_quantization(graph[op.name])
     return "its kernel does not rescale" if rescales and graph.is_from("tflite") else ""
 
 

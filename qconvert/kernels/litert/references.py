@@ -52,7 +52,7 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
     def decorate(compute: Callable[..., Array | None]) -> Callable[..., Integers | None]:
         @wraps(compute)
         def reference(graph: Graph, op: Op, stored: Sequence[Any], **options: Any) -> Integers | None:
-            types = {graph[name].dtype for name in (*op.inputs[:operands], op.outputs[0])}
+            types = {graph[name].dtype for name in (*op.inputs[:operands], op.name)}
             if len(types) > 1 or any(value is None for value in stored[:operands]):
                 return None
             quantizations = quantizations_of(graph, op, operands)
@@ -76,7 +76,7 @@ def slope_of(op: Op) -> float:
 def quantizations_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:
     """Return the quantizations of data and result, if there are data and both are int16 with one scale."""
     quantizations = quantizations_of(graph, op)
-    is_known = quantizations and stored[0].size and graph[op.inputs[0]].dtype == graph[op.outputs[0]].dtype == "int16"
+    is_known = quantizations and stored[0].size and graph[op.inputs[0]].dtype == graph[op.name].dtype == "int16"
     return (quantizations[0], quantizations[1]) if is_known else None
 
 
@@ -90,7 +90,7 @@ def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integ
     if len(quantizations) != 3 or len(types) > 1 or any(value is None for value in stored):
         return None
     return Integers.clip_to_limits(
-        graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.outputs[0]].dtype)
+        graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.name].dtype)
     )
 
 
@@ -106,7 +106,7 @@ def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers |
         plain: of the reference kernels.
     """
     found = quantizations_of(graph, op, None)
-    is_wide, sign = graph[op.outputs[0]].dtype in ("int16", "uint16"), kind_of(op).sum_sign
+    is_wide, sign = graph[op.name].dtype in ("int16", "uint16"), kind_of(op).sum_sign
     if len(found) != 3 or any(value is None for value in stored):
         return None
     *factors, last = pair_factors(sign, (found[0], found[1]), found[2], PAIR_BITS if is_wide else BYTE_PAIR_BITS)
@@ -150,7 +150,7 @@ def multiply_dense(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
 
 def choose(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """What chooses among stored integers of one quantization, such as MAXIMUM and SELECT_V2."""
-    tensors = [graph[name] for name in (*kind_of(op).data(op), op.outputs[0])]
+    tensors = [graph[name] for name in (*kind_of(op).data(op), op.name)]
     if any(value is None for value in stored) or any(not tensors[0].shares_quantization(tensor) for tensor in tensors):
         return None
     if not tensors[0].is_quantized or len({tensor.dtype for tensor in tensors}) > 1:
@@ -186,7 +186,7 @@ def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
     found = quantizations_of(graph, op)
-    return Integers((xnnpack_requantize(stored[0], found[0], found[1], graph[op.outputs[0]].dtype),)) if found else None
+    return Integers((xnnpack_requantize(stored[0], found[0], found[1], graph[op.name].dtype),)) if found else None
 
 
 def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
@@ -196,7 +196,7 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
         graph, op, stored: as of any reference.
         plain: of the reference kernels. The optimized one of bytes takes ties of the second rounding up (optimized_ops.h, Requantize).
     """
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     quantizations = quantizations_of(graph, op)
     if not quantizations:
         return None

@@ -42,7 +42,7 @@ _BYTES = ("int8", "uint8")
 def _keeps_quantization(graph: Graph, op: Op, stored: Sequence[Any]) -> bool:
     """Whether an operator of known data gives integers on the quantization that these have."""
     data = graph[op.inputs[0]]
-    return stored[0] is not None and data.is_quantized and data.shares_quantization(graph[op.outputs[0]])
+    return stored[0] is not None and data.is_quantized and data.shares_quantization(graph[op.name])
 
 
 def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -55,7 +55,7 @@ def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None
         return None
     plain = drop_keys(op.attributes, "activation", "arithmetic")
     plain["count_include_pad"] = 1  # so that sums are windows of as many elements
-    whole = {name: replace(graph[name], dtype="float64", quantization=None) for name in (op.inputs[0], op.outputs[0])}
+    whole = {name: replace(graph[name], dtype="float64", quantization=None) for name in (op.inputs[0], op.name)}
     own, window = replace(graph, tensors={**graph.tensors, **whole}), float(np.prod(op["kernel_shape"]))
     values = np.asarray(stored[0], np.float64)
     found = [evaluate_op(own, replace(op, attributes=plain), [each])[0].stored * window for each in (values, np.ones_like(values))]
@@ -67,14 +67,14 @@ def average_pool(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None
 
 def reduce_by_xnnpack(graph: Graph, op: Op, found: Sums, is_mean: bool) -> Integers | None:
     """MEAN and SUM of bytes by XNNPACK; see arithmetic.xnnpack_reduce()."""
-    dtype = graph[op.outputs[0]].dtype
+    dtype = graph[op.name].dtype
     return Integers((xnnpack_reduce(found.sums, found.size, is_mean, found.given, found.output, dtype),))
 
 
 def mean(graph: Graph, op: Op, found: Sums, plain: bool) -> Integers | None:
     """MEAN by TFLite's own kernels, but for the optimized one of bytes in images, which XNNPACK takes. The result's scale may be far below
     that of the data if calibration saw only means of 0."""
-    dtype = graph[op.outputs[0]].dtype
+    dtype = graph[op.name].dtype
     if dtype in _BYTES and not plain:
         return None
     return to_integers(tflite_wrapped_mean(found.sums, found.size, found.given, found.output, dtype))
@@ -92,7 +92,7 @@ def total_in_float(graph: Graph, op: Op, found: Sums) -> Integers | None:
     scale = found.given.scale[0] / found.output.scale[0]
     offset = np.float32(-found.given.point) * scale * np.float32(found.size)
     steps = round_half_away((found.sums.astype(np.float32) * scale + offset).astype(np.float64))
-    return Integers((saturate(steps + found.output.point, graph[op.outputs[0]].dtype),))
+    return Integers((saturate(steps + found.output.point, graph[op.name].dtype),))
 
 
 def product(graph: Graph, op: Op, stored: Sequence[Any], copies_one: bool) -> Integers | None:
@@ -103,14 +103,14 @@ def product(graph: Graph, op: Op, stored: Sequence[Any], copies_one: bool) -> In
         graph, op, stored: as of any reference.
         copies_one: whether a product of one element is the stored integer, whatever the scales, as of the optimized kernel (measured).
     """
-    found, dtype, count = quantizations_of(graph, op), graph[op.outputs[0]].dtype, reduced_count(graph, op)
+    found, dtype, count = quantizations_of(graph, op), graph[op.name].dtype, reduced_count(graph, op)
     if not found or not count or stored[0] is None or graph[op.inputs[0]].dtype != dtype:
         return None
     rank = stored[0].ndim
     axes = sorted({int(axis) % rank for axis in np.asarray(stored[1]).reshape(-1)}) if op.has(1) else list(range(rank))
     sizes = stored[0].sum(axis=tuple(axes), keepdims=bool(op["keepdims"])).shape
     if copies_one and count == 1:
-        is_exact = graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+        is_exact = graph[op.inputs[0]].shares_quantization(graph[op.name])
         return Integers((stored[0].reshape(sizes),), "" if is_exact else "copies a product of one element")
     terms = np.moveaxis(stored[0].astype(np.int64) - found[0].point, axes, range(len(axes))).reshape(count, *sizes)
     factor, total, overflows = np.asarray(found[0].step / found[1].step ** (1 / count)), terms[0], False
@@ -242,7 +242,7 @@ def _interpolate(
     """
     if op["mode"] != "linear":
         return nearest(graph, op, stored)
-    result, mode = graph[op.outputs[0]].static_shape, str(op["coordinate_transformation_mode"])
+    result, mode = graph[op.name].static_shape, str(op["coordinate_transformation_mode"])
     if not _keeps_quantization(graph, op, stored) or result is None or stored[0].ndim != 4:
         return None
     if mode not in ("half_pixel", "align_corners", "asymmetric"):
@@ -261,7 +261,7 @@ def _interpolate(
 
 def nearest(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_NEAREST_NEIGHBOR, whose coordinates are of float32 (GetNearestNeighbor, reference/resize_nearest_neighbor.h)."""
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     sizes, mode = result.static_shape, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"]))
     if op["mode"] != "nearest" or mode not in _NEAREST or stored[0] is None or stored[0].ndim != 4 or sizes is None:
         return None

@@ -97,13 +97,13 @@ def _find_bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
             bound = graph[op.inputs[place]]
             if bound.data is None or bound.is_quantized or "float" not in bound.dtype:
                 return None
-            ends[place - 1] = float(bound.data.reshape(-1)[0])
+            ends[place - 1] = float(bound.data.flat[0])
     return ends[0], ends[1]
 
 
 def _clip(graph: Graph, op: Op, found: Integers | None, rescales: bool) -> Integers | None:
     """Return integers between the bounds of a Clip; None unless these are real constants."""
-    result, ends = graph[op.outputs[0]], _find_bounds(graph, op)
+    result, ends = graph[op.name], _find_bounds(graph, op)
     if found is None or ends is None or result.quantization is None:
         return None
     if rescales:
@@ -133,7 +133,7 @@ def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Q
 
 def hard_swish(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
     """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
-    found, dtype = quantizations_of(graph, op), graph[op.outputs[0]].dtype
+    found, dtype = quantizations_of(graph, op), graph[op.name].dtype
     if not found or dtype not in ("int8", "uint8"):
         return None
     return Integers((tflite_hard_swish(stored[0], found[0], found[1], dtype, precision),))
@@ -141,7 +141,7 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "fl
 
 def leaky_relu_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """LEAKY_RELU of bytes by XNNPACK; see arithmetic.xnnpack_leaky_relu()."""
-    found, dtype = quantizations_of(graph, op), graph[op.outputs[0]].dtype
+    found, dtype = quantizations_of(graph, op), graph[op.name].dtype
     if not found or graph[op.inputs[0]].dtype != dtype:
         return None
     return Integers((xnnpack_leaky_relu(stored[0], found[0], found[1], dtype, float(op["alpha"])),))

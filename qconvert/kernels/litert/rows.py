@@ -274,14 +274,14 @@ def _other_steps(graph: Graph, op: Op) -> str:
 
 def _other_types(graph: Graph, op: Op) -> str:
     """XNNPACK takes one type on both sides, as a conversion from another format gives it."""
-    types = {graph[name].dtype for name in (op.inputs[0], op.outputs[0])}
+    types = {graph[name].dtype for name in (op.inputs[0], op.name)}
     same = len(types) == 1 or (types <= set(_BYTES) and not graph.is_from("tflite"))
     return "" if same else "other types"
 
 
 def _other_quantizations(graph: Graph, op: Op) -> str:
     """XNNPACK concatenates what has one quantization; before what a file of another format has, a QUANTIZE brings others to it."""
-    result = graph[op.outputs[0]]
+    result = graph[op.name]
     shares = all(graph[name].shares_quantization(result) for name in op.inputs)
     return "" if shares or not graph.is_from("tflite") else "several quantizations"
 

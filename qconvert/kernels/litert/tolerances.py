@@ -80,7 +80,7 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
     """The sum has 20 bits more than its data, 15 of int16, with a quantization of twice the larger scale (reference/add.h, add.cc), whose
     steps count where those of the result are as fine, as after the difference of equal values. The operand of that scale is halved exactly.
     The other is rounded twice after its factor, which has 31 bits where int16 fills 30; and so is the sum."""
-    step = growth(graph, op) * 2.0 ** (-14 if graph[op.outputs[0]].dtype in _SIXTEEN else -19)
+    step = growth(graph, op) * 2.0 ** (-14 if graph[op.name].dtype in _SIXTEEN else -19)
     scales = [float(quantization.scale.max()) for name in op.inputs[:2] if (quantization := graph[name].quantization) is not None]
     factor = min(scales, default=1.0) / (2 * max(scales, default=1.0))
     return fine(exact) + 2e-3 + step * (0.5 + _twice(factor) + factor / 2) + _twice(step), step > COARSE
@@ -178,7 +178,7 @@ def sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _step(graph: Graph, op: Op) -> float:
     """Return the scale of the result: 2^-15 in the kernel, another after a QUANTIZE."""
-    quantization = graph[op.outputs[0]].quantization
+    quantization = graph[op.name].quantization
     return 2.0**-15 if quantization is None else quantization.step
 
 
@@ -198,15 +198,15 @@ def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
 def interpolation(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Found:
     if not is_linear(op):
         return table(graph, op, exact)
-    sizes = graph[op.outputs[0]].static_shape or (1024,)
+    sizes = graph[op.name].static_shape or (1024,)
     coordinate = (max(sizes) if fraction_of_size else 1) * 2.0**-10
-    low, high = integer_range(graph[op.outputs[0]].dtype)
+    low, high = integer_range(graph[op.name].dtype)
     return np.full(exact.shape, 0.02 + (high - low) * coordinate), True
 
 
 def average_pool(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
     """With one quantization an average is rounded once; else it is a convolution by 1 / elements of the window."""
-    rescaled = graph[op.inputs[0]].quantization != graph[op.outputs[0]].quantization
+    rescaled = graph[op.inputs[0]].quantization != graph[op.name].quantization
     window = float(np.prod(op["kernel_shape"]))
     return fine(exact) + (_second_rounding(graph, op, window) if rescaled and twice else 0), False
 
@@ -215,7 +215,7 @@ def reduce_prod(graph: Graph, op: Op, exact: Array) -> Found:
     """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; the
     error of a step is multiplied by all further elements (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). Values above 16
     bits may overflow the 32 bits of the next step, with any result."""
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    data, result = graph[op.inputs[0]], graph[op.name]
     count = reduced_count(graph, op)
     if data.quantization is None or result.quantization is None or not count:
         return table(graph, op, exact)
