@@ -249,12 +249,14 @@ class _RowsOfKind(NamedTuple):
         named: that name it, by what they run on.
         is_missing: whether there is no kernel at all.
         types: of data for which there is an integer kernel; none for all, None where there is no such kernel.
+        real: sides that an integer kernel that names it takes as float values.
     """
 
     taking: tuple[Kernel, ...]
     named: Mapping[str, tuple[Kernel, ...]]
     is_missing: bool
     types: tuple[str, ...] | None
+    real: frozenset[str]
 
     @classmethod
     def among(cls, rows: Sequence[Kernel], kind: str) -> _RowsOfKind:
@@ -264,7 +266,8 @@ class _RowsOfKind(NamedTuple):
         integer = [] if is_missing else [row for row in taking if row.runs == "integers"]
         types = tuple(dict.fromkeys(dtype for row in integer for dtype in row.types)) if all(row.types for row in integer) else ()
         named = {runs: tuple(row for row in own if row.runs == runs) for runs in {row.runs for row in own}}
-        return cls(taking, named, is_missing, types if integer else None)
+        real = frozenset(side for row in named.get("integers", ()) for side in row.real)
+        return cls(taking, named, is_missing, types if integer else None, real)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +366,7 @@ class Kernels:
 
     def takes_real(self, op: Op, side: str) -> bool:
         """Whether an integer kernel of an operator's kind takes a side as float values; see Kernel.real."""
-        return any(side in row.real for row in self.rows_for(op))
+        return side in self._find_rows(op).real
 
     def fixed_qparams(self, op: Op, dtype: str) -> tuple[float, int] | None:
         """Return scale and zero point that results of a type must have; None if any."""

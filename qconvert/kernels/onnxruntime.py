@@ -119,9 +119,9 @@ def _stored_type(graph: Graph, op: Op, name: str, writer: Op | None, readers: Se
         return tensor.dtype
     if writer is None or _is_moved(writer):
         return ""
-    if tensor.per_tensor is not None and activated_range(graph, writer) != integer_range(tensor.dtype):
-        return tensor.dtype
     if len(readers) > 1:  # also one that reads it twice
+        return tensor.dtype
+    if tensor.per_tensor is not None and activated_range(graph, writer) != integer_range(tensor.dtype):
         return tensor.dtype
     return "" if any(map(_is_moved, readers)) else "uint8"
 

@@ -210,7 +210,7 @@ def _make_pair_kernel(graph: Graph, op: Op, kernel: Kernel | None) -> _PairKerne
     # The error of a product is a share of it, and that of a sum one of its terms, which may be larger.
     terms = scale_codes(*given[1:4], kind.sum_sign) if kind.sum_sign else None
     if terms is not None:
-        largest = [float(terms[0].min() + terms[1].min()), float(terms[0].max() + terms[1].max())]
+        largest = [float(sum(furthest(each[0], each[-1]) for each in terms)) for furthest in (min, max)]
         is_finite = bool(np.isfinite(np.array(largest, np.float32)).all())
     else:
         largest = [float(limit - numbers[2][1]) for limit in given[4]]

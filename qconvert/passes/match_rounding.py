@@ -119,11 +119,11 @@ def _cut_out(rewriter: Rewriter, op: Op) -> Graph:
 
 def _list_stored(graph: Graph, op: Op, target: Target) -> Iterator[Side]:
     """Yield the target's kernel of an operator for either type of 8 bits that the target may store it as: a zero point that joins before
-    a rounding (QLinearMul) is another number then."""
+    a rounding (QLinearMul) is another number then. TFLite's kernels compute on steps, which are the same."""
     tensors = {name: graph[name] for name in op.names if name}
     stored = graph[op.name].dtype
-    types = _BYTES if len(op.inputs) == 2 and all(item.dtype == stored and item.is_quantized for item in tensors.values()) else (stored,)
-    for dtype in types:
+    is_of_bytes = len(op.inputs) == 2 and all(item.dtype == stored and item.is_quantized for item in tensors.values())
+    for dtype in _BYTES if is_of_bytes and target.format != "tflite" else (stored,):
         restated = graph if dtype == stored else graph.evolve(tensors=[shift_to_dtype(tensor, dtype) for tensor in tensors.values()])
         yield restated, op, target.kernels.of(restated, op)
 
@@ -355,10 +355,10 @@ def _match_onnxruntime(graph: Graph, rows: tuple[Kernels, Kernels], target: Targ
                 rewriter.replace(op, op.with_attributes(arithmetic="divided"))
                 done[_NOTES["divided"]].append(op)
         elif kind_of(op).sum_sign:
-            part, side = _cut_out(rewriter, op), (graph, op, kernel)
-            if agree_for_all(side, _list_stored(part, op, target)) or (wanted := integers_for_all(*side)) is None:
+            side = graph, op, kernel
+            if agree_for_all(side, _list_stored(graph, op, target)) or (wanted := integers_for_all(*side)) is None:
                 continue
-            if _nudge_operands(rewriter, part, side, wanted, target):
+            if _nudge_operands(rewriter, _cut_out(rewriter, op), side, wanted, target):
                 done[_NUDGED].append(op)
             elif in_float and _add_in_float(rewriter, op, wanted):
                 done[_IN_FLOAT].append(op)

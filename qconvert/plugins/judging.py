@@ -151,10 +151,10 @@ def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
 def _find_weights_obstacle(target: Abilities, graph: Graph, op: Op) -> str:
     """Why no kernel of the target takes integer weights of their type next to any data, such as int16; "" if one does."""
     found = weights_of(graph, op)
-    taken = {dtype for dtypes in target.storage.weight_dtypes.values() for dtype in dtypes}
-    if found is None or not found[1].is_quantized or not taken or found[1].dtype in taken:
+    if found is None or not found[1].is_quantized:
         return ""
-    return f"{target.name} has no integer kernel for {found[1].dtype} weights"
+    taken = {dtype for dtypes in target.storage.weight_dtypes.values() for dtype in dtypes}
+    return f"{target.name} has no integer kernel for {found[1].dtype} weights" if taken and found[1].dtype not in taken else ""
 
 
 def _find_obstacle(target: Abilities, graph: Graph, op: Op, float_sides: list[Tensor]) -> tuple[str, str]:

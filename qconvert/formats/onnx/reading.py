@@ -174,13 +174,13 @@ class Reading(OperatorReading):
         zeros = real_zeros.astype(np.int64)
         if zeros.size != values.size and zeros.size != 1:
             raise self.invalid(f"{zeros.size} zero points for {values.size} scales", rule="counts-differ")
-        zeros = np.broadcast_to(zeros.reshape(()), values.shape) if zeros.size == 1 else zeros.reshape(values.shape)
+        zeros = np.full(values.shape, zeros.item()) if zeros.size == 1 else zeros.reshape(values.shape)
         if block_size:
             if axis is None:
                 raise self.invalid("blocks of scales without an axis", rule="counts-differ")
             if (values <= 0).any() and self.constant(0) is None:
                 raise NotCoveredError("scales that are not positive, for data")
-            return Quantization(values, np.array(zeros), axis, block_size)
+            return Quantization(values, zeros, axis, block_size)
         if values.ndim > 1 or (values.size != 1 and axis is None):
             raise self.invalid(
                 f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis",
@@ -188,7 +188,7 @@ class Reading(OperatorReading):
             )
         # A list of one value along an axis of one element is per axis; without an axis, or next to a longer one, it is per tensor.
         along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
-        return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
+        return Quantization(values.reshape(-1), zeros.reshape(-1), along)
 
     def noted_quantization(self) -> tuple[bool, Quantization | None]:
         """Whether a note gives output 0 another quantization than that of input 0, or none, and the quantization; one that cannot be is no

@@ -54,7 +54,7 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 
 
 def _scale(tensor: Tensor) -> float:
-    return 1.0 if tensor.quantization is None else float(tensor.quantization.scale.max())
+    return 1.0 if tensor.quantization is None else max(tensor.quantization.scale.ravel().tolist())
 
 
 def _wide(data: Tensor, narrow: float, wide: float) -> float:
@@ -77,11 +77,11 @@ def sums(s: Sides) -> Iterator[_Factor]:
     Masks of the lowest float32 give larger ones, which end the process. XNNPACK's addition saturates wrongly from 2**8 on: 255 steps off
     for 8 bits (measured with LiteRT 2.3; subtractions, which are not its own, are right).
     """
-    steps = _wide(s.data, 2**20, 2**15)
+    steps, largest, result = _wide(s.data, 2**20, 2**15), max(map(_scale, s.inputs[:2])), _scale(s.result)
     if s.builtin == "ADD":
-        yield max(map(_scale, s.inputs[:2])) / _scale(s.result), 0, _wide(s.data, 2**8, inf), "larger input scale / output scale"
-    yield 2 * max(map(_scale, s.inputs[:2])) / _scale(s.result), 0, steps, "2 * larger input scale / output scale"
-    yield steps * _scale(s.result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
+        yield largest / result, 0, _wide(s.data, 2**8, inf), "larger input scale / output scale"
+    yield 2 * largest / result, 0, steps, "2 * larger input scale / output scale"
+    yield steps * result, 0, _LARGEST_FLOAT, f"{steps} * output scale"
 
 
 def narrow_sums(s: Sides) -> Iterator[_Factor]:
