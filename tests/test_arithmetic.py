@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from refusals import refused
 
 from qconvert import arithmetic as ar
-from qconvert.arithmetic.storage import contiguous, fits_dtype
+from qconvert.arithmetic.storage import contiguous, contiguous_pieces, fits_dtype
 from qconvert.errors import OptionError
 from qconvert.graph import Quantization, integer_range
 from tests.tflite_models import TensorSpec, run_litert, single_op
@@ -32,6 +32,17 @@ def test_a_transposed_array_in_c_order(shape: tuple[int, ...], dtype: type) -> N
     data = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     found = contiguous(data.T)
     assert found.flags.c_contiguous and found.dtype == data.dtype and (found == data.T).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+@pytest.mark.parametrize("shape", [(3, 5), (129, 300), (300, 129), (4, 130, 140)])
+def test_an_array_in_pieces(shape: tuple[int, ...], dtype: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qconvert.arithmetic.storage._PIECE", 1024)
+    data = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    for each in (data, data.T):
+        pieces = list(contiguous_pieces(each))
+        assert (np.concatenate(pieces) == each.reshape(-1)).all() and (len(pieces) > 1 or each.size < 1024)
+        assert not any(piece.size % 8 for piece in pieces[:-1])
 
 
 # Rounding

@@ -254,6 +254,10 @@ def _sums(rows: Array, data: tuple[int, int]) -> tuple[Array, Array]:
     return np.minimum(*products).sum(axis=1), np.maximum(*products).sum(axis=1)
 
 
+#: Weights of which pairs are added at a time.
+_PIECE = 2**20
+
+
 def largest_pair_sum(op: Op, weights: Array) -> int:
     """The largest magnitude of w[2i] + w[2i+1] along K, both of one sign; 0 for depthwise kernels, which add in 32 bits.
 
@@ -275,6 +279,10 @@ def largest_pair_sum(op: Op, weights: Array) -> int:
 
 def row_pairs(rows: Array) -> int:
     """Unequal signs cannot exceed the range of one weight, so the magnitude of the sum alone decides."""
-    even = rows.shape[1] // 2 * 2
-    sums = np.add(rows[:, 0:even:2], rows[:, 1:even:2], dtype=np.int16)
-    return int(np.abs(sums, out=sums).max(initial=0))
+    even, largest = rows.shape[1] // 2 * 2, 0
+    step = max(1, _PIECE // max(1, even))
+    for start in range(0, len(rows), step):  # whose sums stay in a cache
+        part = rows[start : start + step]
+        sums = np.add(part[:, 0:even:2], part[:, 1:even:2], dtype=np.int16)
+        largest = max(largest, int(sums.max(initial=0)), -int(sums.min(initial=0)))
+    return largest

@@ -5,7 +5,7 @@ A format states its schema as data (Schema) and needs no generated code. A file 
 
 from __future__ import annotations
 
-from qconvert.formats.flatbuffers.packing import LARGEST, TooLargeError, pack_model, pack_parts
+from qconvert.formats.flatbuffers.packing import LARGEST, DeferredBytes, TooLargeError, pack_model, pack_parts
 from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, Table, TableObject, unpack_view
 from qconvert.formats.flatbuffers.verify import MOST_VISITS, damaged_error, verify_tables
 
@@ -13,6 +13,7 @@ __all__ = [
     "LARGEST",
     "MOST_VISITS",
     "SCALARS",
+    "DeferredBytes",
     "Field",
     "Schema",
     "Table",

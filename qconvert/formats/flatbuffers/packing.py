@@ -5,7 +5,8 @@ A FlatBuffer is built from its end: what is referred to is written before what r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from struct import Struct
 from typing import Any
@@ -22,6 +23,22 @@ _PADDING = tuple(bytes(size) for size in range(16))
 
 class TooLargeError(Exception):
     """The model does not fit into a FlatBuffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredBytes:
+    """Bytes of a vector that are made as they are written.
+
+    Attributes:
+        size: how many they are.
+        pieces: makes them, in their order.
+    """
+
+    size: int
+    pieces: Callable[[], Iterable[bytes | memoryview]]
+
+    def __len__(self) -> int:
+        return self.size
 
 
 def pack_model(model: TableObject) -> bytes:
@@ -43,7 +60,8 @@ def pack_parts(model: TableObject) -> Iterator[bytes | memoryview]:
     packer.align(packer.alignment, 4 + len(identifier))
     packer.add(identifier)
     packer.add(_U32(packer.size + 4 - place))
-    return reversed(packer.parts)
+    parts = reversed(packer.parts)
+    return (piece for part in parts for piece in (part.pieces() if isinstance(part, DeferredBytes) else (part,)))
 
 
 @cache
@@ -64,12 +82,12 @@ class _Packer:
     """
 
     def __init__(self) -> None:
-        self.parts: list[bytes | memoryview] = []
+        self.parts: list[bytes | memoryview | DeferredBytes] = []
         self.size = 0
         self.alignment = 1
         self._vtables: dict[bytes, int] = {}
 
-    def add(self, part: bytes | memoryview) -> None:
+    def add(self, part: bytes | memoryview | DeferredBytes) -> None:
         """Prepends bytes; a view is one of bytes."""
         self.parts.append(part)
         self.size += len(part)
@@ -135,7 +153,9 @@ class _Packer:
         return self.size
 
     def _vector(self, values: Any, field: Field) -> int:
-        data = values if isinstance(values, bytes | memoryview) else np.asarray(values, f"<{SCALARS[field.detail]}").tobytes()
+        data = (
+            values if isinstance(values, bytes | memoryview | DeferredBytes) else np.asarray(values, f"<{SCALARS[field.detail]}").tobytes()
+        )
         count = len(values)
         self.align(4, len(data))
         self.align(field.alignment, len(data))

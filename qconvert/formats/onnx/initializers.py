@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.arithmetic.storage import contiguous, pack_bits
+from qconvert.arithmetic.storage import contiguous, contiguous_pieces, pack_bits
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import copy_mapped, map_file, named_by_content, release_pages
 from qconvert.formats.onnx.wire import OWN_FILE, encode_varint
@@ -34,8 +34,6 @@ EXTERNAL_ABOVE, INLINE_UP_TO = 2**30, 1024
 _LARGEST_FILE = 2**31 - 1
 #: Tags of fields (onnx.proto): ModelProto.graph, GraphProto.initializer, TensorProto.raw_data.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7 << 3 | 2, 5 << 3 | 2, 9 << 3 | 2
-#: How much of a constant is in memory at a time.
-_PIECE = 32 * 2**20
 #: A page, so that a runtime can map a large constant by itself; and a cache line.
 _ALIGNMENT, _SMALL_ALIGNMENT, _LARGE = 4096, 64, 2**16
 
@@ -149,10 +147,7 @@ def _write_data(data: Array, stream: BinaryIO) -> None:
     if _bits(data) >= 8 and copy_mapped(data, stream):
         release_pages(data)
         return
-    step = _PIECE // data.dtype.itemsize
-    flat = contiguous(data).reshape(-1)  # a transposed view is copied here, one constant at a time
-    for start in range(0, flat.size, step):
-        piece = flat[start : start + step]
+    for piece in contiguous_pieces(data):
         stream.write(_pack_elements(piece).data)
         release_pages(piece)
     if not data.flags.c_contiguous:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import contiguous, pack_bits, unpack_bits
+from qconvert.arithmetic.storage import contiguous_pieces, pack_bits, unpack_bits
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import release_pages
+from qconvert.formats.flatbuffers import DeferredBytes
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
@@ -314,15 +317,25 @@ def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
     return raw
 
 
-def constant_bytes(data: Array, dtype: str) -> bytes | memoryview:
+#: Bytes of a constant from which on they are made as they are written.
+_LARGE = 2**20
+
+
+def constant_bytes(data: Array, dtype: str) -> bytes | memoryview | DeferredBytes:
     """The bytes of a constant in a file, types below 8 bits packed with the first value in the lowest bits."""
-    if dtype not in PACKED_BITS:
-        found = contiguous(data)
-        if found is not data:
-            release_pages(data)  # of which there is a copy now
-        return found.reshape(-1).view(np.uint8).data
-    bits = PACKED_BITS[dtype]
-    return pack_bits(data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes()
+    if dtype not in PACKED_BITS and data.flags.c_contiguous:
+        return data.reshape(-1).view(np.uint8).data
+    found = DeferredBytes(byte_count(dtype, data.size), partial(_constant_pieces, data, dtype))
+    return found if len(found) >= _LARGE else b"".join(found.pieces())
+
+
+def _constant_pieces(data: Array, dtype: str) -> Iterator[bytes | memoryview]:
+    bits = PACKED_BITS.get(dtype, 0)
+    try:
+        for piece in contiguous_pieces(data):
+            yield pack_bits(piece.astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes() if bits else piece.view(np.uint8).data
+    finally:  # also after the first one
+        release_pages(data)
 
 
 def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError, format_some
-from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_parts
+from qconvert.formats.flatbuffers import LARGEST, DeferredBytes, TooLargeError, pack_parts
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.file_contents import append_files, bytes_of
@@ -109,6 +109,21 @@ def _too_large_error(graph: Graph, reason: str) -> QConvertError:
     return QConvertError(f"a TFLite file holds at most 2 GB; {reason}", where=graph.name, remedy=remedy, rule="file-too-large")
 
 
+#: Bytes by which most buffers differ.
+_BEGINNING = 256
+
+
+def _pieces(data: bytes | memoryview | DeferredBytes) -> Iterator[bytes | memoryview]:
+    return iter(data.pieces() if isinstance(data, DeferredBytes) else (data,))
+
+
+def _digest(data: bytes | memoryview | DeferredBytes) -> bytes:
+    found = hashlib.sha256()
+    for piece in _pieces(data):
+        found.update(piece)
+    return found.digest()
+
+
 class _File:
     """The FlatBuffer objects of one model."""
 
@@ -124,7 +139,8 @@ class _File:
             key = (operator.builtin, operator.custom is not None)
             self._versions[key] = max(operator.version, self._versions.get(key, 1))
         self._buffers: list[Any] = [schema.BufferT()]  # buffer 0 is the empty one that activations name
-        self._known: dict[bytes, int] = {}
+        #: Buffers by their length and beginning: the first one, and where there are several, all by their digests.
+        self._known: dict[tuple[int, bytes], tuple[int, dict[bytes, int]]] = {}
         #: What custom operators compute: their kernels say the shape, so a file need not.
         self._carried = {name for operator in written if operator.custom is not None for name in operator.outputs}
         self._variables: set[str] = set()
@@ -196,13 +212,17 @@ class _File:
             details=schema.BlockwiseQuantizationT(scales=number, zeroPoints=-1, blockSize=quantization.block_size),
         )
 
-    def _buffer(self, data: bytes | memoryview) -> int:
-        """The number of a buffer with these bytes; equal ones are stored once."""
-        key = hashlib.sha256(data).digest()
-        if key not in self._known:
-            self._known[key] = len(self._buffers)
+    def _buffer(self, data: bytes | memoryview | DeferredBytes) -> int:
+        """The number of a buffer with these bytes; equal ones are stored once. Those that begin like no other are not read for that."""
+        number = len(self._buffers)
+        first, digests = self._known.setdefault((len(data), bytes(next(_pieces(data), b"")[:_BEGINNING])), (number, {}))
+        if first < number:
+            if not digests:
+                digests[_digest(self._buffers[first].data)] = first
+            number = digests.setdefault(_digest(data), number)
+        if number == len(self._buffers):
             self._buffers.append(schema.BufferT(data=data))
-        return self._known[key]
+        return number
 
     def _indices(self, names: Any) -> Array:
         return np.array([self._numbers[name] if name else -1 for name in names], np.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.tflite.probe import accepted_copy, with_outputs, without_operators
 from qconvert.formats.tflite.schema import root
-from qconvert.formats.tflite.writer import build
+from qconvert.formats.tflite.writer import build, write
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import KINDS
 from qconvert.plugins import operators
@@ -241,6 +242,41 @@ def test_equal_constants_share_a_buffer() -> None:
     places = {tensor.name: tensor.buffer for tensor in found.subgraphs[0].tensors}
     assert places[b"a"] == places[b"b"] != 0
     assert len(found.buffers) == 2
+
+
+def sum_of(*constants: Array) -> Graph:
+    """A graph that adds constants of one shape to its input, one after the other: "c0", "c1" …"""
+    shape, count = constants[0].shape, len(constants)
+    tensors = [plain(f"v{index}", *shape) for index in range(count + 1)]
+    tensors += [plain(f"c{index}", *shape, data=data) for index, data in enumerate(constants)]
+    ops = tuple(Op("Add", (f"v{index}", f"c{index}"), (f"v{index + 1}",)) for index in range(count))
+    return Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("v0",), (f"v{count}",))
+
+
+@pytest.mark.litert
+def test_constants_that_begin_alike_share_a_buffer_only_if_they_are_equal() -> None:
+    values = np.zeros((600, 600), np.float32)  # above 1 MB, so that what is transposed is made as it is written
+    other = values.copy()
+    other[-1, -1] = 1
+    constants = (values, other, values.copy(), np.asfortranarray(other), other.T, np.asfortranarray(values))
+    file = build(sum_of(*constants), {})
+    found = opened(file)
+    places = {tensor.name.decode(): tensor.buffer for tensor in found.subgraphs[0].tensors if tensor.buffer}
+    assert [places[f"c{index}"] for index in range(6)] == [1, 2, 1, 2, 2, 1] and len(found.buffers) == 3
+    assert bytes(found.buffers[2].data) == other.tobytes()
+
+
+@pytest.mark.formats
+def test_a_transposed_constant_is_not_in_memory_once_more(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).normal(size=(2500, 2048)).astype(np.float32)
+    graph = sum_of(values.T)
+    save(graph, tmp_path / "small.tflite")  # so that all is imported
+    tracemalloc.start()
+    write(graph, tmp_path / "m.tflite", {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < values.nbytes * 0.6
+    assert np.array_equal(load(tmp_path / "m.tflite")["c0"].data, values.T)
 
 
 @pytest.mark.formats
