@@ -92,6 +92,18 @@ def test_others_stay(name: str) -> None:
     assert SPLIT.run(graph, None) == (graph, ())
 
 
+@pytest.mark.parametrize("name", [name for name in FITTING if "depthwise" not in name])
+def test_copies_of_the_graphs_integer_input_are_read_back(name: str, tmp_path: Path) -> None:
+    """ONNX states the quantization of an input of integers after what joins the copies."""
+    graph = _graph(*FITTING[name][:-1])
+    report = convert(graph, tmp_path / "m.onnx", target="ort-x86-vnni")
+    assert any("split_wide_weights" in str(item) for item in report.changes)
+    back = load(tmp_path / "m.onnx")
+    (conv,) = back.of_kind("Conv")
+    assert back["x"] == graph["x"] and np.array_equal(back[conv.inputs[1]].data, graph["w"].data)  # type: ignore[arg-type]
+    assert not back.of_kind("Reinterpret", "Concat")
+
+
 def test_weights_with_scales_along_an_axis_and_operators_that_round_otherwise_stay() -> None:
     graph = _graph(*FITTING["few channels are copied whole"][:-1])
     scales = Quantization.per_axis(np.full(48, 0.01, np.float32), 0, [124] * 48)

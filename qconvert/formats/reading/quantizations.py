@@ -5,6 +5,7 @@ operators that become quantized ones.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -84,16 +85,34 @@ def _require_fit(tensor: Tensor, quantization: Quantization, source: str) -> Non
 
 def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bool:
     """Labels a tensor and the movements that lead to it; False, and nothing is done, if another operator made the integers."""
-    chain = [tensor]
-    while (op := draft.producers.get(chain[-1].name)) is not None:
-        source = draft.tensors[op.inputs[0]] if op.inputs else None
-        kind, per_tensor = kind_of(op), quantization.axis is None or kind_of(op).copies
-        if kind.joins(op):  # the other integers that join would need the label too
+    chain: dict[str, Tensor] = {}
+    waiting, origins = [tensor], 0
+    while waiting:
+        current = waiting.pop()
+        if current.name in chain:
+            continue
+        chain[current.name] = current
+        if (op := draft.producers.get(current.name)) is None:
+            origins += 1
+            continue
+        kind, sources = kind_of(op), [draft.tensors[name] for name in _moved_inputs(op)]
+        is_plain = bool(sources) and all(source.quantization is None for source in sources)
+        if is_plain and (quantization.axis is None or kind.copies) and len(op.outputs) == 1:
+            waiting += sources
+        elif kind.rule in ("plain", "opaque", "index"):
+            origins += 1
+        else:
             return False
-        if source is None or kind.rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-            return kind.rule in ("plain", "opaque", "index") and _label_holders(draft, chain, quantization)
-        chain.append(source)
-    return _label_holders(draft, chain, quantization)
+    # Of several, the other integers that are joined would need the label too: parts and copies of one tensor have it.
+    return origins == 1 and _label_holders(draft, list(chain.values()), quantization)
+
+
+def _moved_inputs(op: Op) -> Sequence[str]:
+    """The tensors whose integers an operator puts into its result, whatever their label, as long as all have the same."""
+    kind = kind_of(op)
+    if kind.joins(op) or (kind.chooses and kind.by_place):
+        return kind.data(op)
+    return op.inputs[:1] if kind.rule == "move" else ()
 
 
 def _label_holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> bool:
@@ -118,12 +137,15 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
     None if one of them has another label, or is read by what does not take this one: an operator on plain numbers, a joining one.
     """
     found = {tensor.name: tensor for tensor in chain}
-    moves = [draft.producers[tensor.name] for tensor in reversed(chain[:-1])]
+    writers = [draft.producers.get(tensor.name) for tensor in reversed(chain)]
+    moves = [op for op in writers if op is not None and kind_of(op).rule == "move"]
     waiting = list(chain)
     while waiting:
         name = waiting.pop().name
         for op in draft.readers.get(name, []):
-            kind = kind_of(op)
+            kind, made = kind_of(op), set(filter(None, op.outputs))
+            if made and made <= found.keys():
+                continue
             if kind.rule in ("real", "index", "control"):
                 return None
             if kind.rule != "move" or name not in kind.moved_inputs(op):
