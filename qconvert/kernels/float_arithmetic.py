@@ -12,6 +12,7 @@ from qconvert.arithmetic import dequantize_float32, onnxruntime_sigmoid, onnxrun
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Integers
+from qconvert.operators import KINDS
 
 
 def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
@@ -27,12 +28,8 @@ _FUNCTIONS: Mapping[str, Callable[[Array, Op], Array]] = {
     "HardSwish": lambda x, op: x * _hard_sigmoid(x, 1 / 6, 0.5),
     "Quantize": lambda x, op: x,
 }
-#: Kinds whose float32 results are the exact ones, rounded once.
-_ROUNDED_ONCE = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "ThresholdedRelu",
-                 "Reciprocal", "Square", "Sqrt", "Floor", "Ceil", "Round", "Sign", "Where", "Concat", "Requantize", "MaxPool",
-                 "GlobalMaxPool", "ReduceMax", "ReduceMin")  # fmt: skip
 #: Kinds of operators that are computed here.
-IN_FLOAT32 = (*_ROUNDED_ONCE, *_FUNCTIONS)
+IN_FLOAT32 = (*(name for name, kind in KINDS.items() if kind.rounds_once), *_FUNCTIONS)
 
 
 def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any], by_reciprocal: bool = False) -> Integers | None:

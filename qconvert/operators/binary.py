@@ -240,6 +240,7 @@ KINDS = (
         polynomial=add_polynomials,
         fold=numeric_fold(np.add),
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
+        rounds_once=True,
     ),
     _elementwise(
         "Sub",
@@ -251,6 +252,7 @@ KINDS = (
         polynomial=subtract_polynomials,
         fold=numeric_fold(np.subtract),
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+        rounds_once=True,
     ),
     _elementwise(
         "Mul",
@@ -262,6 +264,7 @@ KINDS = (
         polynomial=multiply_polynomials,
         fold=numeric_fold(np.multiply),
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+        rounds_once=True,
     ),
     _elementwise(
         "Div",
@@ -274,15 +277,16 @@ KINDS = (
         polynomial=divide_polynomials,
         fold=numeric_fold(_divide_fold),
         attributes=has(ACTIVATION),
+        rounds_once=True,
     ),
-    _pair("Max", np.maximum, extreme_fold(np.maximum), _of_ends(max), chooses=True, picks=1, polynomial=find_larger),
-    _pair("Min", np.minimum, extreme_fold(np.minimum), _of_ends(min), chooses=True, picks=-1, polynomial=find_smaller),
+    _pair("Max", np.maximum, extreme_fold(np.maximum), _of_ends(max), chooses=True, picks=1, polynomial=find_larger, rounds_once=True),
+    _pair("Min", np.minimum, extreme_fold(np.minimum), _of_ends(min), chooses=True, picks=-1, polynomial=find_smaller, rounds_once=True),
     _pair("Pow", power, domain=_exponent),
     _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide), polynomial=floor_divide_polynomials),
     _pair("FloorMod", np.mod, floor_fold(np.mod), polynomial=remainder_of_polynomials),
     _pair("Mod", np.fmod),
     _pair("SquaredDifference", lambda a, b: (a - b) ** 2, None, fixed_bounds(0.0)),
-    _pair("PRelu", prelu, scales_channels=True),
+    _pair("PRelu", prelu, scales_channels=True, rounds_once=True),
     _pair("Atan2", np.arctan2, None, fixed_bounds(-np.pi, np.pi)),
     Kind(
         "Sum",

@@ -140,6 +140,7 @@ KINDS = (
         evaluate=with_kernel(Call.values, lambda call, given, output: xnnpack_requantize(call.raw(), given, output, call.results[0].dtype)),
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "xnnpack"), "")),
+        rounds_once=True,
     ),
     Kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),
     Kind(

@@ -144,6 +144,7 @@ KINDS = (
         chooses=True,
         by_place=True,
         attributes=has(ACTIVATION, axis=integer()),
+        rounds_once=True,
     ),
     Kind(
         "Pack",

@@ -128,6 +128,7 @@ class Kind:
         picks: 1 if each element of the result is the larger of two (Max), -1 if it is the smaller (Min), 0 of all else.
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
         nearby: whether it is that of its data, or a number next to it (Floor, Cast).
+        rounds_once: whether it is one operation of IEEE 754, whose exact result is rounded once, or not at all (Add, Relu, MaxPool).
         averages: whether each element of the result is a sum of data, or their mean (AveragePool, ReduceSum).
         keeps_range: whether its results lie in the range of its data, so that by convention they share its quantization.
         scales_channels: whether each channel is computed by itself, with f(s * x) = s * f(x) for s > 0 (Relu, MaxPool).
@@ -183,6 +184,7 @@ class Kind:
     dequantizes: bool = False
     clips: bool = False
     nearby: bool = False
+    rounds_once: bool = False
     averages: bool = False
     keeps_range: bool = _IMPLIED
     scales_channels: bool = False

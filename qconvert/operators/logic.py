@@ -119,6 +119,7 @@ KINDS = (
         layout=ELEMENTWISE,
         chooses=True,
         types="bool any any -> any",
+        rounds_once=True,
     ),
     _bitwise("BitwiseAnd", np.bitwise_and),
     _bitwise("BitwiseOr", np.bitwise_or),

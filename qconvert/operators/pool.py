@@ -198,6 +198,7 @@ KINDS = (
         layout=DECIDES,
         keeps_axis=_keeps_nonspatial_axis,
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
+        rounds_once=True,
     ),
     Kind("L2Pool", bounds=fixed_bounds(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
     Kind(
@@ -223,5 +224,6 @@ KINDS = (
         layout=DECIDES,
         keeps_axis=_keeps_nonspatial_axis,
         attributes=has(DATA_FORMAT),
+        rounds_once=True,
     ),
 )
