@@ -248,7 +248,7 @@ def nudge_xnnpack_scales(
 
 
 #: How many places of float32 scales of an addition of float values are moved, and the distance from a tie that this decides, in steps.
-_MOVED, _UNDECIDED = 8, 1e-3
+_MOVED, _UNDECIDED = 32, 1e-3
 
 
 def nudge_float_scales(
