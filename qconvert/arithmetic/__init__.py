@@ -81,6 +81,7 @@ from qconvert.arithmetic.requantize import (
 )
 from qconvert.arithmetic.rounding import (
     DYNAMIC_ROUNDINGS,
+    FEWEST_DYNAMIC_STEPS,
     OF_ROWS,
     OF_WHOLE_TENSORS,
     ROUNDINGS,
@@ -131,6 +132,7 @@ __all__ = [
     "BASIC_GATES",
     "BYTE_PAIR_BITS",
     "DYNAMIC_ROUNDINGS",
+    "FEWEST_DYNAMIC_STEPS",
     "FIXED_POINT_ROUNDINGS",
     "FLOAT_MEAN",
     "FORMULAS",

@@ -329,6 +329,8 @@ DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic_tensor": _tensor,
     "dynamic_reduced": _reduced_range,
 }
+#: How many steps the range of the data has in each of them at least, from its lowest value or 0 to its highest or 0.
+FEWEST_DYNAMIC_STEPS = 127
 #: Those by the range of the whole tensor, which TFLite has no kernel for.
 OF_WHOLE_TENSORS = frozenset(("dynamic_tensor", "dynamic_reduced"))
 #: Those of TFLite's recurrent operators, which know rows alone.

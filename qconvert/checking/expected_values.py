@@ -7,6 +7,7 @@ bounds for that come from runs of the operator with hidden values that are off b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -98,8 +99,14 @@ def sum_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     found = _evaluate_absolute(graph, op, values)
     if found is None:
         return None
+    sizes = (None if value is None else value.shape for value in (_find_value(graph, name, values) for name in op.inputs[:2] if name))
+    return share_of_terms(op, count_terms(op, tuple(sizes), found.shape) or 1, graph[op.outputs[0]].dtype) * found
+
+
+def share_of_terms(op: Op, count: float, dtype: str) -> float:
+    """By what share of the sum of the magnitudes of its terms an operator may be off in a type of float, whatever their order."""
     further = _FURTHER_ROUNDINGS + (_OF_DYNAMIC_RANGE if is_dynamic(op) else 0)
-    return (_count_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
+    return (count + further) * _EPSILON.get(dtype, 2.0**-23)
 
 
 def _normalized_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
@@ -180,19 +187,26 @@ def _zero_point_value(tensor: Tensor) -> float:
     return float(abs(q.point - middle) * q.step)
 
 
-def _count_terms(graph: Graph, op: Op, values: Arrays, result: Array) -> float:
-    """How many terms a sum has at most."""
-    if kind_of(op).sum_sign:
+def count_terms(op: Op, sizes: Sequence[tuple[int, ...] | None], result: tuple[int, ...] | None) -> float | None:
+    """How many terms an operator that sums its data, products of them or their averages has at most in one element of its result; None if
+    that is not known.
+
+    Args:
+        op: the operator.
+        sizes, result: those of its first inputs and of its result; None where they are not known.
+    """
+    kind, data = kind_of(op), sizes[0]
+    if kind.sum_sign:
         return 1
-    if kind_of(op).has_weights:
-        weights = _find_value(graph, op.inputs[1], values)
-        return 1 if weights is None else weights.size / max(weights.shape[0], 1)
-    data = _find_value(graph, op.inputs[0], values)
-    if kind_of(op).sums_products:
-        return 1 if data is None or not data.ndim else data.shape[-1]
+    if kind.has_weights:
+        weights = sizes[1]
+        return None if weights is None else math.prod(weights[1:])
+    if kind.sums_products:
+        is_turned = bool(op["trans_a"]) and data is not None and len(data) > 1
+        return data[-2 if is_turned else -1] if data else None
     if "kernel_shape" in op.attributes:
-        return float(np.prod(op["kernel_shape"]))
-    return 1 if data is None else data.size / max(result.size, 1)
+        return math.prod(op["kernel_shape"])
+    return None if data is None or result is None else math.prod(data) / max(math.prod(result), 1)
 
 
 def _find_value(graph: Graph, name: str, values: Arrays) -> Array | None:

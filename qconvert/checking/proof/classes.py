@@ -14,11 +14,13 @@ CLASSES = {
     "E0": "identical parameters, and kernels that compute alike",
     "E1": "other forms or parameters, with equal integers for every input",
     "R1": "integers that differ for inputs that are named",
-    "A": "integers that differ by at most one, as the kernels' tolerances allow",
+    "A": "integers that differ by at most one, as the kernels' tolerances allow, or float values by at most a bound",
     "?": "nothing is proved",
 }
 #: Those with equal integers for every input.
 EQUAL_CLASSES = ("E0", "E1")
+#: The method by which float values of class A are bounded.
+ERROR_BOUND = "error bound"
 #: Why nothing is proved of a rounding that comparing operators alone does not show.
 MERGED = "its runtime may make one rounding of it and of the one before"
 
@@ -31,7 +33,8 @@ class Proved:
         operator: as the source names it; as the result does where it is none of the source's.
         output: the result's tensor; "" where there is none.
         class_: one of CLASSES; "class" in documents.
-        method: "identical parameters", "form of the kernel", "256 codes", "65536 pairs", "1021 sums", "thresholds", "tolerances" or "".
+        method: "identical parameters", "form of the kernel", "256 codes", "65536 pairs", "1021 sums", "thresholds", "tolerances", "error
+            bound" or "".
         why: of those that are not equal, in words.
     """
 
@@ -81,7 +84,8 @@ class Proof(Shown):
         if self.claim:
             return f"{self.claim}: {format_count(count, 'operator')} ({_format_counts(counts)})"
         text = f"proved: {equal} of {format_count(count, 'operator')} equal for all inputs ({_format_counts(counts)})"
-        near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
+        steps = sum(item.class_ == "A" and item.method != ERROR_BOUND for item in self.operators)
+        near = "each of the others differs by at most one step" if steps == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))
 
     @property

@@ -11,8 +11,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from qconvert.arithmetic import FLOAT_MEAN, split_product
-from qconvert.checking.proof.classes import EQUAL_CLASSES, MERGED, Proved
+from qconvert.checking.proof.classes import EQUAL_CLASSES, ERROR_BOUND, MERGED, Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
+from qconvert.checking.proof.float_bounds import describe_bound
 from qconvert.checking.proof.groups import Group
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, integer_range
@@ -188,7 +189,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E1", "form of the kernel")
     if not trace.result.graph[output].is_quantized:
         if not _is_exact(trace.result.graph, pair.result):
-            return found("?", why=_REALS)
+            bound = describe_bound(trace.source, trace.result, pair)
+            return found("A", ERROR_BOUND, bound) if bound else found("?", why=_REALS)
         if _is_the_same(own, other) or not any(side.scales_data for side in (own, other)):
             return found("E0", "identical parameters")
         return _decide_by_all_codes(found, own, other) or found("?", why="the results of its kernels are not known for all inputs")

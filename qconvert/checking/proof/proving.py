@@ -152,17 +152,25 @@ def _holds_codes(graph: Graph, writers: Mapping[str, Op], name: str, dtype: str)
 
 
 def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
-    """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
+    """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file, and products of
+    float data and of the constants as they are stored that a Dequantize makes weights of."""
     rewriter = Rewriter(to_comparison_form(graph))
     graph = rewriter.graph
     for op in rewriter:
-        if not kind_of(op).sums_products or not op.has(2) or not graph[op.outputs[0]].is_quantized or graph[op.inputs[2]].is_quantized:
+        if not kind_of(op).sums_products:
+            continue
+        if not graph.is_quantized(op.outputs[0]):
+            weights = rewriter.producers.get(op.inputs[1])
+            if weights is not None and kind_of(weights).dequantizes and graph[weights.inputs[0]].is_constant:
+                rewriter.replace(op, op.with_input(1, weights.inputs[0]))
+            continue
+        if not op.has(2) or graph.is_quantized(op.inputs[2]):
             continue
         row = _find_kernels(side, op.outputs[0]).of(graph, op)
         bias = rounded_bias(graph, op) if row is not None and row.rounds_bias else None
         if bias is not None:
             rewriter.replace(op, op.with_input(2, rewriter.add(f"{bias.name}/int32", bias, data=bias.data)))
-    return rewriter.finish()
+    return rewriter.finish(prune=lambda op: kind_of(op).dequantizes)
 
 
 def _find_kernels(side: Side, name: str) -> Kernels:
