@@ -186,6 +186,21 @@ def test_operators_of_one_rounding_are_equal_but_for_the_smallest_numbers(tmp_pa
     assert bounds(make_graph("Relu", ((1, 64),)), tmp_path) == ["its results are equal, but that numbers below 2^-126 may count as zero"]
 
 
+@pytest.mark.parametrize("kind", ["MaxPool", "ReduceMax", "ReduceMin"])
+def test_the_largest_of_the_smallest_floats_is_zero_in_litert(kind: str, tmp_path: Path) -> None:
+    window = {**_WINDOW, "kernel_shape": (2, 2), "data_format": "channels_first"}
+    del window["group"]
+    graph = (
+        make_graph(kind, ((1, 4, 6, 6),), **window)
+        if kind == "MaxPool"
+        else make_graph(kind, ((1, 4, 6, 6),), np.array([2, 3]), keepdims=1)
+    )
+    assert bounds(graph, tmp_path) == ["its results are equal, but that numbers below 2^-126 may count as zero"]
+    feeds = {"x0": np.full((1, 4, 6, 6), -1e-40 if kind != "ReduceMin" else 1e-40, np.float32)}
+    outputs = [run(tmp_path / name, feeds)["y"] for name in ("m.onnx", "m.tflite")]
+    assert outputs[0].all() and not outputs[1].any()
+
+
 def test_a_function_in_float_has_no_bound(tmp_path: Path) -> None:
     save(make_graph("Tanh", ((1, 8),)), tmp_path / "m.onnx")
     convert(tmp_path / "m.onnx", tmp_path / "m.tflite", force=True)

@@ -183,7 +183,10 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    if (pair.moves and not pair.has_other_scales) or not output:  # without an output it writes a state: its input as it is stored
+    compares_floats = bool(output) and _compares_floats(trace.result.graph, pair.result)
+    if (
+        pair.moves and not pair.has_other_scales and not compares_floats
+    ) or not output:  # without an output it writes a state: its input as it is stored
         return found("E0", "identical parameters")
     if rule == "stored" and not pair.has_other_scales:  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
@@ -300,6 +303,11 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     if converts and given[0].dtype in _FEW_BITS and results[0].dtype == "float32":
         return True
     return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
+
+
+def _compares_floats(graph: Graph, op: Op) -> bool:
+    """Whether an operator chooses float values by comparing them, which XNNPACK does with numbers below 2^-126 as zeros."""
+    return kind_of(op).rounds_once and not kind_of(op).by_place and "float" in graph[op.outputs[0]].dtype
 
 
 def rounds_floats(trace: Trace, pair: Pair) -> bool:
