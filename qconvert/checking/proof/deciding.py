@@ -183,10 +183,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    compares_floats = bool(output) and _compares_floats(trace.result.graph, pair.result)
-    if (
-        pair.moves and not pair.has_other_scales and not compares_floats
-    ) or not output:  # without an output it writes a state: its input as it is stored
+    is_compared = bool(output) and own.kernels is not other.kernels and _compares_floats(trace.result.graph, pair.result)
+    if not output or (pair.moves and not pair.has_other_scales and not is_compared):  # without an output it writes a state as it is stored
         return found("E0", "identical parameters")
     if rule == "stored" and not pair.has_other_scales:  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")
