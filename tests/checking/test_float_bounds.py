@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from qconvert import Proof, convert, prove, run, save
-from qconvert.checking.expected_values import _evaluate_absolute
+from qconvert.checking.expected_values import _evaluate_absolute, count_terms
 from qconvert.checking.proof.classes import Proved
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import KINDS
@@ -205,6 +205,10 @@ def test_a_function_in_float_has_no_bound(tmp_path: Path) -> None:
     save(make_graph("Tanh", ((1, 8),)), tmp_path / "m.onnx")
     convert(tmp_path / "m.onnx", tmp_path / "m.tflite", force=True)
     assert [item.class_ for item in prove(tmp_path / "m.onnx", tmp_path / "m.tflite").operators] == ["?"]
+
+
+def test_a_transposed_matrix_has_as_many_terms_as_rows() -> None:
+    assert [count_terms(Op("MatMul", ("a", "b"), ("y",), {"trans_a": turned}), ((3, 50), None), None) for turned in (0, 1)] == [50, 3]
 
 
 def test_only_integers_differ_by_at_most_one_step() -> None:
