@@ -205,7 +205,7 @@ def count_terms(op: Op, sizes: Sequence[tuple[int, ...] | None], result: tuple[i
         is_turned = bool(op["trans_a"]) and data is not None and len(data) > 1
         return data[-2 if is_turned else -1] if data else None
     if "kernel_shape" in op.attributes:
-        return math.prod(op["kernel_shape"])
+        return float(math.prod(op["kernel_shape"]))
     return None if data is None or result is None else math.prod(data) / max(math.prod(result), 1)
 
 
