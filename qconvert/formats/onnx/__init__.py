@@ -69,9 +69,11 @@ def qconvert_formats() -> Iterable[Format]:
 
 
 def _expand_definitions(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    if not any(graph.of_kind("Opaque")):
+        return graph, ()
     from qconvert.formats.onnx.definitions import run
 
-    return run(graph, target) if any(graph.of_kind("Opaque")) else (graph, ())
+    return run(graph, target)
 
 
 @hookimpl

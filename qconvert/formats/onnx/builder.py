@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.formats.onnx.model import AttributeType
+from qconvert.formats.onnx.proto import AttributeType, make_attribute, make_node
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -70,10 +70,7 @@ class Builder(OperatorWriting):
     destination = "to ONNX"
 
     def __init__(self, graph: Graph, opset: int, forms: Forms, numerics: str = "exact") -> None:
-        from onnx import helper
-
         super().__init__(graph)
-        self._helper = helper
         self.functions = graph.functions
         self.forms = forms
         self.opset = opset
@@ -177,8 +174,8 @@ class Builder(OperatorWriting):
         typed = {key: value for key, value in stated.items() if key not in empty}
         if known is not None:  # a number of the graph may be an integer, of which helper would make an attribute of integers
             typed |= {key: float(value) for key, value in typed.items() if known.attributes.get(key) == AttributeType.FLOAT}
-        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **typed)
-        node.attribute.extend(self._helper.make_attribute(key, [], attr_type=known.attributes[key]) for key in empty if known is not None)
+        node = make_node(op_type, inputs, outputs, name, domain, **typed)
+        node.attribute.extend(make_attribute(key, [], known.attributes[key]) for key in empty if known is not None)
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)

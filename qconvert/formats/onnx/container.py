@@ -19,6 +19,7 @@ from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.local_functions import inline_functions, inline_regions, sort_nodes
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes
 from qconvert.formats.onnx.old_opsets import lift_opset
+from qconvert.formats.onnx.proto import ModelProto
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import node_label, verify
 from qconvert.formats.onnx.weights_by_cpu import take_unsigned_weights
@@ -131,7 +132,6 @@ def _constants(model: Any) -> Iterator[Any]:
 def _parse_bytes(data: mmap.mmap | bytes) -> Any:
     """The onnx.ModelProto in `data`, large constants left out as wire.py says."""
     from google.protobuf.message import DecodeError
-    from onnx import ModelProto
 
     if len(data) > _LARGEST_PROTOBUF:
         remedy = "Save it with external data (onnx.save_model(…, save_as_external_data=True))."

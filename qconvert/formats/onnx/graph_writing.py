@@ -12,6 +12,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.initializers import inline
 from qconvert.formats.onnx.model import value_info
 from qconvert.formats.onnx.noted_operators import is_decomposed
+from qconvert.formats.onnx.proto import GraphProto
 from qconvert.formats.onnx.signatures import require_types
 from qconvert.graph import Graph, Op, canonical_dtype
 from qconvert.operators import kind_of
@@ -94,18 +95,16 @@ def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes
         outputs: likewise, or names of values of theirs.
         nodes: NodeProtos in order.
     """
-    from onnx import helper
-
     types = dict(b.outer_types())
     types |= {tensor.name: tensor.dtype for tensor in b.graph.tensors.values()}
     types |= {name: canonical_dtype(data.dtype) for name, data in b.initializers.items()}
     require_types(nodes, types, b.opset)
     inner = [b.graph[name] for name in dict.fromkeys(name for node in nodes for name in node.output if name in b.graph.tensors)]
-    return helper.make_graph(
-        nodes,
-        b.graph.name,
-        [value_info(b.graph.tensors[name]) for name in inputs],
-        [value_info(b.output_tensor(name)) for name in outputs],
+    return GraphProto(
+        node=nodes,
+        name=b.graph.name,
+        input=[value_info(b.graph.tensors[name]) for name in inputs],
+        output=[value_info(b.output_tensor(name)) for name in outputs],
         value_info=[value_info(tensor) for tensor in inner if tensor.name not in outputs and tensor.dtype != "unknown"],
     )
 

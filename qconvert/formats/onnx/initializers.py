@@ -16,8 +16,9 @@ import numpy as np
 from qconvert.arithmetic.storage import contiguous, contiguous_pieces, pack_bits
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import copy_mapped, map_file, named_by_content, release_pages
+from qconvert.formats.onnx.proto import TensorProto
 from qconvert.formats.onnx.wire import OWN_FILE, encode_varint
-from qconvert.graph import Array, canonical_dtype
+from qconvert.graph import Array, canonical_dtype, numpy_dtype
 
 #: Canonical dtype -> number in onnx.TensorProto.DataType.
 ELEMENT_TYPES = {
@@ -115,8 +116,6 @@ def _bits(data: Array) -> int:
 
 
 def _tensor(name: str, data: Array) -> Any:
-    from onnx import TensorProto
-
     return TensorProto(name=name, data_type=ELEMENT_TYPES[canonical_dtype(data.dtype)], dims=data.shape)
 
 
@@ -342,16 +341,17 @@ class Files:
 
     def numpy(self, tensor: Any) -> Array:
         """The values of a verified TensorProto: a view on the file where they lie in one whole, text as bytes."""
-        from onnx import helper, numpy_helper
-
         if tensor.data_type == STRING:
             return np.array(list(tensor.string_data), object).reshape(tensor.dims)
-        if tensor.data_location != tensor.EXTERNAL:
-            return np.asarray(numpy_helper.to_array(tensor))
-        if BITS[tensor.data_type] < 8:  # several to a byte
+        is_external = tensor.data_location == tensor.EXTERNAL
+        if (is_external or tensor.HasField("raw_data")) and BITS[tensor.data_type] >= 8 and tensor.data_type in DTYPE_NAMES:
+            data = self.bytes_of(tensor) if is_external else np.frombuffer(tensor.raw_data, np.uint8)
+            return data.view(numpy_dtype(DTYPE_NAMES[tensor.data_type]).newbyteorder("<")).reshape(tensor.dims)
+        from onnx import numpy_helper
+
+        if is_external:
             copy = type(tensor)()
             copy.CopyFrom(tensor)
             self.embed_data(copy)
-            return np.asarray(numpy_helper.to_array(copy))
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        return self.bytes_of(tensor).view(dtype.newbyteorder("<")).reshape(tensor.dims)
+            tensor = copy
+        return np.asarray(numpy_helper.to_array(tensor))

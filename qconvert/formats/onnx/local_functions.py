@@ -22,6 +22,7 @@ from qconvert.formats.onnx.model import (
     since_version,
     subgraphs,
 )
+from qconvert.formats.onnx.proto import NodeProto
 from qconvert.graph import Names
 
 FunctionId = tuple[str, str, str]
@@ -303,8 +304,6 @@ def _can_run(nodes: Sequence[Any], owned: Sequence[str]) -> bool:
 
 def _function(model: Any, name: str, nodes: Sequence[Any], outside: set[str], target: str) -> Any:
     """Adds a function of nodes to the model, and returns the node that calls it."""
-    from onnx import NodeProto
-
     made = dict.fromkeys(item for node in nodes for item in node.output if item)
     function = model.functions.add(domain=REGIONS, name=name, doc_string=f"a region for {target}")
     function.input.extend(dict.fromkeys(item for node in nodes for item in node_reads(node) if item not in made))

@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files
+from qconvert.formats.onnx.proto import AttributeType, NodeProto, TensorProto, ValueInfoProto, defs, make_tensor_type, make_value_info
 from qconvert.graph import Op, Tensor
 
 #: What the domain of ONNX's own operators is called.
 DEFAULT_DOMAINS = ("", "ai.onnx")
-
-
-class AttributeType(IntEnum):
-    """The type of an attribute (onnx.proto, AttributeProto.AttributeType)."""
-
-    UNDEFINED = 0
-    FLOAT = 1
-    INT = 2
-    STRING = 3
-    TENSOR = 4
-    GRAPH = 5
-    FLOATS = 6
-    INTS = 7
-    STRINGS = 8
-    TENSORS = 9
-    GRAPHS = 10
-    SPARSE_TENSOR = 11
-    SPARSE_TENSORS = 12
-    TYPE_PROTO = 13
-    TYPE_PROTOS = 14
-
-    @property
-    def field(self) -> str:
-        """The field of an AttributeProto that holds the value."""
-        return {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}.get(self.name, self.name.lower())
 
 
 def domain_of(item: Any) -> str:
@@ -47,8 +22,6 @@ def domain_of(item: Any) -> str:
 
 def since_version(op_type: str, opset: int) -> int:
     """The opset in which the operator got the meaning that it has in `opset`; 0 if ai.onnx does not have it there."""
-    from onnx import defs
-
     try:
         return int(defs.get_schema(op_type, opset, "").since_version)
     except defs.SchemaError:
@@ -71,7 +44,6 @@ def embed_constants(nodes: Iterable[Any], files: Files) -> None:
 def carried_node(op: Op) -> Any:
     """The NodeProto that an Opaque operator carries, without names; None if its payload is none."""
     from google.protobuf.message import DecodeError
-    from onnx import NodeProto
 
     try:
         return NodeProto.FromString(base64.b64decode(str(op.attributes.get("payload", "")), validate=True))
@@ -126,11 +98,9 @@ def graph_captures(graph: Any) -> Iterator[str]:
 
 def value_info(tensor: Tensor) -> Any:
     """The ValueInfoProto of a tensor: name, type and shape; the name alone after an operator of which nothing is known."""
-    from onnx import helper
-
     if tensor.dtype not in ELEMENT_TYPES:
-        return helper.make_empty_tensor_value_info(tensor.name)
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
+        return ValueInfoProto(name=tensor.name)
+    return make_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], tensor.shape)
 
 
 #: The onnx.TypeProto and the sizes of a value, names and None among these; None for what is not said.
@@ -153,15 +123,11 @@ def _facts_of(proto: Any) -> ValueFacts:
 
 @lru_cache(maxsize=256)  # constants of a model are of few types and shapes
 def _facts_of_constant(data_type: int, dims: tuple[int, ...]) -> ValueFacts:
-    from onnx.helper import make_tensor_type_proto
-
-    return _facts_of(make_tensor_type_proto(data_type, dims))
+    return _facts_of(make_tensor_type(data_type, dims))
 
 
 def describe_type(proto: Any) -> str:
     """What an onnx.TypeProto says: the type of a tensor's elements, such as "FLOAT", or "Sequence(Tensor(FLOAT))"."""
-    from onnx import TensorProto
-
     field = proto.WhichOneof("value") or ""
     name = "".join(word.capitalize() for word in field.split("_")[:-1])
     if name in ("Sequence", "Optional"):

@@ -14,8 +14,9 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.initializers import Files
+from qconvert.formats.onnx.initializers import Files, inline
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, defined_names, replace_items, subgraphs
+from qconvert.formats.onnx.proto import make_attribute, make_node
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.onnx.verify import node_label
 from qconvert.graph import Names
@@ -51,18 +52,14 @@ class _Lift:
 
     def unsqueeze_operand(self, node: Any, after: int) -> None:
         """Adds a node that gives input 1 axes of size 1 after its own, as the input of `node` from now on."""
-        from onnx import helper
-
         name, rank = node.input[1], self.require_rank(node.input[1])
         if after:
             node.input[1] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
-            self.nodes.append(helper.make_node("Unsqueeze", [name], [node.input[1]], axes=[*range(rank, rank + after)]))
+            self.nodes.append(make_node("Unsqueeze", [name], [node.input[1]], axes=[*range(rank, rank + after)]))
 
     def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
-        from onnx import numpy_helper
-
         name = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{node.op_type}")
-        self.graph.initializer.append(numpy_helper.from_array(data, name))
+        self.graph.initializer.extend(inline({name: data}))
         node.input.append(name)
 
 
@@ -237,7 +234,5 @@ def _drop_attributes(node: Any, *names: str) -> None:
 
 
 def _set_attributes(node: Any, **values: Any) -> None:
-    from onnx import helper
-
     _drop_attributes(node, *values)
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
+    node.attribute.extend(make_attribute(name, value) for name, value in values.items())

@@ -24,6 +24,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, carried_node, defined_names, node_captures, since_version, subgraphs
+from qconvert.formats.onnx.proto import make_attribute, make_value_info
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
@@ -151,10 +152,7 @@ def _lift_node(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
 
 
 def _value_info(tensor: Tensor) -> Any:
-    from onnx import helper
-
-    shape = None if tensor.shape is None else list(tensor.shape)
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES.get(tensor.dtype, 1), shape)
+    return make_value_info(tensor.name, ELEMENT_TYPES.get(tensor.dtype, 1), tensor.shape)
 
 
 def _rename(node: Any, names: dict[str, str]) -> None:
@@ -177,8 +175,6 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 def write_tflite_custom(op: Op, b: Builder) -> None:
     """The node; `custom_code` is there where the code is no legal name."""
-    from onnx.helper import make_attribute
-
     code, options = str(op["op_type"]), payload_of(op)
     name = re.sub(r"[^A-Za-z0-9_]", "_", code)
     name = name if re.match(r"[A-Za-z_]", name) else f"_{name}"

@@ -24,6 +24,7 @@ from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.model import Graph as ModelGraph
 from qconvert.formats.onnx.model import Model, describe_type, node_reads
 from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_decomposed
+from qconvert.formats.onnx.proto import GraphProto, ModelProto
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
 from qconvert.formats.reading.quantizations import fuse_quantized_ops
@@ -229,19 +230,17 @@ def _read(proto: Any, graph: Graph, files: Files) -> Graph:
 
 def _cut_decomposed(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
     """A ModelProto of the nodes that compute the tensors `decomposed` from other tensors of the graph."""
-    import onnx
-
     nodes = _needed_nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)
     made = {name for node in nodes for name in node.output}
     read = dict.fromkeys(name for node in nodes for name in node_reads(node) if name not in made)
     types = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
     constants = [tensor for tensor in proto.graph.initializer if tensor.name in read]
     held = {tensor.name for tensor in constants}
-    return onnx.ModelProto(
+    return ModelProto(
         ir_version=proto.ir_version,
         opset_import=proto.opset_import,
         metadata_props=[entry for entry in proto.metadata_props if entry.key != DECOMPOSED],
-        graph=onnx.GraphProto(
+        graph=GraphProto(
             node=nodes,
             initializer=constants,
             input=[types[name] for name in read if name not in held],

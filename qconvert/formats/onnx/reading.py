@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, Graph, all_nodes, attribute_value, domain_of, embed_constants
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Graph, all_nodes, attribute_value, domain_of, embed_constants
+from qconvert.formats.onnx.proto import AttributeType
 from qconvert.formats.onnx.signatures import result_type, signature, type_reason, type_remedy
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor, unlabel_tensor

@@ -11,7 +11,8 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_of, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, domain_of, subgraphs
+from qconvert.formats.onnx.proto import AttributeType, defs, newest_opset
 from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
@@ -179,9 +180,7 @@ def type_reason(op_type: str, domain: str, version: int, inputs: Sequence[str], 
 
 def type_remedy(op_type: str, domain: str, version: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
     """The first later opset whose operator takes the types of a node, as a remedy; "" if there is none."""
-    from onnx import defs
-
-    for later in range(version + 1, 0 if domain else defs.onnx_opset_version() + 1):
+    for later in range(version + 1, 0 if domain else newest_opset() + 1):
         if not type_reason(op_type, domain, later, inputs, outputs):
             return f"From opset {later} on {op_type} takes these types: export the model with that opset."
     return ""
@@ -193,9 +192,7 @@ def signature(op_type: str, domain: str, version: int) -> Signature | None:
     if domain in SIGNATURES:
         described = SIGNATURES[domain].get(op_type)
         return None if described is None else _contrib_signature(*described, OUTPUTS.get(op_type, (1, 1)))
-    from onnx import defs
-
-    if not 0 < version < 2**31 or not defs.has(op_type, version, domain):
+    if not 0 < version < 2**31 or not defs.has_schema(op_type, version, domain):
         return None
     schema: Any = defs.get_schema(op_type, version, domain)  # the stubs of its enumerations lack their names
     constraints = {item.type_param_str: item for item in schema.type_constraints}
@@ -207,8 +204,8 @@ def signature(op_type: str, domain: str, version: int) -> Signature | None:
         {name: int(AttributeType[attribute.type.name]) for name, attribute in schema.attributes.items()},
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
         True,
-        tuple(_types(item, constraints) for item in schema.inputs) if version <= defs.onnx_opset_version() or domain else (),
-        tuple(_types(item, constraints) for item in schema.outputs) if version <= defs.onnx_opset_version() or domain else (),
+        tuple(_types(item, constraints) for item in schema.inputs) if version <= newest_opset() or domain else (),
+        tuple(_types(item, constraints) for item in schema.outputs) if version <= newest_opset() or domain else (),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.proto import GraphProto, make_node, make_value_info
 from qconvert.graph import Array, Op, canonical_dtype, numpy_dtype
 from qconvert.operators.values import Values, apply
 
@@ -183,10 +184,8 @@ class ScanBody:
         self.nodes: list[Any] = []
 
     def node(self, op_type: str, inputs: Sequence[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]:
-        from onnx import helper
-
         names = [self._b.name(f"{self._prefix}/{hint or op_type}") for _ in range(outputs)]
-        self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
+        self.nodes.append(make_node(op_type, inputs, names, **attributes))
         return names
 
     def scan(self, at: Place, given: Sequence[Value], states: Sequence[Value], shown: Value, backwards: bool = False) -> list[Value]:
@@ -202,12 +201,10 @@ class ScanBody:
         Returns:
             The last value of each state, and what all steps gave.
         """
-        from onnx import helper
-
         b, results = self._b, [*states, shown]
-        inputs, outputs = ([helper.make_tensor_value_info(value.name, ELEMENT_TYPES[value.dtype], None) for value in side]
+        inputs, outputs = ([make_value_info(value.name, ELEMENT_TYPES[value.dtype], None) for value in side]
                            for side in (self.inputs, results))  # fmt: skip
-        graph = helper.make_graph(self.nodes, self._prefix, inputs, outputs)
+        graph = GraphProto(node=self.nodes, name=self._prefix, input=inputs, output=outputs)
         own = {*(value.name for value in self.inputs), *(name for node in self.nodes for name in node.output)}
         b.reads_inside({name for node in self.nodes for name in node.input} - own)
         ways: dict[str, Any] = {"scan_input_directions": [1], "scan_output_directions": [1]} if backwards else {}

@@ -14,7 +14,8 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
 from qconvert.formats.onnx.local_functions import check_expansion, function_id
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_of
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, domain_of
+from qconvert.formats.onnx.proto import AttributeType, newest_opset
 
 #: Nodes of all graphs and functions, also after all function calls are replaced by the functions' nodes.
 MAX_NODES = 1_000_000
@@ -58,8 +59,6 @@ class _Checker:
 
     def opsets(self, imports: Iterable[Any], owner: str, domains: Iterable[str]) -> None:
         """Every domain has one version, and the default one a version that is known."""
-        from onnx.defs import onnx_opset_version
-
         versions: dict[str, int] = {}
         for item in imports:
             domain = domain_of(item)
@@ -71,7 +70,7 @@ class _Checker:
             if any(domain in DEFAULT_DOMAINS for domain in domains):
                 raise InvalidModelError(f"{owner} uses operators of ONNX but does not import their operator set", rule="no-opset")
             return
-        newest = onnx_opset_version()
+        newest = newest_opset()
         if not LOWEST_OPSET <= versions[""] <= newest:
             remedy = "" if versions[""] < LOWEST_OPSET else "A newer onnx package may know it."
             reason = f"{owner} uses opset {versions['']}; opsets {LOWEST_OPSET} to {newest} are known"

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES, Files, inline
 from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
+from qconvert.formats.onnx.proto import GraphProto, make_node, make_value_info
 from qconvert.graph import Array, equal_data
 from qconvert.operators import KINDS
 
@@ -64,24 +65,20 @@ def _is_unsigned(node: Any, constants: Mapping[str, Array]) -> bool:
 
 def _tell_cpu(graph: Any) -> list[Any]:
     """Return the nodes that compute the condition; their constants are added to the graph."""
-    from onnx import helper
-
     data, weights, exact = (f"{_PREFIX}{name}" for name in ("data", "weights", "exact"))
     products, least = (f"{_PREFIX}{name}" for name in ("products", "least"))
     _add_constant(graph, data, np.full((_ROWS, _DEPTH), _LARGEST_DATA, np.uint8))
     _add_constant(graph, weights, np.full((_DEPTH, _COLUMNS), _LARGEST_WEIGHT, np.int8))
     _add_constant(graph, exact, np.array(_DEPTH * _LARGEST_DATA * _LARGEST_WEIGHT, np.int32))
     return [
-        helper.make_node("MatMulInteger", [data, weights], [products], products),
-        helper.make_node("ReduceMin", [products], [least], least, keepdims=0),
-        helper.make_node("Equal", [least, exact], [_CONDITION], _CONDITION),
+        make_node("MatMulInteger", [data, weights], [products], products),
+        make_node("ReduceMin", [products], [least], least, keepdims=0),
+        make_node("Equal", [least, exact], [_CONDITION], _CONDITION),
     ]
 
 
 def _choice(graph: Any, dequantized: Sequence[Any], constants: Mapping[str, Array]) -> Any:
     """Return the If in the place of the DequantizeLinears of unsigned weights."""
-    from onnx import helper
-
     signed, unsigned = [], []
     for number, node in enumerate(dequantized):
         weights, scale, zero_point = node.input
@@ -93,19 +90,19 @@ def _choice(graph: Any, dequantized: Sequence[Any], constants: Mapping[str, Arra
         wide, shifted, stored, floats = (f"{_PREFIX}{name}/{number}" for name in ("int32", "shifted", "int8", "signed"))
         axis = {item.name: item.i for item in node.attribute}
         signed += [
-            helper.make_node("Cast", [weights], [wide], to=ELEMENT_TYPES["int32"]),
-            helper.make_node("Sub", [wide, amount], [shifted]),
-            helper.make_node("Cast", [shifted], [stored], to=ELEMENT_TYPES["int8"]),
-            helper.make_node("DequantizeLinear", [stored, scale, point], [floats], **axis),
+            make_node("Cast", [weights], [wide], to=ELEMENT_TYPES["int32"]),
+            make_node("Sub", [wide, amount], [shifted]),
+            make_node("Cast", [shifted], [stored], to=ELEMENT_TYPES["int8"]),
+            make_node("DequantizeLinear", [stored, scale, point], [floats], **axis),
         ]
-        unsigned.append(helper.make_node("DequantizeLinear", list(node.input), [f"{_PREFIX}unsigned/{number}"], node.name, **axis))
+        unsigned.append(make_node("DequantizeLinear", list(node.input), [f"{_PREFIX}unsigned/{number}"], node.name, **axis))
     branches = {"then_branch": signed, "else_branch": unsigned}
     graphs = {}
     for branch, nodes in branches.items():
         outputs = [node.output[0] for node in nodes if node.op_type == "DequantizeLinear"]
-        values = [helper.make_tensor_value_info(name, ELEMENT_TYPES["float32"], None) for name in outputs]
-        graphs[branch] = helper.make_graph(nodes, f"{_PREFIX}{branch}", [], values)
-    return helper.make_node("If", [_CONDITION], [node.output[0] for node in dequantized], f"{_PREFIX}weights", **graphs)
+        values = [make_value_info(name, ELEMENT_TYPES["float32"], None) for name in outputs]
+        graphs[branch] = GraphProto(node=nodes, name=f"{_PREFIX}{branch}", output=values)
+    return make_node("If", [_CONDITION], [node.output[0] for node in dequantized], f"{_PREFIX}weights", **graphs)
 
 
 def _signed_shift(stored: Array, points: Array) -> int:
@@ -116,9 +113,7 @@ def _signed_shift(stored: Array, points: Array) -> int:
 
 
 def _add_constant(graph: Any, name: str, values: Array) -> None:
-    from onnx import numpy_helper
-
-    graph.initializer.append(numpy_helper.from_array(values, name))
+    graph.initializer.extend(inline({name: values}))
 
 
 def take_unsigned_weights(model: Any, files: Files) -> None:
@@ -130,8 +125,6 @@ def take_unsigned_weights(model: Any, files: Files) -> None:
         model: a verified ModelProto.
         files: which hold its constants.
     """
-    from onnx import numpy_helper
-
     graph = model.graph
     choice = next((node for node in graph.node if node.op_type == "If" and list(node.input) == [_CONDITION]), None)
     chosen = [] if choice is None else _unsigned_branch(choice)
@@ -148,7 +141,7 @@ def take_unsigned_weights(model: Any, files: Files) -> None:
     is_read = any(name in read for node in written[:-1] for name in node.output)
     if is_read or list(map(_strip_types, found)) != list(map(_strip_types, written)):
         return
-    own = {item.name: numpy_helper.to_array(item) for item in made.initializer}
+    own = {item.name: files.numpy(item) for item in made.initializer}
     if own.keys() <= protos.keys() and all(equal_data(files.numpy(protos[name]), own[name]) for name in own):
         replace_items(graph.node, [*chosen, *kept])
         replace_items(graph.initializer, [item for item in graph.initializer if item.name in read or item.name not in own])

@@ -12,6 +12,7 @@ from secrets import token_hex
 from typing import Any
 
 from qconvert.errors import InvalidModelError
+from qconvert.formats.onnx.proto import ModelProto, TensorProto
 
 #: The location of a constant that lies in the model's own file. No real path holds a NUL, and no file can state it, since it is made again
 #: in each process: a small file whose constants all point to the same bytes would become a large one.
@@ -31,8 +32,6 @@ _RAW_DATA = 9 << 3 | _BYTES  # of a TensorProto
 @cache
 def _messages() -> dict[str, dict[int, str]]:
     """Kind of message -> tag of a field -> the kind of the messages that it holds, or _TEXT, for all in a ModelProto (onnx.proto)."""
-    from onnx import ModelProto
-
     found: dict[str, dict[int, str]] = {}
     waiting = [ModelProto.DESCRIPTOR]
     while waiting:
@@ -166,8 +165,6 @@ def encode_varint(value: int) -> bytes:
 
 def _reference(offset: int, length: int) -> bytes:
     """The fields of a TensorProto that say where its data lie."""
-    from onnx import TensorProto
-
     tensor = TensorProto(data_location=TensorProto.EXTERNAL)
     for key, value in (("location", OWN_FILE), ("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)

@@ -19,6 +19,7 @@ from qconvert.formats.onnx.model import all_nodes
 from qconvert.formats.onnx.noted_operators import relabelled_notes
 from qconvert.formats.onnx.ops import OPSETS
 from qconvert.formats.onnx.ops.pool import may_tie
+from qconvert.formats.onnx.proto import ModelProto, make_opset, make_properties
 from qconvert.formats.onnx.weights_by_cpu import choose_weights
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes, noted_signatures
 from qconvert.formats.writing import list_kinds
@@ -42,6 +43,8 @@ from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 DEFAULT_OPSET = 17
 LOWEST_OPSET, HIGHEST_OPSET = 13, 26
+#: The newest opset of each IR version (ONNX's docs/Versioning.md).
+_IR_VERSIONS = ((14, 7), (18, 8), (20, 9), (22, 10), (23, 11), (24, 12), (26, 13))
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
 _NO_CHOICE = ("weights_by_cpu", "")
@@ -99,8 +102,6 @@ def build(
     operators that have no QOperator form, with the reasons. `guards`: whether nodes stand in the way of onnxruntime's optimizer where it
     would change values. `weights_by_cpu`: whether onnxruntime chooses between unsigned weights and signed ones when it loads a QDQ file.
     """
-    from onnx import helper
-
     if form == "qonnx":
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
@@ -128,11 +129,11 @@ def build(
     nodes, named = used_nodes(builder, graph.outputs)
     proto = graph_proto(builder, graph.inputs, graph.outputs, nodes)
     domains = {node.domain: builder.domains[node.domain] for node in all_nodes(nodes) if node.domain in builder.domains}
-    imports = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, domains[domain]) for domain in sorted(domains))]
-    model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")  # which copies the graph
+    imports = [make_opset("", opset), *(make_opset(domain, domains[domain]) for domain in sorted(domains))]
+    version = next(version for newest, version in _IR_VERSIONS if opset <= newest)
+    model = ModelProto(ir_version=version, opset_import=imports, producer_name="qconvert", graph=proto)  # which copies the graph
     model.graph.initializer.extend(storage({name: data for name, data in builder.initializers.items() if name in named}))
-    model.ir_version = helper.find_min_ir_version_for(imports[:1])
-    helper.set_model_props(model, _properties(source, builder, named, provenance))
+    model.metadata_props.extend(make_properties(_properties(source, builder, named, provenance)))
     if weights_by_cpu and (form != "qdq" or regions or not choose_weights(model, builder.initializers)):
         kept[_NO_CHOICE] += 1
     if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets):

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.proto import make_node
+from qconvert.graph import Array, Graph, Op, Tensor, canonical_dtype, numpy_dtype
 
 #: What a node reads: the name of a value, "" for an absent one; a list of int64; a number of the type of the first input; data as they are.
 Operand = str | Sequence[int] | float | Array | np.generic
@@ -121,9 +123,7 @@ class Decomposition:
 
     def element(self, index: int = 0) -> int:
         """The number of the type of input `index` in ONNX, for a Cast."""
-        from onnx import helper
-
-        return int(helper.np_dtype_to_tensor_dtype(numpy_dtype(self.tensor(index).dtype)))
+        return ELEMENT_TYPES[canonical_dtype(numpy_dtype(self.tensor(index).dtype))]
 
     def ints(self, *values: int) -> str:
         """A constant list of int64."""
@@ -137,14 +137,11 @@ class Decomposition:
 
     def __call__(self, op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> str:
         """Adds a node with one output; operands that are no names become constants."""
-        from onnx import helper
-
         names = [item if isinstance(item, str) else self._add_operand(item) for item in operands]
         while names and not names[-1]:
             names.pop()
         result = f"{self.op.outputs[0]}/{op_type}_{len(self.nodes)}"
-        given = {name: value for name, value in attributes.items() if value is not None}
-        self.nodes.append(helper.make_node(op_type, names, [result], domain=domain, **given))
+        self.nodes.append(make_node(op_type, names, [result], domain=domain, **attributes))
         return result
 
     def _add_operand(self, given: Sequence[int] | float | Array | np.generic) -> str:

@@ -9,7 +9,9 @@ from typing import Any
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.definitions import arithmetic, attention, embedding, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definitions, NoDefinitionError
+from qconvert.formats.onnx.initializers import inline
 from qconvert.formats.onnx.model import carried_node, value_info
+from qconvert.formats.onnx.proto import GraphProto, ModelProto, make_opset
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
@@ -184,20 +186,17 @@ def _schema_definition(graph: Graph, op: Op, node: Any) -> Graph | None:
 
 def _model(graph: Graph, op: Op, nodes: list[Any], opset: int, constants: Mapping[str, Any]) -> Any:
     """A ModelProto of nodes that take the operator's inputs and give its outputs."""
-    from onnx import helper, numpy_helper
-
     inputs = [graph[name] for name in dict.fromkeys(op.inputs) if name]
     held = {tensor.name: tensor.data for tensor in inputs if tensor.data is not None}
-    made = helper.make_graph(
-        nodes,
-        "definition",
-        [value_info(tensor) for tensor in inputs if tensor.data is None],
-        [value_info(graph[name]) for name in op.outputs if name],
-        [numpy_helper.from_array(data, name) for name, data in {**held, **constants}.items()],
+    made = GraphProto(
+        node=nodes,
+        name="definition",
+        input=[value_info(tensor) for tensor in inputs if tensor.data is None],
+        output=[value_info(graph[name]) for name in op.outputs if name],
+        initializer=inline({**held, **constants}),
         value_info=[value_info(tensor) for tensor in inputs if tensor.data is not None],  # the inliner looks for types there
     )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
-    return helper.make_model(made, opset_imports=imports, ir_version=10)
+    return ModelProto(ir_version=10, opset_import=[make_opset("", opset), make_opset(CONTRIB, 1)], graph=made)
 
 
 def _read(model: Any) -> Graph:

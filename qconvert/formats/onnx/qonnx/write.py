@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.formats.onnx.proto import make_node
 from qconvert.formats.onnx.qonnx.nodes import Range, range_of
 from qconvert.formats.onnx.signatures import QONNX
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, drop_keys, integer_range
@@ -186,8 +187,6 @@ class _Writer:
         return clip_range(tensor, limits) if limits is not None and is_exact(limits, tensor) else None
 
     def _quant(self, value: str, result: str, tensor: Tensor, quantization: Quantization, found: Range, source: str = "") -> None:
-        from onnx import helper
-
         shape = [1] * (tensor.rank or 0)
         if quantization.axis is not None:
             shape[quantization.axis] = -1
@@ -200,7 +199,7 @@ class _Writer:
             self._parameter("bits", np.array(found.bits, np.float32)),
         ]
         attributes: dict[str, Attribute] = {"format": "onnx", "domain": QONNX, "op_type": "Quant", "version": self._version}
-        node = helper.make_node("Quant", [], [], domain=QONNX, signed=int(found.signed), narrow=int(found.narrow), rounding_mode="ROUND")
+        node = make_node("Quant", (), (), domain=QONNX, signed=int(found.signed), narrow=int(found.narrow), rounding_mode="ROUND")
         payload = base64.b64encode(node.SerializeToString()).decode("ascii")
         self._ops.append(Op("Opaque", tuple(inputs), (result,), {**attributes, "payload": payload, "captures": ()}, source))
 
