@@ -33,7 +33,7 @@ _ABOUT = {
         "a Reshape and a Slice state sizes, a Transpose brings the samples to the front; blocks of an image stand along the batch"
     ),
     "conversion/adapting/samples.py": "a Tile repeats constants",
-    "conversion/in_memory.py": "a Reshape at the border of a piece",
+    "conversion/pieces.py": "a Reshape at the border of a piece",
     "conversion/states/inserted_operators.py": (
         "writes the operators that round data when they run; puts a Gather or a Mul before linear layers, through the Reshape of "
         "their rows; writes the operators of fake quantization"

@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.checking.equal_operators import find_representatives
 from qconvert.checking.file_in_runtime import Side, model_file
 from qconvert.checking.value_limits import limits_of
-from qconvert.conversion.in_memory import computed_names
+from qconvert.conversion.pieces import computed_names
 from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError

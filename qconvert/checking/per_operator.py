@@ -34,7 +34,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.recurrent import restart
 from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
 from qconvert.checking.same_codes import SAME_CODES
-from qconvert.conversion.in_memory import canonical_pieces, computed_names
+from qconvert.conversion.pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.operators import kind_of

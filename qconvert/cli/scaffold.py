@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from string import Template
 from typing import Annotated
 
 import typer
@@ -248,6 +247,8 @@ def _new(
     place = folder / f"qconvert-{name}"
     if os.path.lexists(place):
         raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).", rule="file-exists")
+    from string import Template
+
     with access_errors(place), _remove_on_error(place):
         _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
     shown = place if place.is_absolute() else f"./{place}"  # else pip looks for a package of that name

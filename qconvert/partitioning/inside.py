@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.conversion.in_memory import canonical_pieces
+from qconvert.conversion.pieces import canonical_pieces
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.operators.shapes_and_functions import states_by_reader

@@ -6,6 +6,7 @@ as_written() reads back the graph of a file just written: operators that the wri
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -115,8 +116,8 @@ def _write_and_read(model: Model, graph: Graph) -> Graph:
     stated = {entry.key: entry.value for entry in model.proto.metadata_props}
     metadata = {key: value for key, value in {**graph.metadata, **stated}.items() if key.startswith("source.")}
     opset = min(max(int(model.graph.opsets.get("", 1)), LOWEST_OPSET), HIGHEST_OPSET)
-    written = build(replace(graph, metadata=metadata), opset, {}).SerializeToString()
-    return read_model(parse_model(written, infer=False), graph.name, again=True)
+    written = build(replace(graph, metadata=metadata), opset, {})
+    return read_model(Model(written, Files(Path(os.devnull), b"")), graph.name, again=True)
 
 
 def _read_values(graph: ModelGraph, declared: Mapping[str, tuple[str, Shape | None]], draft: Draft) -> list[str]:

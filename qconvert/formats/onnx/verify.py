@@ -209,12 +209,12 @@ def _check_type(value: Any, where: str) -> None:
 
 def _check_order(nodes: Any, reads: list[set[str]]) -> None:
     """Some order of the nodes writes every value before it is read."""
-    from graphlib import CycleError, TopologicalSorter
-
     writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
     needs = {position: {writers[name] for name in names if name in writers} for position, names in enumerate(reads)}
     if all(writer < position for position, found in needs.items() for writer in found):  # as in nearly all files
         return
+    from graphlib import CycleError, TopologicalSorter
+
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:

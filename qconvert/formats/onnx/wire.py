@@ -7,8 +7,8 @@ OWN_FILE, so that both kinds are views on a mapped file. The encoding is that of
 
 from __future__ import annotations
 
+import os
 from functools import cache
-from secrets import token_hex
 from typing import Any
 
 from qconvert.errors import InvalidModelError
@@ -16,7 +16,7 @@ from qconvert.formats.onnx.proto import ModelProto, TensorProto
 
 #: The location of a constant that lies in the model's own file. No real path holds a NUL, and no file can state it, since it is made again
 #: in each process: a small file whose constants all point to the same bytes would become a large one.
-OWN_FILE = f"\0{token_hex(16)}"
+OWN_FILE = f"\0{os.urandom(16).hex()}"
 #: Constants of fewer bytes are parsed as they are.
 _LARGE = 1024
 #: Nodes, attributes, types, sizes and all else. A model of 100,000 nodes has about a million and a half.

@@ -7,7 +7,6 @@ from __future__ import annotations
 import base64
 import io
 import mmap
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -123,6 +122,8 @@ def read_files(data: mmap.mmap | bytes) -> dict[str, str]:
     """The files of the archive after the FlatBuffer, as entries of the graph's metadata; none if there is no readable archive."""
     if _END_RECORD not in data[-_END_SPAN:]:
         return {}
+    import zipfile
+
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             small = [info for info in archive.infolist() if info.file_size <= _LARGEST and not info.is_dir()]
@@ -136,6 +137,8 @@ def append_files(stream: BinaryIO, metadata: Mapping[str, str]) -> None:
     files = {key.removeprefix(SOURCE_FILES): bytes_of(text) for key, text in metadata.items() if key.startswith(SOURCE_FILES)}
     if not any(content is not None for content in files.values()):
         return
+    import zipfile
+
     with zipfile.ZipFile(stream, "a") as archive:
         for name, content in files.items():
             if content is not None:
