@@ -18,7 +18,7 @@ from typing import Any
 def _load_alone(name: str) -> Any:
     """Return a module of the package onnx; the package is not imported."""
     package = find_spec("onnx")
-    spec = PathFinder.find_spec(f"onnx.{name}", package and package.submodule_search_locations)
+    spec = PathFinder.find_spec(f"onnx.{name}", package.submodule_search_locations if package is not None else None)
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named 'onnx.{name}'", name=f"onnx.{name}")
     module = module_from_spec(spec)
