@@ -168,12 +168,15 @@ def average_up(total: Any, count: Any) -> Array:
     return np.asarray((total + count // 2) // count)
 
 
-def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype: str, axis: int) -> tuple[Array, bool]:
-    """QLinearSoftmax of 8 bits (qlinear_softmax.cc), and whether its float32 overflows.
+def onnxruntime_softmax(
+    values: Array, scale: float, output: Quantization, dtype: str, axis: int
+) -> tuple[tuple[Array, Array], bool]:
+    """QLinearSoftmax of 8 bits (qlinear_softmax.cc) before onnxruntime 1.32 and since, and whether the float32 of the former overflows.
 
-    The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is infinite
-    where there is one element. C does not define what integer that becomes: on x86 0 where it is unsigned, and -2^31 where it is signed, as
-    int8's is. The logarithm of (largest float32) / size is a float32, which decides ties of equal elements.
+    The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is rounded to
+    float32 before 1.32, which decides ties, and is infinite where there is one element. C does not define what integer that becomes: on
+    x86 0 where it is unsigned, and -2^31 where it is signed, as int8's is. Since 1.32 that product is exact. The logarithm of (largest
+    float32) / size is a float32, which decides ties of equal elements.
 
     Args:
         values: stored integers.
@@ -188,13 +191,15 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
     table = np.exp((np.arange(256) - 255 + first) * scale).astype(np.float32)
     terms = table[np.clip(255 + steps - steps.max(axis=-1, keepdims=True), 0, 255)]
     total = np.add.accumulate(terms, axis=-1, dtype=np.float32)[..., -1:]
+    most = np.floor(np.float32(1) / np.float32(output.scale[0]))
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = terms * np.floor(np.float32(1) / np.float32(output.scale[0]))
-        shares = np.rint(scaled / total)
+        shares = np.rint(terms * most / total)
     finite, lowest = np.isfinite(shares), 0 if dtype == "uint8" else -(2**31)
     whole = np.where(finite, shares, lowest).astype(np.int64) + output.point
     whole = np.where(whole < -(2**31), whole + 2**32, whole)
-    return np.moveaxis(saturate(whole, dtype), -1, axis), not finite.all()
+    exact = np.rint(terms.astype(np.float64) * most / total) + output.point
+    before, since = (np.moveaxis(saturate(found, dtype), -1, axis) for found in (whole, exact))
+    return (before, since), not finite.all()
 
 
 def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_mean: bool) -> tuple[np.float32, np.float32]:

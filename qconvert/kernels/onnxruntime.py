@@ -1,4 +1,4 @@
-"""The kernels of onnxruntime's CPU provider, measured with 1.31.
+"""The kernels of onnxruntime's CPU provider, measured with 1.31 and 1.32, whose QLinearSoftmax alone gives other integers.
 
 Integer kernels are those that its optimizer puts in the place of operators between DequantizeLinear and QuantizeLinear
 (qdq_selector_action_transformer.cc), each verified by tests/targets/test_audit.py against the graph that onnxruntime saves after
@@ -40,7 +40,8 @@ _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
 def _softmax_fault(graph: Graph, op: Op) -> str:
-    """qlinear_softmax.cc: the last entry of its table is e^-5 * (largest float32) / size, and is multiplied by floor(1 / scale)."""
+    """Before onnxruntime 1.32 the last entry of the table of qlinear_softmax.cc, e^-5 * (largest float32) / size, is multiplied by
+    floor(1 / scale) in float32."""
     data, result = graph[op.inputs[0]], graph[op.name]
     output = result.per_tensor
     if data.dtype not in _BYTES or result.dtype != data.dtype or output is None:
@@ -187,14 +188,15 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
+    """QLinearSoftmax of any version: ties differ since 1.32, before which it overflows over an axis of one element, and at scales below that
+    of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.name]
     quantizations, values = quantizations_of(graph, op), stored[0]
     if not quantizations or not values.size or data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
     scale, output = quantizations[0].step, quantizations[1]
     found, overflows = onnxruntime_softmax(values, scale, output, result.dtype, int(op["axis"]))
-    return Integers((found,), "overflows" if overflows else "")
+    return replace(Integers.of_parts(found), fault="overflows" if overflows else "")
 
 
 def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_models
+import onnxruntime
 import pytest
-from loaded import tflite_graph
+from loaded import onnx_graph, tflite_graph
 from onnx import numpy_helper
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
@@ -23,6 +24,8 @@ from qconvert.kernels import KERNELS
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
 MASKED = 1e9 / 32767
+#: Whether the installed onnxruntime has the QLinearSoftmax of 1.32.
+ROUNDS_ONCE = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 32)
 
 
 def softmax(scale: float) -> bytes:
@@ -166,8 +169,21 @@ def test_softmax_of_onnxruntime_to_the_last_bit(dtype: str, shape: tuple[int, ..
     x = np.random.default_rng(5).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
     (wanted,) = onnx_models.run(shares(shape, dtype, scale, axis), {"x": x}, optimize=True)
     found, overflows = onnxruntime_softmax(x, float(np.float32(0.1)), Quantization.per_tensor(scale, np.iinfo(dtype).min), dtype, axis)
-    assert np.array_equal(found, wanted)
+    assert np.array_equal(found[ROUNDS_ONCE], wanted)
     assert overflows == ((shape[axis] == 1 and scale < 1 / 148) or (scale < 0.001 and shape == (3, 5)))
+
+
+@pytest.mark.parametrize(("inverse", "before", "since"), [(43, 21, 22), (81, 41, 40), (173, 87, 86), (240, 119, 120)])
+def test_ties_of_onnxruntimes_softmax(inverse: int, before: int, since: int) -> None:
+    """Two equal elements."""
+    x = np.full((1, 2), 9, np.uint8)
+    (wanted,) = onnx_models.run(shares((1, 2), "uint8", 1 / inverse), {"x": x}, optimize=True)
+    found, overflows = onnxruntime_softmax(x, float(np.float32(0.1)), Quantization.per_tensor(1 / inverse, 0), "uint8", -1)
+    assert [way[0, 0] for way in found] == [before, since] and not overflows
+    assert np.array_equal(found[ROUNDS_ONCE], wanted)
+    graph = onnx_graph(shares((1, 2), "uint8", 1 / inverse))
+    known = KERNELS["onnxruntime:optimized"].integers(graph, graph.ops[0], [x])
+    assert known is not None and any(np.array_equal(way, wanted) for way in known.ways)
 
 
 @pytest.mark.parametrize("suffix", [".tflite", ".onnx"])

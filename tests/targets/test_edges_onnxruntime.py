@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from edge_graphs import FORMS, Edge, edges, feeds, joined, one_edge
 
@@ -83,7 +84,8 @@ def test_the_rule_of_softmax_is_where_the_kernel_overflows(
     monkeypatch.setattr(Kernels, "fault", lambda rows, graph, op: "")
     kernel = run(graph, peaked, form="qoperator")
     if dtype == "uint8":  # what int8 makes of the overflow is saturation, by chance
-        assert bool(np.abs(kernel.astype(int) - expected).max() > 1) is fault
+        overflows = fault and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32)
+        assert bool(np.abs(kernel.astype(int) - expected).max() > 1) is overflows
 
 
 def run(graph: Graph, data: Array, form: str = "qdq") -> Array:
