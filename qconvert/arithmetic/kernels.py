@@ -168,9 +168,7 @@ def average_up(total: Any, count: Any) -> Array:
     return np.asarray((total + count // 2) // count)
 
 
-def onnxruntime_softmax(
-    values: Array, scale: float, output: Quantization, dtype: str, axis: int
-) -> tuple[tuple[Array, Array], bool]:
+def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype: str, axis: int) -> tuple[tuple[Array, Array], bool]:
     """QLinearSoftmax of 8 bits (qlinear_softmax.cc) before onnxruntime 1.32 and since, and whether the float32 of the former overflows.
 
     The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is rounded to

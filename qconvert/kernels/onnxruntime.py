@@ -188,7 +188,7 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """QLinearSoftmax of any version: ties differ since 1.32, before which it overflows over an axis of one element, and at scales below that
+    """QLinearSoftmax of any version: 1.32 rounds ties otherwise; before, it overflows over an axis of one element, and at scales below that
     of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.name]
     quantizations, values = quantizations_of(graph, op), stored[0]

@@ -188,14 +188,15 @@ def test_ties_of_onnxruntimes_softmax(inverse: int, before: int, since: int) -> 
 
 @pytest.mark.parametrize("suffix", [".tflite", ".onnx"])
 def test_a_softmax_of_one_element_is_the_source_s_overflow(suffix: str, tmp_path: Path) -> None:
-    """onnxruntime fuses it for uint8 alone."""
+    """onnxruntime fuses it for uint8 alone. Since 1.32 it gives 254, the whole part of 1 / scale."""
     dtype = "uint8"
     source, result = tmp_path / "m.onnx", tmp_path / f"result{suffix}"
     source.write_bytes(shares((40, 1), dtype, 1 / 255))
     convert(source, result, form="qoperator") if suffix == ".onnx" else convert(source, result)
     report = check(source, result, per_op=True)
     assert report.passed, report.problems
-    assert [item.reason for item in report.operators] == ["onnxruntime's own kernel overflows in Softmax"]
+    reason = "coarse arithmetic of onnxruntime's kernel" if ROUNDS_ONCE else "onnxruntime's own kernel overflows in Softmax"
+    assert [item.reason for item in report.operators] == [reason]
     wrong = onnx.load_from_string(shares((40, 1), dtype, 1 / 255))
     wrong.graph.node[1].op_type = "Sigmoid"
     del wrong.graph.node[1].attribute[:]

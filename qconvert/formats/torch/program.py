@@ -82,7 +82,7 @@ def find_needed_nodes(nodes: Iterable[Node], outputs: Iterable[Node]) -> list[No
     return kept[::-1]
 
 
-#: The first version whose kernels round otherwise than arithmetic/torch_kernels.py, or may; pyproject.toml has it too.
+#: The first version whose kernels round otherwise than arithmetic/torch_kernels.py; pyproject.toml has it too.
 _UNMEASURED = (2, 14)
 
 _REMEDY = (
