@@ -176,6 +176,15 @@ def test_high_mul_is_gemmlowps(a: int, b: int) -> None:
     assert got == (2**31 - 1 if a == b == -(2**31) else truncated)
 
 
+def test_results_of_one_integer_do_not_differ() -> None:
+    """As of a Relu, where the zero point is the largest integer."""
+
+    def steps(total: np.ndarray) -> np.ndarray:
+        return np.rint(total * 0.01).astype(np.int64)
+
+    assert ar.compare_requantizations(steps, lambda total: steps(total) + 1, (255, 255), -9000, 9000, 0.01).differing == 0
+
+
 @pytest.mark.property
 @given(int32s, st.integers(0, 31))
 def test_rounding_divide_by_pot_is_half_away(x: int, exponent: int) -> None:

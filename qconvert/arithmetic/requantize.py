@@ -318,6 +318,8 @@ def compare_requantizations(
         low, high: the range of accumulators, inclusive: int64, one or one for each channel.
         scale: where a threshold lies about: steps for an accumulator, one or one for each channel; only the speed depends on it.
     """
+    if limits[0] == limits[1]:  # as a Relu leaves them where the zero point is the largest integer
+        return Difference(0, 0)
     scale = np.atleast_1d(np.asarray(scale, np.float64)).reshape(-1, 1)
     low, high = (np.broadcast_to(np.asarray(end, np.int64).reshape(-1, 1), scale.shape) for end in (low, high))
     if int((high - low).max()) <= limits[1] - limits[0]:
