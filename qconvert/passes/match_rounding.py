@@ -384,9 +384,10 @@ def _rounds_floats_alike(graph: Graph, op: Op, kernel: Kernel, other: Kernel | N
 
 
 def _rounds_again(graph: Graph, op: Op) -> bool:
-    """Whether an operator brings integers to another scale, and does nothing else."""
-    given, result = (graph[name].quantization for name in (op.inputs[0], op.name))
-    return kind_of(op).rule == "convert" and given is not None and result is not None and not np.array_equal(given.scale, result.scale)
+    """Whether an operator brings integers to another scale or zero point, and does nothing else."""
+    sides = [graph[name] for name in (op.inputs[0], op.name)]
+    ranges = [side.quantization.shift_zero_point(-integer_range(side.dtype)[0]) for side in sides if side.quantization is not None]
+    return kind_of(op).rule == "convert" and len(ranges) == 2 and ranges[0] != ranges[1]
 
 
 def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> PassResult:

@@ -240,9 +240,10 @@ def test_means_of_many_elements_are_not_decided_by_the_exact_ones(tmp_path: Path
     assert (item.class_, item.method) == ("A", "tolerances")
 
 
-def test_roundings_that_onnxruntime_merges_are_not_proved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", [(0.05, 20), (0.1, 20)])
+def test_roundings_that_onnxruntime_merges_are_not_proved(second: tuple[float, int], tmp_path: Path) -> None:
     """DoubleQDQPairsRemover makes one QuantizeLinear of two, with other integers; not if the integers between them are an output."""
-    quantizations = {"x": None, "a": Quantization.per_tensor(0.1, 0), "b": Quantization.per_tensor(0.05, 20), "y": None}
+    quantizations = {"x": None, "a": Quantization.per_tensor(0.1, 0), "b": Quantization.per_tensor(*second), "y": None}
     tensors = {name: Tensor(name, "int8" if item else "float32", (1, 600), None, item) for name, item in quantizations.items()}
     kinds = (("Quantize", "x", "a"), ("Requantize", "a", "b"), ("Dequantize", "b", "y"))
     ops = tuple(Op(kind, (given,), (result,)) for kind, given, result in kinds)
@@ -253,6 +254,21 @@ def test_roundings_that_onnxruntime_merges_are_not_proved(tmp_path: Path) -> Non
         convert(source, result)
         assert (not np.array_equal(*(run(path, data)["y"] for path in (source, result)))) == differs
         assert (prove(source, result).claim == "") == differs
+
+
+@pytest.mark.parametrize("second", [(0.06, 23), (0.12, 23)])
+def test_a_quantize_that_onnxruntime_would_merge_is_kept_apart(second: tuple[float, int], tmp_path: Path) -> None:
+    """With one scale and another zero point too, from which onnxruntime makes a range, and a scale, that both have."""
+    quantizations = {"x": (0.1, 0), "a": (0.12, 3), "b": second}
+    tensors = {name: Tensor(name, "int8", (1, 256), None, Quantization.per_tensor(*item)) for name, item in quantizations.items()}
+    tensors["y"] = Tensor("y", "float32", (1, 256))
+    ops = (Op("Add", ("x", "x"), ("a",), {"activation": ""}), Op("Requantize", ("a",), ("b",)), Op("Dequantize", ("b",), ("y",)))
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    save(Graph("moved", tensors, ops, ("x",), ("y",)), source)
+    convert(source, result, target="ort-x86")
+    data = np.arange(-128, 128, dtype=np.int8).reshape(1, 256)
+    assert np.array_equal(run(source, {"x": data})["y"], run(result, {"x": data})["y"])
+    assert prove(source, result).claim == "proved equal for all inputs"
 
 
 def test_what_follows_an_operator_that_is_not_compared_is_compared(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from qconvert.checking.proof.classes import EQUAL_CLASSES, ERROR_BOUND, MERGED, 
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.checking.proof.float_bounds import describe_bound
 from qconvert.checking.proof.groups import Group
+from qconvert.checking.same_codes import stored_offset
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
@@ -120,7 +121,7 @@ class Computed:
         if not self.kernels.merges_roundings or self.form or kind_of(self.op).rule != "convert":
             return False
         data, result = (self.graph[name] for name in (self.op.inputs[0], self.op.outputs[0]))
-        if data.quantization is None or result.quantization is None or np.array_equal(data.quantization.scale, result.quantization.scale):
+        if data.quantization is None or result.quantization is None or stored_offset(data, result) is not None:
             return False
         is_seen = data.name in self.graph.inputs or not {data.name, result.name}.isdisjoint(self.graph.outputs)
         return not is_seen and len(self.readers[data.name]) == 1
