@@ -98,8 +98,8 @@ class _Made:
     def number(self, value: float, hint: str, dtype: str = "float32") -> str:
         return self._add(Tensor("", dtype, (), np.array(value, dtype)), hint)
 
-    def binary(self, kind: str, first: str, second: str, hint: str, dtype: str = "float32") -> str:
-        return self.op(kind, (first, second), hint, dtype)
+    def binary(self, kind: str, first: str, second: str, hint: str, dtype: str = "float32", **attributes: str) -> str:
+        return self.op(kind, (first, second), hint, dtype, **attributes)
 
     def op(self, kind: str, inputs: tuple[str, ...], hint: str, dtype: str, **attributes: str) -> str:
         name = self._add(Tensor("", dtype, self._data.shape), hint)
@@ -116,7 +116,8 @@ class _Made:
     def emit_split_sum(self, form: SplitProduct, point: int) -> str:
         """Return the fused sum of products in two parts."""
         border = self.number(form.border, "border")
-        high = self.binary("Sub", self.binary("Add", self._data.name, border, "lifted"), border, "high")
+        lifted = self.binary("Add", self._data.name, border, "lifted", activation="relu")
+        high = self.binary("Sub", lifted, border, "high")
         rest = self.binary("Sub", self._data.name, high, "low")
         large = self.binary("Mul", high, self.number(form.factors[0], "reciprocal_high"), "product_high")
         large = self.binary("Add", large, self.number(point, "zero_point"), "sum_high")

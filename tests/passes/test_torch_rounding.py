@@ -291,10 +291,11 @@ def _next_to_ties(scale: float, zero_point: int) -> Array:
 @pytest.mark.parametrize("suffix", _RUNTIMES)
 @pytest.mark.parametrize(("scale", "zero_point"), [(0.018658, 114), (0.0371, 117), (1 / 255, 0), (0.25, 128), (3.7e-4, 255), (7.3, 1)])
 def test_data_are_rounded_as_one_fused_sum(scale: float, zero_point: int, suffix: str, tmp_path: Path) -> None:
-    """In the numbers next to every tie, where x / scale would be another integer for some; and in numbers of all sizes."""
+    """In the numbers next to every tie, where x / scale would be another integer for some; and in numbers of all sizes and infinities."""
     rng = np.random.default_rng(0)
     sizes = (10.0 ** rng.uniform(-30, 30, (1, 999)) * rng.choice([-1, 1], (1, 999))).astype(np.float32)
-    feed = {"x": np.concatenate([_next_to_ties(scale, zero_point), sizes], 1)}
+    ends = np.array([[np.inf, -np.inf, 3.4e38, -3.4e38]], np.float32)
+    feed = {"x": np.concatenate([_next_to_ties(scale, zero_point), sizes, ends], 1)}
     tensors = [
         Tensor("x", "float32", feed["x"].shape),
         Tensor("y", "uint8", feed["x"].shape, None, Quantization.per_tensor(scale, zero_point)),

@@ -93,7 +93,7 @@ def _write_form(op: Op, w: Writing) -> bool:
         if made.kind in WRITERS:
             WRITERS[made.kind](made, w)
         else:
-            w.emit(made.kind.upper(), made.inputs, made.outputs)
+            w.emit(made.kind.upper(), made.inputs, made.outputs, fusedActivationFunction=w.activation(made))
     return found is not None
 
 
