@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -114,7 +115,8 @@ class _Made:
         return self.op("Cast", (total,), "steps", "float32", to="float32")
 
     def emit_split_sum(self, form: SplitProduct, point: int) -> str:
-        """Return the fused sum of products in two parts."""
+        """Return the fused sum of products in two parts. The Relu keeps the upper part of minus infinity finite: their difference is no
+        number otherwise."""
         border = self.number(form.border, "border")
         lifted = self.binary("Add", self._data.name, border, "lifted", activation="relu")
         high = self.binary("Sub", lifted, border, "high")
@@ -198,6 +200,17 @@ def find_copied(rewriter: Rewriter, name: str) -> str:
     return trace_back(rewriter.producers, name, copies)
 
 
+def has_exact_form(graph: Graph, op: Op) -> bool:
+    """Whether TorchForms writes an operator so that it gives the integers of its `arithmetic` for all data."""
+    arithmetic = op.attributes.get("arithmetic")
+    if arithmetic == "torch":
+        return _has_exact_weights(graph, op)
+    if arithmetic in TORCH_AVERAGES and kind_of(op).averages:
+        form = _find_average_form(graph, op)
+        return form is not None and not form[1][2]
+    return arithmetic != FLOAT_MEAN  # whose order of adding no form has
+
+
 class TorchForms(Rewriter):
     """Puts other operators in the place of those that round as PyTorch's engines do.
 
@@ -271,18 +284,13 @@ class TorchForms(Rewriter):
 
     def _average_as(self, op: Op) -> None:
         """Replace an average by a depthwise convolution, if it may tie; the quantizations of its sides are one."""
-        data, result = self.graph[op.inputs[0]], self.graph[op.name]
-        window = _window(self.graph, op)
-        quantization = data.per_tensor
-        if window is None or quantization is None or not data.shares_quantization(result):
+        form = _find_average_form(self.graph, op)
+        if form is None:
             self._drop_arithmetic(op)
             return
+        window, found = form
+        data, result, quantization = self.graph[op.inputs[0]], self.graph[op.name], self.graph[op.name].require_quantization()
         low = integer_range(data.dtype)[0]
-        is_even = not math.prod(window.kernel) % 2
-        found = averaging_scale(str(op["arithmetic"]), quantization.shift_zero_point(-low), window.counted) if is_even else None
-        if found is None:
-            self._drop_arithmetic(op)
-            return
         least = ", but for the last bit of a few ties" if found[2] else ""
         self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
         own = Quantization.per_tensor(quantization.step, found[0] + low)
@@ -336,6 +344,33 @@ class _Window(NamedTuple):
     layout: str
     channels: int
     counted: list[int]
+
+
+def _find_average_form(graph: Graph, op: Op) -> tuple[_Window, tuple[int, float, int]] | None:
+    """Return the window of an average that may tie, and what averaging_scale() finds for it; None where it is written as it is."""
+    data, window = graph[op.inputs[0]], _window(graph, op)
+    quantization = data.per_tensor
+    if window is None or quantization is None or not data.shares_quantization(graph[op.name]) or math.prod(window.kernel) % 2:
+        return None
+    unsigned = quantization.shift_zero_point(-integer_range(data.dtype)[0])
+    found = averaging_scale(str(op["arithmetic"]), unsigned, window.counted)
+    return None if found is None else (window, found)
+
+
+#: Above this ratio of sizes along one axis float32 may not hold the sums of bytes that an interpolation weighs.
+_MOST_WIDENED = 64
+
+
+def _has_exact_weights(graph: Graph, op: Op) -> bool:
+    """Whether float32 holds the weights of an interpolation, and all its sums of bytes, so that every order of adding gives the same:
+    sizes are related by powers of two."""
+    before, after = (graph[name].static_shape for name in (op.inputs[0], op.name))
+    if before is None or after is None or 0 in after:
+        return False
+    is_aligned = op["coordinate_transformation_mode"] == "align_corners"
+    ratios = [Fraction(size - is_aligned, max(other - is_aligned, 1)) for size, other in zip(before, after, strict=True)]
+    parts = [part for ratio in ratios for part in (ratio.numerator, ratio.denominator)]
+    return all(not part & (part - 1) and part <= _MOST_WIDENED for part in parts)
 
 
 def _window(graph: Graph, op: Op) -> _Window | None:

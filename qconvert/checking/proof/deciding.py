@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from qconvert.arithmetic import FLOAT_MEAN, split_product
+from qconvert.arithmetic import split_product
 from qconvert.checking.proof.classes import EQUAL_CLASSES, ERROR_BOUND, MERGED, Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
 from qconvert.checking.proof.float_bounds import describe_bound
@@ -33,6 +33,7 @@ from qconvert.kernels.proofs import (
     ways_for_all,
 )
 from qconvert.operators import kind_of
+from qconvert.rewriting.torch_forms import has_exact_form
 
 #: Codes of one operand of 8 bits, and of two.
 _CODES, _PAIRS = 2**8, 2**16
@@ -94,6 +95,11 @@ class Computed:
     def _reference(self) -> object:
         """What its kernel computes to the bit, in its own form; None if that is not known."""
         return self.row.reference if self.row is not None and not self.form else None
+
+    @property
+    def has_exact_form(self) -> bool:
+        """Whether its form gives the integers of the kernel that it names for all data."""
+        return has_exact_form(self.graph, self.op)
 
     @property
     def scales_data(self) -> bool:
@@ -253,7 +259,7 @@ def _decide_by_kernels(found: Found, own: Computed, other: Computed, pair: Pair)
         return _decide_by_tolerances(found, own, other, pair.lost, "source")
     if _is_the_same(own, other):
         return found("E0", "identical parameters")
-    if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name != FLOAT_MEAN:  # whose order of adding no form has
+    if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name and own.has_exact_form and other.has_exact_form:
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
         return _decide_products(found, (own.requantizer, other.requantizer), own, other)
