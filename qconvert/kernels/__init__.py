@@ -35,7 +35,7 @@ KERNELS: Mapping[str, Kernels] = {
     "onnxruntime:in_float": _rows("onnxruntime", "IN_FLOAT", dynamic_range="onnx", merges_roundings=True, in_file_only=True),
     "onnxruntime:unoptimized": _rows("onnxruntime", "UNOPTIMIZED", dynamic_range="onnx"),
     "torch:rebuilt": _rows("torch", "PROGRAM"),
-    "torch:trusted": _rows("torch", "TRUSTED"),
+    "torch:trusted": _rows("torch", "TRUSTED", in_file_only=True),
     "torch:modules": _rows("torch", "MODULES"),
     "torch:inductor": _rows("torch", "INDUCTOR"),
     # Convolutions of float data are off by up to 4e-4 of their largest result (windows of 5 x 5, measured).

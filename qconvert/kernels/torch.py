@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel
 from qconvert.kernels.products import ExactProducts, Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
@@ -185,6 +185,18 @@ def few_roundings(graph: Graph, op: Op, exact: Array) -> Found:
     return 20 * fine(exact), False
 
 
+def computes_in_float32(graph: Graph) -> bool:
+    """Whether a graph was read from a program that torch.export wrote, which is exact as it stands: float32 between dequantize and
+    quantize. A program that qconvert wrote says of itself whether it is."""
+    exported = graph.is_from("torch") and graph.metadata.get(SOURCE_PRODUCER, "").startswith("torch.export")
+    return exported and graph.metadata.get(NUMERICS) != "exact"
+
+
+def _in_float32(graph: Graph, op: Op) -> str:
+    """Say where a program rebuilt for a check does not compute in float64."""
+    return "the program of the file computes it in float32" if computes_in_float32(graph) else ""
+
+
 def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """qnnpack's relu6, hardtanh and clamp take data as contiguous (qclamp.cpp), but the convolution before them stores its result channels
     last, so the values are in another order. The reader fuses both into one operator."""
@@ -219,7 +231,7 @@ def _unlike_qnnpack(graph: Graph, op: Op) -> str:
 
 def _is_of_qnnpack(graph: Graph, op: Op) -> str:
     """Say where a program does not compute a layer by itself, on exact sums (formats/torch/writers/layer_parts.py, integer_sum())."""
-    return "qnnpack may run it" if graph.metadata.get(SOURCE_KERNELS) == "torch:qnnpack" else ""
+    return "qnnpack may run it" if graph.metadata.get(SOURCE_KERNELS) == "torch:qnnpack" else _in_float32(graph, op)
 
 
 def _not_lowered(graph: Graph, op: Op) -> str:
@@ -248,11 +260,11 @@ IN_FLOAT = (
     Kernel(_FEW, runs="float", tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(runs="float", tolerance=program, unknown=IN_ANY_ORDER),
 )
-#: Programs in float64, whose layers the engine of the file may run.
+#: Programs in float64, whose layers the engine of the file may run, or those of torch.export, in float32.
 PROGRAM = (
     _OF_QNNPACK,
     Kernel(("Conv", "Gemm"), ("int8", "uint8"), "float", lacks=_is_of_qnnpack, tolerance=program, reference=ExactProducts()),
-    Kernel(_EXACT, runs="float", tolerance=few_roundings, reference=_compute_exactly),
+    Kernel(_EXACT, runs="float", lacks=_in_float32, tolerance=few_roundings, reference=_compute_exactly),
     *IN_FLOAT,
 )
 #: Files that PyTorch runs itself.

@@ -220,3 +220,72 @@ def test_float_biases_of_layers_are_compared_over_all_accumulators(suffix: str, 
     (item,) = prove(source, result).operators
     assert (item.class_, item.method) == (class_, "thresholds")
     assert np.array_equal(*found) == (class_ == "E1") and np.abs(found[0] - found[1]).max() == is_float
+
+
+def _run(path: Path, kernels: str, *inputs: Any) -> Any:
+    """The one output of a model."""
+    runtime, name = kernels_named(kernels)
+    model = runtime.open(ModelFile(path, name))
+    (found,) = model.run(dict(zip(model.inputs, inputs, strict=True))).values()
+    return found
+
+
+@pytest.mark.litert
+@needs_torch
+def test_a_program_that_pytorch_exported_is_compared_in_float32(tmp_path: Path) -> None:
+    """Its products are rounded before they are divided by the scale: 78 of 65,536 pairs next to a tie are another integer in XNNPACK."""
+    import torch
+    import torch.ao.quantization.fx._decomposed  # registers the operators
+
+    space: Any = torch.ops.quantized_decomposed
+    grids = ((0.14140500128269196, 0), (0.12318392843008041, 34), (1.74188232421875, 235))
+
+    def requantize(x: Any, place: int) -> Any:
+        grid = (*grids[place], 0, 255, torch.uint8)
+        return space.dequantize_per_tensor(space.quantize_per_tensor(x, *grid), *grid)
+
+    class Product(torch.nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return requantize(requantize(x, 0) * requantize(y, 1), 2)
+
+    steps = torch.meshgrid(*[torch.arange(256.0) - point for _, point in grids[:2]], indexing="ij")
+    data = tuple(each * scale for each, (scale, _) in zip(steps, grids, strict=False))
+    source, result = tmp_path / "model.pt2", tmp_path / "model.tflite"
+    torch.export.save(torch.export.export(Product(), data), source)
+    convert(source, result)
+    found = _run(result, "litert:default", *(each.numpy() for each in data))
+    differing = int((found != Product()(*data).numpy()).sum())
+    item = next(item for item in prove(source, result).operators if item.operator.startswith("aten::mul"))
+    assert (item.class_, item.why) == ("R1", f"{differing} of 65536 pairs differ, by at most 1") and differing
+
+
+@pytest.mark.onnxruntime
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("operator", "class_"),
+    [
+        ("interpolate(x, size=(7, 9), mode='bilinear')", "A"),
+        ("interpolate(x, size=(10, 12), mode='bilinear')", "E1"),
+        ("interpolate(x, size=(9, 6), mode='bilinear', align_corners=True)", "E1"),
+        ("adaptive_avg_pool2d(x, 1)", "E1"),
+        ("hardtanh(x.mean(-1), -1e9, 1e9)", "A"),
+    ],
+)
+def test_forms_of_kernels_are_equal_where_they_are_exact(operator: str, class_: str, tmp_path: Path) -> None:
+    """Weights of interpolations are rounded unless sizes are related by powers of two; a mean over one axis has no form, and ties."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.quantize_per_tensor(x, 0.17, 130, torch.quint8)
+            return eval(operator, {**vars(torch.nn.functional), "x": x}).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    steps = torch.from_numpy(np.random.default_rng(0).integers(-130, 126, (50, 8, 5, 6)).astype(np.float32))
+    torch.jit.trace(Network(), steps).save(str(source))
+    convert(source, result, engine="fbgemm", input_shape="50,8,5,6")
+    found = _run(result, "onnxruntime:optimized", steps.numpy() * np.float32(0.17))
+    off = np.abs(found - Network()(steps * 0.17).numpy()).max()
+    item = prove(source, result, engine="fbgemm", input_shape="50,8,5,6").operators[1]
+    assert item.class_ == class_ and bool(off) == (class_ == "A")

@@ -21,7 +21,7 @@ from qconvert.formats.torch.writers.layer_parts import computes_on_quantizations
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.formats.writing import list_kinds
 from qconvert.graph import Graph
-from qconvert.graph.metadata import NUMERICS, SOURCE_PRODUCER
+from qconvert.kernels.torch import computes_in_float32
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
@@ -67,10 +67,8 @@ def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunc
 
 
 def _numerics(graph: Graph, wanted: str) -> str:
-    """How operators with quantizations are written. What PyTorch exported is exact as it stands: float32 between dequantize and
-    quantize."""
-    exported = graph.is_from("torch") and graph.metadata.get(SOURCE_PRODUCER, "").startswith("torch.export")
-    return "fast" if exported and graph.metadata.get(NUMERICS) != "exact" else wanted
+    """How operators with quantizations are written. What PyTorch exported is exact as it stands."""
+    return "fast" if computes_in_float32(graph) else wanted
 
 
 def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Any:
