@@ -3,8 +3,8 @@
 Measured with PyTorch 2.13 on x86-64 (tests/runtimes/test_torch_engines.py): no element differs. Sources: aten/src/ATen/native/quantized/cpu
 (BinaryOps.cpp, AveragePool2d.cpp, AdaptiveAveragePooling.cpp, kernels/QuantizedOpKernels.cpp, qnnpack/src/add.c and q8avgpool).
 torch.quantize_per_tensor is round(fma(x, 1 / scale, zero point)); it has a form in plain float32 operators too. ONNX and TFLite round x /
-scale and add the zero point after that. The fused sum is rounded to float32 first: a value within 2^-18 of a tie becomes the tie, which
-goes to the even integer, not to the even number of steps.
+scale and add the zero point after that. The fused sum is rounded to float32 first: a value within half a last place of a tie (2^-17 from
+128 on) becomes the tie, which goes to the even integer, not to the even number of steps.
 """
 
 from __future__ import annotations
@@ -276,8 +276,8 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     mantissa, exponent = math.frexp(float(reciprocal))
     largest = math.ceil(math.log2(_MOST_STEPS / float(reciprocal)))
     found: list[SplitProduct] = []
-    for bits in (12, 11, 10):
-        for power in (largest - 12, largest - 13, largest - 11):
+    for bits in (12, 11, 10, 13, 9):
+        for power in (largest - 12, largest - 13, largest - 11, largest - 14, largest - 10):
             first = np.float32(math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits))
             border = np.float32(math.ldexp(1.5, 23 + power))
             high = (tried + border) - border
@@ -291,8 +291,9 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
 
 
 def _next_to_limits(reciprocal: Any, zero_point: int) -> Array:
-    """The float32 numbers around every limit between two integers: half a last place of float32 on either side of each tie."""
-    ties = np.arange(-1, 257)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 2.0**-18])
-    numbers = (ties / np.float64(reciprocal)).astype(np.float32).view(np.int32).reshape(-1)
+    """The float32 numbers around every limit between two integers: each tie, and half a last place of the sum on either side of it."""
+    ties = np.arange(-1, 257)[:, None] - 0.5
+    half = np.spacing(np.abs(ties).astype(np.float32)) / 2
+    numbers = ((ties - zero_point + half * np.array([-1, 0, 1])) / np.float64(reciprocal)).astype(np.float32).view(np.int32).reshape(-1)
     around = numbers[:, None] + np.arange(-_SPLIT_NEIGHBOURS, _SPLIT_NEIGHBOURS + 1, dtype=np.int32)
     return np.unique(around.astype(np.int32).view(np.float32))

@@ -20,6 +20,7 @@ from qconvert.arithmetic import (
     is_same_addition,
     split_product,
     torch_average,
+    torch_quantize,
     xnnpack_add,
 )
 from qconvert.evaluate import evaluate
@@ -281,8 +282,11 @@ def test_litert_computes_curves_and_quantizations_on_real_values(kind: str, tmp_
 
 def _next_to_ties(scale: float, zero_point: int) -> Array:
     """Numbers a few last places from where PyTorch's fused sum gets another integer."""
-    ties = np.arange(-2, 258)[:, None] - 0.5 - zero_point + np.array([-(2.0**-18), 0, 2.0**-18])
-    numbers = (ties * np.float64(np.float32(scale))).astype(np.float32).reshape(-1).view(np.int32)
+    ties = np.arange(-2, 258)[:, None] - 0.5
+    half = np.spacing(np.abs(ties).astype(np.float32)) / 2  # of a last place of the sum
+    numbers = (
+        ((ties - zero_point + half * np.array([-1, 0, 1])) * np.float64(np.float32(scale))).astype(np.float32).reshape(-1).view(np.int32)
+    )
     return (numbers[:, None] + np.arange(-3, 4)).astype(np.int32).view(np.float32).reshape(1, -1)
 
 
@@ -405,6 +409,19 @@ def test_a_split_product_misses_a_few_numbers_at_most() -> None:
     missed = [form.missed for form in forms if form is not None]
     assert len(missed) == 200 and max(missed) <= 32 and np.mean([each > 0 for each in missed]) < 0.2
     assert split_product(1e-30, 3) is None
+
+
+@pytest.mark.formats
+@pytest.mark.parametrize(("scale", "zero_point"), [(0.63233364, 3), (5.6621304, 1), (0.27155083, 49), (2.8378406, 210)])
+def test_all_that_a_split_product_misses_is_counted(scale: float, zero_point: int) -> None:
+    """Where the sum is small, or large, the numbers that round to a tie are others than those within 2^-18 of it."""
+    form = split_product(scale, zero_point)
+    assert form is not None
+    x, border = np.unique(_next_to_ties(scale, zero_point)), np.float32(form.border)
+    high = x + border - border
+    large = high * np.float32(form.factors[0]) + np.float32(zero_point)
+    steps = large + ((x - high) * np.float32(form.reciprocal) + high * np.float32(form.factors[1]))
+    assert np.count_nonzero(np.clip(np.rint(steps), 0, 255) != torch_quantize(x, scale, zero_point)) <= form.missed
 
 
 @pytest.mark.formats
