@@ -381,11 +381,13 @@ def _window(graph: Graph, op: Op) -> _Window | None:
         return None
     layout = _layout(graph, op)
     channels = shape[3 if layout == "channels_last" else 1]
-    space = shape[1:3] if layout == "channels_last" else shape[2:]
-    if not layout or not isinstance(channels, int) or any(isinstance(size, str) or not size for size in space):
+    if not layout or not isinstance(channels, int):
         return None
-    kernel = tuple(map(int, space))
     if "kernel_shape" not in op.attributes:
+        space = shape[1:3] if layout == "channels_last" else shape[2:]
+        if any(isinstance(size, str) or not size for size in space):
+            return None
+        kernel = tuple(map(int, space))
         counted = list(kernel) if "data_format" in op.attributes else [math.prod(kernel)]
         return _Window(kernel, (1, 1), (0, 0, 0, 0), layout, channels, counted)
     kernel, pads = tuple(op["kernel_shape"]), tuple(op["pads"])
