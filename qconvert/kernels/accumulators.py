@@ -80,8 +80,13 @@ class Accumulator:
         return values.reshape(()) if values.size == 1 else values.reshape(self.shape)
 
 
-def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
+def accumulator_of(graph: Graph, op: Op, *, of_some_weights: bool = False) -> Accumulator | None:
     """Return the accumulator of a Conv, Gemm, MatMul or Mul with a result of 8 bits, or of a Requantize; None for other operators.
+
+    Args:
+        graph, op: the operator.
+        of_some_weights: whether it may be a ConvTranspose, whose sums have some of the weights of a channel: only scale, bias and range are
+            its own.
 
     Raises:
         UnfitError: it is one of these, with integers on all sides, but int32 may not hold its accumulator.
@@ -89,7 +94,8 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     kind = kind_of(op)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
     requantizes, multiplies = kind.requantizes, kind.commutes and not kind.sum_sign
-    if not (requantizes or multiplies or kind.sums_all_weights) or any(tensor.quantization is None for tensor in sides):
+    sums_products = kind.sums_products if of_some_weights else kind.sums_all_weights
+    if not (requantizes or multiplies or sums_products) or any(tensor.quantization is None for tensor in sides):
         return None
     if sides[-1].dtype not in (_CONVERTED if requantizes else _BYTES):
         return None

@@ -308,7 +308,7 @@ def compare_products(own: Product, other: Product) -> Difference | None:
     """
     graph, op, _ = other
     try:
-        found = accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")))
+        found = accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")), of_some_weights=True)
     except UnfitError:
         return None
     result = graph[op.name].quantization

@@ -263,7 +263,9 @@ IN_FLOAT = (
 #: Programs in float64, whose layers the engine of the file may run, or those of torch.export, in float32.
 PROGRAM = (
     _OF_QNNPACK,
-    Kernel(("Conv", "Gemm"), ("int8", "uint8"), "float", lacks=_is_of_qnnpack, tolerance=program, reference=ExactProducts()),
+    Kernel(
+        ("Conv", "ConvTranspose", "Gemm"), ("int8", "uint8"), "float", lacks=_is_of_qnnpack, tolerance=program, reference=ExactProducts()
+    ),
     Kernel(_EXACT, runs="float", lacks=_in_float32, tolerance=few_roundings, reference=_compute_exactly),
     *IN_FLOAT,
 )

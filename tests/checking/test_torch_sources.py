@@ -289,3 +289,51 @@ def test_forms_of_kernels_are_equal_where_they_are_exact(operator: str, class_: 
     off = np.abs(found - Network()(steps * 0.17).numpy()).max()
     item = prove(source, result, engine="fbgemm", input_shape="50,8,5,6").operators[1]
     assert item.class_ == class_ and bool(off) == (class_ == "A")
+
+
+@pytest.mark.litert
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("bias", "class_"), [(None, "E1"), ([0.3, -0.41, 0.77], "R1")])
+def test_transposed_convolutions_are_compared_over_all_accumulators(bias: list[float] | None, class_: str, tmp_path: Path) -> None:
+    import torch
+    from torch.ao.nn import quantized
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = quantized.ConvTranspose2d(4, 3, 3, stride=2, bias=bias is not None)
+            weights = torch.from_numpy(np.random.default_rng(0).integers(-127, 128, (4, 3, 3, 3)).astype(np.int8))
+            packed = torch._make_per_tensor_quantized_tensor(weights, 0.0123, 0)
+            self.layer.set_weight_bias(packed, None if bias is None else torch.tensor(bias))
+            self.layer.scale, self.layer.zero_point = 0.9, 121
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(torch.quantize_per_tensor(x, 0.031, 117, torch.quint8)).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.tflite"
+    torch.jit.trace(Network(), torch.zeros(1, 4, 5, 6)).save(str(source))
+    convert(source, result, engine="fbgemm", input_shape="1,4,5,6")
+    proof = prove(source, result, engine="fbgemm", input_shape="1,4,5,6")
+    (item,) = [item for item in proof.operators if "conv" in item.operator]
+    assert (item.class_, item.method) == (class_, "thresholds")
+
+
+@pytest.mark.litert
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("operator", ["relu(x)", "hardtanh(x, 0.0, 6.0)"])
+def test_a_limit_that_litert_has_an_activation_for_is_compared_on_all_codes(operator: str, tmp_path: Path) -> None:
+    import torch
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.quantize_per_tensor(x, 0.0625, 117, torch.quint8)
+            return eval(operator, {**vars(torch.nn.functional), "x": x}).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.tflite"
+    data = (torch.arange(256.0).reshape(1, 256) - 117) * 0.0625
+    torch.jit.trace(Network(), data).save(str(source))
+    convert(source, result, input_shape="1,256")
+    assert prove(source, result, input_shape="1,256").claim == "proved equal for all inputs"
+    assert np.array_equal(_run(result, "litert:default", data.numpy()), Network()(data).numpy())

@@ -32,11 +32,14 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic import requantize as requantize_sums
 from qconvert.arithmetic.additions import Addition
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
 from qconvert.operators.values import compute
+
+#: How near to the middle between two integers a number may fall to either, in steps.
+_NEAR_TIES = 1e-3
 
 
 def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
@@ -149,13 +152,24 @@ def multiply_dense(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
 
 
 def choose(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """What chooses among stored integers of one quantization, such as MAXIMUM and SELECT_V2."""
+    """What chooses among stored integers of one quantization, such as MAXIMUM and SELECT_V2, or clips them at a number, as RELU does."""
     tensors = [graph[name] for name in (*kind_of(op).data(op), op.name)]
-    if any(value is None for value in stored) or any(not tensors[0].shares_quantization(tensor) for tensor in tensors):
+    chosen = [tensor for tensor in tensors if tensor.is_quantized or tensor.data is None or tensor.data.size != 1]
+    if any(value is None for value in stored) or any(not chosen[0].shares_quantization(tensor) for tensor in chosen):
         return None
-    if not tensors[0].is_quantized or len({tensor.dtype for tensor in tensors}) > 1:
+    if not chosen[0].is_quantized or len({tensor.dtype for tensor in chosen}) > 1:
         return None
-    return Integers((evaluate_op(graph, op, stored)[0].stored,))
+    found = evaluate_op(graph, op, stored)[0]
+    if len(chosen) < len(tensors) and (found.real is None or _has_ties(found.real, chosen[0])):
+        return None
+    return Integers((found.stored,))
+
+
+def _has_ties(values: Array, tensor: Tensor) -> bool:
+    """Whether some float values are so near to the middle between two integers of a tensor that kernels round them otherwise."""
+    quantization = tensor.require_quantization()
+    steps = values / quantization.step
+    return quantization.axis is not None or bool((np.abs(np.abs(steps - np.rint(steps)) - 0.5) < _NEAR_TIES).any())
 
 
 def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
