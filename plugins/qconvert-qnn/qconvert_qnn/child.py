@@ -16,8 +16,6 @@ def _load_session(path: str, device: dict[str, str], threads: int) -> tuple[Any,
     import onnxruntime
     import onnxruntime_qnn
 
-    onnxruntime.set_default_logger_severity(4)
-    onnxruntime.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -44,6 +42,11 @@ def _dtype(name: str) -> str:
 
 def start() -> Callable[..., tuple[dict[str, Any], list[Any]]]:
     """Return what answers questions."""
+    import onnxruntime
+    import onnxruntime_qnn
+
+    onnxruntime.set_default_logger_severity(4)
+    onnxruntime.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
     loaded: list[Any] = []
 
     def answer(question: dict[str, Any], read: Callable[..., Any]) -> tuple[dict[str, Any], list[Any]]:

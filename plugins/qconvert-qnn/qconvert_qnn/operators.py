@@ -125,13 +125,14 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
     q, width = result.per_tensor, float(integer_range(result.dtype)[1] + 1)
     assert q is not None
     low, high = range_of(data)
-    x = np.linspace(low, high, 2**16)
-    if op.kind == "LogSoftmax":
-        values = np.array([0.0, x.min() - x.max() - np.log((data.static_shape or (1,))[int(str(op["axis"]))])])
+    if op.kind == "LogSoftmax":  # the least result is that of the least value next to the largest ones
+        x = np.full((data.static_shape or (1,))[int(str(op["axis"]))], high)
+        x[0] = low
+        values = apply(op.kind, x, axis=0)
     else:
-        values = apply(op.kind, x)
+        values = apply(op.kind, np.linspace(low, high, 2**16))
     values = values[np.isfinite(values)]
-    low, high = min(float(values.min(initial=0.0)), 0.0), max(float(values.max(initial=0.0)), 0.0)
+    low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
     steps = np.array([low, high]) / float(q.scale[0]) + q.point
     if steps[0] >= -width and steps[1] <= 2 * width:
         return None

@@ -41,7 +41,7 @@ def _load_in_child(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
     if find_spec("onnxruntime_qnn") is None:
         remedy = "Install it with: pip install onnxruntime-qnn"
         raise MissingPackageError("onnxruntime-qnn, which computes as HTP does, is not installed", remedy=remedy, rule="package-missing")
-    child = Child(Path(__file__).parent / "child.py", "HTP", _PATIENCE)
+    child = Child(Path(__file__).parent / "child.py", "HTP", _PATIENCE, forks=True)
     found = child.request({"load": [str(file.path), CHIPS[file.kernels], file.threads]})
     try:
         for side in ("inputs", "outputs"):

@@ -96,7 +96,7 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_process_that_says_nonsense(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Liar:
-        def __init__(self, *arguments: object) -> None: ...
+        def __init__(self, *arguments: object, **options: object) -> None: ...
 
         def request(self, question: object) -> dict[str, object]:
             return {"inputs": [["x", "no type", []]], "outputs": [], "assigned": []}
