@@ -24,6 +24,7 @@ it. Vela compiles what is converted for each Ethos-U, and estimates the NPU's cy
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -33,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -205,10 +206,15 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of a model in a client: of its file for a target, and of those of its operators alone that the client gets wrong."""
+    """What came of a model in a client: of its file for a target, and of those of its operators alone that the client gets wrong.
+
+    Attributes:
+        file: a digest of that file, or why there is none; of other files the outcome says nothing.
+    """
 
     model: str
     head: str
+    file: str
     outcome: str
     causes: tuple[Cause, ...] = ()
     milliseconds: float | None = None
@@ -217,12 +223,10 @@ class Found:
     def from_json(cls, line: str) -> Found:
         item = json.loads(line)
         causes = tuple(Cause(*cause) for cause in item["causes"])
-        return cls(item["model"], item["head"], item["outcome"], causes, item["milliseconds"])
+        return cls(**{**item, "causes": causes})
 
     def to_json(self) -> str:
-        causes = [(cause.kinds, cause.outcome, cause.nodes) for cause in self.causes]
-        said = {"model": self.model, "head": self.head, "outcome": self.outcome, "causes": causes, "milliseconds": self.milliseconds}
-        return json.dumps(said)
+        return json.dumps({**asdict(self), "causes": [[*asdict(cause).values()] for cause in self.causes]})
 
 
 def main() -> None:
@@ -235,7 +239,7 @@ def main() -> None:
     parser.add_argument("--npus", default="", help="names as Vela's --accelerator-config has them, such as ethos-u55-128")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for one file in one client")
     parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--results", type=Path, help="a folder for outcomes, with which a stopped run goes on, and the smallest files")
+    parser.add_argument("--results", type=Path, help="a folder for the smallest files, and for outcomes, which the same conversions keep")
     parser.add_argument("models", nargs="*", type=Path)
     given = parser.parse_args()
     import qconvert.plugins
@@ -256,17 +260,16 @@ def main() -> None:
     for model in models:
         name = model.stem if model.is_relative_to(FIXTURES) else f"{model.parent.name}/{model.stem}"
         for target, users in columns:
-            left = {client: python for client, python in users.items() if (name, f"{TITLES[client]}, {target}") not in known}
             with tempfile.TemporaryDirectory() as folder:
                 kept = results if target in given.explain.split(",") else None
-                for item in outcomes(model, name, target, left, given.limit, Path(folder), kept) if left else ():
+                for item in outcomes(model, name, target, users, known, given.limit, Path(folder), kept):
                     known[name, item.head] = item
                     with lines.open("a") as file:
                         file.write(item.to_json() + "\n")
         for npu in npus:
             if (name, npu) not in known:
                 with tempfile.TemporaryDirectory() as folder:
-                    known[name, npu] = item = Found(name, npu, place_converted(model, npu, Path(folder)))
+                    known[name, npu] = item = Found(name, npu, "", place_converted(model, npu, Path(folder)))
                 with lines.open("a") as file:
                     file.write(item.to_json() + "\n")
         rows.append([known[name, head] for head in heads])
@@ -324,13 +327,23 @@ def count_outcomes(heads: Sequence[str], rows: Sequence[Sequence[Found]]) -> lis
     return found
 
 
-def outcomes(model: Path, name: str, target: str, clients: Mapping[str, str], limit: float, folder: Path, kept: Path | None) -> list[Found]:
+def outcomes(
+    model: Path,
+    name: str,
+    target: str,
+    clients: Mapping[str, str],
+    known: Mapping[tuple[str, str], Found],
+    limit: float,
+    folder: Path,
+    kept: Path | None,
+) -> list[Found]:
     """Return what came of a model's conversion for a target in each client, and of its operators alone where it is wrong.
 
     Args:
         model, name: the file, and how the table names it.
         target: of the conversion.
         clients: with the interpreters of their environments.
+        known: what came of earlier conversions; those that are the same are not tried again.
         limit: seconds for one file in one client.
         folder: an empty one.
         kept: where the smallest files of what is wrong go; None if operators are not tried alone.
@@ -342,21 +355,26 @@ def outcomes(model: Path, name: str, target: str, clients: Mapping[str, str], li
 
     file = folder / "whole" / WHOLE
     file.parent.mkdir()
-    heads = {client: f"{TITLES[client]}, {target}" for client in clients}
     try:
         graph = qconvert.load(model)
         dynamic = any(isinstance(size, str) for tensor in graph.inputs for size in graph[tensor].shape or ())
         qconvert.convert(model, file, target=target, force=True, **({"batch": 1} if dynamic else {}))
+        state, refused = digest(file), ""
     except qconvert.QConvertError as error:
-        return [Found(name, head, f"no: {' '.join(error.reason.split())[:80]}") for head in heads.values()]
+        state = refused = f"no: {' '.join(error.reason.split())[:80]}"
+    heads = {client: f"{TITLES[client]}, {target}" for client in clients}
+    heads = {client: head for client, head in heads.items() if (name, head) not in known or known[name, head].file != state}
+    if refused or not heads:
+        return [Found(name, head, state, refused) for head in heads.values()]
     try:
         run, inputs = store_example(file, random_inputs(qconvert.load(file), 1, 0)[0])
     except Exception as error:  # what onnxruntime does not run cannot be compared
-        return [Found(name, head, f"inconclusive: onnxruntime: {shorten(error)[:80]}") for head in heads.values()]
-    found = [Found(name, f"onnxruntime, {target}", "", (), time_runs(run, inputs))]
+        return [Found(name, head, state, f"inconclusive: onnxruntime: {shorten(error)[:80]}") for head in heads.values()]
+    found = [Found(name, f"onnxruntime, {target}", state, "", (), time_runs(run, inputs))]
     parts: dict[str, str] = {}
     noise = ""
-    for client, python in clients.items():
+    for client in heads:
+        python = clients[client]
         outcome, milliseconds = run_files(client, python, file.parent, limit)[WHOLE]
         causes: list[Cause] = []
         if kept is not None and not outcome.startswith(("equal", "1 step")):
@@ -366,8 +384,19 @@ def outcomes(model: Path, name: str, target: str, clients: Mapping[str, str], li
             if outcome.endswith("steps"):
                 noise = noise or measure_noise(onnx.load(file), inputs)
                 outcome += f", noise {noise}" + ("" if causes else ", no operator more than one")
-        found.append(Found(name, heads[client], outcome, tuple(causes), milliseconds))
+        found.append(Found(name, heads[client], state, outcome, tuple(causes), milliseconds))
     return found
+
+
+def digest(file: Path) -> str:
+    """Return a digest of an ONNX file without what says how it was made."""
+    import onnx
+
+    model = onnx.load(file)
+    model.producer_version = ""
+    for item in (model, *model.graph.node):
+        del item.metadata_props[:]
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()[:16]
 
 
 def keep_smallest(head: str, parts: Mapping[str, str], folder: Path, alone: Mapping[str, str], refused: bool, kept: Path) -> list[Cause]:
