@@ -36,6 +36,8 @@ _FIXED_16 = {
 _WRAPPED, _WRAPPED_8 = ("Atan", "Cos", "Log", "LogSoftmax", "Sin"), ("LogSoftmax",)
 #: Operators that square their data in float16, of which 65504 is the largest number -> the power of the data that their results grow with.
 SQUARES = {"RMSNormalization": 0, "ReduceL2": 1, "SquaredDifference": 2}
+#: Activations that HTP computes with what gives their data in one, without rounding or clipping the data.
+JOINED = ("HardSwish", "LeakyRelu", "Relu")
 #: Operators that HTP computes in the scale of their data, with 8 bits; results of scales that are smaller by this factor or more are wrong.
 _IN_SCALE_OF_DATA, _LARGEST_RATIO = ("Add", "Max", "Min", "Neg", "Sub"), 48.0
 #: The largest zero point of uint8 to which HTP clips uint16 rightly; reciprocals of scales are kept as integers of 8 bits.
@@ -138,6 +140,17 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
         return None
     scale = (high - low) / (2**16 - 1)
     return Quantization.per_tensor(scale, round(-low / scale))
+
+
+def needs_clipped_data(op: Op, data: Tensor, result: Tensor) -> bool:
+    """Return whether an activation gives results more than a step off where its data are not clipped to their own range."""
+    q, (low, high) = result.per_tensor, range_of(data)
+    if q is None:
+        return False
+    x = np.linspace(2 * low - high, 2 * high - low, 2**10)
+    real = np.stack([apply(op.kind, values, **op.attributes) for values in (x, np.clip(x, low, high))])
+    beyond, clipped = np.clip(real / float(q.scale[0]) + q.point, *integer_range(result.dtype))
+    return bool(np.abs(beyond - clipped).max() > 1)
 
 
 def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:

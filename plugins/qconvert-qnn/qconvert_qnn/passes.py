@@ -21,9 +21,11 @@ from qconvert.plugin import (
     numpy_dtype,
 )
 from qconvert_qnn.operators import (
+    JOINED,
     SQUARES,
     exceeded_bounds,
     find_square_factor,
+    needs_clipped_data,
     needs_wide_data,
     refusal_reason,
     right_quantization,
@@ -167,13 +169,16 @@ def keep_integers(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
     HTP joins data of one quantization alone, so it gives that of a Concat's result to whatever computes an input. A Reshape, Transpose,
     DepthToSpace or SpaceToDepth then copies integers that stand for other values, and arithmetic no longer clips to the range of its own
     result. HTP leaves out a Quantize of values that it computes in float and reads in float again, so that these are neither rounded nor
-    clipped; and it computes a product with a constant and the sum with another in one (tests/test_operators.py).
+    clipped; and it computes a product with a constant and the sum with another in one, and what gives the data of an activation with the
+    activation (tests/test_operators.py).
     """
     rewriter, kept = Rewriter(graph), 0
     for op in rewriter:
         if op.kind == "Concat":
             _pool_before_concat(rewriter, op)
-        elif _is_left_out(rewriter, op) if op.kind in ("Quantize", "Requantize") else _is_normalized(rewriter, op):
+        elif _is_clipped_late(rewriter, op) or (
+            _is_left_out(rewriter, op) if op.kind in ("Quantize", "Requantize") else _is_normalized(rewriter, op)
+        ):
             data = graph[op.outputs[0]]
             if data.per_tensor is not None and data.static_shape is not None:
                 rounded = rewriter.add(f"{data.name}/rounded", data)
@@ -204,6 +209,18 @@ def _is_left_out(rewriter: Rewriter, op: Op) -> bool:
     maker = producers.get(op.inputs[0])
     is_written = maker is not None and (op.kind == "Requantize" or not runs_on_integers(maker))
     return is_written and any(map(is_in_float, readers.get(op.name, ())))
+
+
+def _is_clipped_late(rewriter: Rewriter, op: Op) -> bool:
+    """Return whether an activation reads a result whose clipping HTP leaves out, and its own result shows that."""
+    tensors, readers = rewriter.graph.tensors, rewriter.readers
+    data = tensors.get(op.name)
+    if data is None or data.per_tensor is None:
+        return False
+    direct = readers.get(op.name, ())
+    activations = [end for reader in direct for end in (reader, *readers.get(reader.name, ())) if end.kind in JOINED]
+    results = [(end, tensors[last.name]) for end in activations for last in (end, *readers.get(end.name, ())) if last.name]
+    return any(needs_clipped_data(end, data, result) for end, result in results)
 
 
 def _is_normalized(rewriter: Rewriter, op: Op) -> bool:

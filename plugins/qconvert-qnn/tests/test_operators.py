@@ -170,6 +170,42 @@ def test_products_with_a_constant_are_clipped_before_the_sum_with_another(tmp_pa
     assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp") <= 4
 
 
+def activated(first: str, activation: str, scale: float, result: Quantization) -> tuple[Graph, dict[str, Any]]:
+    """An operator on uint8, whose results have a scale, and an activation after it."""
+    rng = np.random.default_rng(5)
+    x = image("uint8", 128, scale=0.03) if first != "Gemm" else image("uint8", 128, "x", (9, 16), 0.03)
+    weights = rng.integers(-127, 128, (8, 16) if first == "Gemm" else (8, 4, 1, 1)).astype(np.int8)
+    second = Tensor("w", "int8", weights.shape, weights, P(0.01, 0)) if first in ("Conv", "ConvTranspose", "Gemm") else replace(x, name="w")
+    attributes: dict[str, Any] = {**SPACE, "pads": (0, 0, 0, 0)} if "Conv" in first else {}
+    ops = (Op(first, ("x", "w"), ("c",), attributes), Op(activation, ("c",), ("y",), {"alpha": 0.2} if activation == "LeakyRelu" else {}))
+    tensors = (x, second, image("uint8", 128, "c", None, scale), Tensor("y", "uint8", None, None, result))
+    names = tuple(item.name for item in tensors[:2] if item.data is None)
+    graph = infer(Graph("activated", {item.name: item for item in tensors}, ops, names, ("y",)))
+    return graph, {name: rng.integers(0, 256, x.shape).astype(np.uint8) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("first", "activation"),
+    [("Conv", "Relu"), ("Conv", "LeakyRelu"), ("ConvTranspose", "HardSwish"), ("Gemm", "LeakyRelu"), ("Add", "Relu"), ("Mul", "Relu")],
+)
+def test_data_of_an_activation_are_clipped(first: str, activation: str, tmp_path: Path) -> None:
+    """HTP computes both in one, and leaves out the Quantize between: off by what a Relu of 5 is beyond a sum that is clipped to 1."""
+    graph, feed = activated(first, activation, 0.008, P(0.02, 100 * (activation != "Relu")))
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 50
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
+
+
+def test_data_of_an_activation_are_not_rounded(tmp_path: Path) -> None:
+    """The result is that of one rounding, or next to it near a tie; of two roundings a third of the results are a step off."""
+    graph, feed = activated("Conv", "LeakyRelu", 0.05, P(0.02, 24))
+    (found,), (twice,) = (item.values() for item in (htp(graph, tmp_path / "m.onnx", feed, "qnn-htp"), evaluate(graph, feed)))
+    data, weights = 0.03 * (feed["x"] - 128.0), graph["w"].float_values()
+    real = np.einsum("nihw,oi->nohw", data, weights[:, :, 0, 0])
+    once = np.clip(np.where(real < 0, 0.2 * real, real) / 0.02 + 24, 0, 255)
+    assert (found != twice).mean() > 0.3
+    assert np.abs(found - once).max() < 0.6
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_values_between_float_operators_are_rounded_and_clipped(dtype: str, tmp_path: Path) -> None:
     """HTP leaves out a Quantize of values that it computes and reads in float, unless a MaxPool stands after it."""
