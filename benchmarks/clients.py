@@ -357,8 +357,9 @@ def outcomes(
     file.parent.mkdir()
     try:
         graph = qconvert.load(model)
-        dynamic = any(isinstance(size, str) for tensor in graph.inputs for size in graph[tensor].shape or ())
-        qconvert.convert(model, file, target=target, force=True, **({"batch": 1} if dynamic else {}))
+        sizes = {item: value.shape for item, value in random_inputs(graph, 1, 0)[0].items() if graph[item].static_shape is None}
+        shapes = "; ".join(f"{item}={','.join(map(str, shape))}" for item, shape in sizes.items())
+        qconvert.convert(model, file, target=target, force=True, **({"batch": 1, "input_shape": shapes} if sizes else {}))
         state, refused = digest(file), ""
     except qconvert.QConvertError as error:
         state = refused = f"no: {' '.join(error.reason.split())[:80]}"
