@@ -15,6 +15,7 @@ import pytest
 import qconvert
 from qconvert import QConvertError, benchmark, html_report
 from qconvert.benchmarking import BenchmarkReport, Measured
+from qconvert.errors import InvalidModelError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
@@ -65,6 +66,16 @@ def test_a_target_that_refuses_the_model_does_not_end_the_others() -> None:
     found = benchmark(lstm, targets=["tensorrt", "tflite", "tflite"], kernels="litert:default", runs=3)
     assert [(item.target, bool(item.problem)) for item in found.measured] == [("", False), ("tflite", False), ("tensorrt", True)]
     assert "does not accept the model" in found.measured[-1].problem
+
+
+@pytest.mark.litert
+def test_a_damaged_result_does_not_end_the_others(tmp_path: Path) -> None:
+    (tmp_path / "half.tflite").write_bytes(KWS.read_bytes()[:1000])
+    found = benchmark(KWS, [tmp_path / "half.tflite", KWS], kernels="litert:default", runs=3)
+    assert [bool(item.problem) for item in found.measured] == [False, True, False]
+    assert "past the end of the file" in found.measured[1].problem
+    with pytest.raises(InvalidModelError):
+        benchmark(tmp_path / "half.tflite", [KWS], runs=3)
 
 
 @pytest.mark.litert

@@ -38,7 +38,7 @@ class Measured:
     Attributes:
         file: its path; of one that the benchmark converted, that of the model.
         target: what the benchmark converted it for; "" of a file that was there.
-        kernels: what ran it, as `--kernels` names it; the target if that refuses the model.
+        kernels: what ran it, as `--kernels` names it; the target if that refuses the model; "" of a file that cannot be read.
         ran: the runtime with its version and the form of the file that ran, in words.
         runs: how many runs were measured.
         median, best: seconds that a run took.
@@ -225,7 +225,7 @@ def benchmark(
     Raises:
         OptionError: a number, a target, kernels or an option do not exist, or the kernels run none of the files.
         RuntimeRefusedError: nothing could be measured.
-        QConvertError: a file cannot be read.
+        QConvertError: the model cannot be read, or there is no file of a result.
     """
     for name, number, is_valid, rule in (
         ("runs", runs, runs >= 1, "at least 1"),
@@ -243,9 +243,13 @@ def benchmark(
         started: list[_Runner | Measured] = []
         for number, file in enumerate([*files, *converted]):
             progress("loading", number, len(files) + len(converted))
-            started += _start_runners(
-                file, kernels, {} if file.target else pick_declared(read, file.format.read_options), threads, seed, stack
-            )
+            own = {} if file.target else pick_declared(read, file.format.read_options)
+            try:
+                started += _start_runners(file, kernels, own, threads, seed, stack)
+            except QConvertError as error:
+                if file is files[0]:
+                    raise
+                started.append(Measured(str(file.path), "", file.target, problem=error.reason))
         for turn in range(_TURNS):
             progress("running", turn, _TURNS)
             for runner in started:
@@ -254,7 +258,8 @@ def benchmark(
         found = [*(item.summarize() if isinstance(item, _Runner) else item for item in started), *refused]
     report = BenchmarkReport(tuple(replace(item, file=str(model)) if item.target else item for item in found), _machine(), threads)
     if not report.done:
-        reasons = "; ".join(dict.fromkeys(f"{item.kernels}: {_first_line(item.problem)}" for item in found)) or "no runtime runs the format"
+        listed = dict.fromkeys(f"{item.kernels or item.name}: {_first_line(item.problem)}" for item in found)
+        reasons = "; ".join(listed) or "no runtime runs the format"
         raise RuntimeRefusedError(f"nothing could be measured: {reasons}", file=str(model), rule="nothing-measured")
     return report
 

@@ -197,7 +197,9 @@ def _convert_calibrated(
             source = Path(folder, f"{model.stem}.qgraph")
             save(found.graph, source)
             arguments = {name: value for name, value in arguments.items() if name not in (*reading, "source_format")}
-        return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
+        report = convert(source, result, encodings=str(scales), **arguments)
+        files = {name: file for name, file in report.files.items() if kept or name != "encodings"}  # not one of the temporary folder
+        return replace(report, source=str(model), files=files)
 
 
 def _encodings_format(result: Path, name: str) -> Format | None:

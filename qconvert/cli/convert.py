@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def _convert(
     source: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
-    result: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
+    result: Annotated[str, typer.Argument(help="The file to write; - for standard output.")],
     target: TargetFlag = "",
     passes: PassFlag = None,
     option: OptionFlag = None,
@@ -91,7 +91,7 @@ def _convert(
         convert_one(source, place, {**flags, **({"signature": key} if key else {})})
 
 
-def _entries(source: Path, result: Path, signature: str, source_format: str) -> dict[str, Path]:
+def _entries(source: Path, result: str, signature: str, source_format: str) -> dict[str, str | Path]:
     """Keys of entry points and where each is written: with "all" every one that the source has, in files that are called by the keys."""
     if signature != "all":
         return {signature: result}
@@ -102,7 +102,8 @@ def _entries(source: Path, result: Path, signature: str, source_format: str) -> 
     if "all" in keys or not keys:
         return {signature: result}
     parts = {key: re.sub(r"[^\w-]+", "_", key) for key in keys}
-    found = {key: result.with_stem(f"{result.stem}.{part}") for key, part in parts.items()}
+    place = Path(result)
+    found: dict[str, str | Path] = {key: place.with_stem(f"{place.stem}.{part}") for key, part in parts.items()}
     if len({*found.values()}) < len(keys):
         raise OptionError(
             f"{len(keys)} signatures have {len({*found.values()})} names of files",
@@ -114,7 +115,7 @@ def _entries(source: Path, result: Path, signature: str, source_format: str) -> 
 
 def _run_conversion(
     source: Path,
-    result: Path,
+    result: str | Path,
     flags: dict[str, Any],
     others: Sequence[str] = (),
     print_after: Sequence[str] = (),

@@ -15,7 +15,7 @@ from qconvert.files.system import temporary_folder
 from qconvert.plugins import format_named
 
 
-def is_stream(path: Path) -> bool:
+def is_stream(path: str | Path) -> bool:
     """Whether a path stands for standard input or output."""
     return str(path) == "-"
 
@@ -60,7 +60,7 @@ def read_both(first: Path, second: Path, first_format: str, second_format: str) 
 
 
 @contextmanager
-def write_to(path: Path, format: str) -> Iterator[Path]:
+def write_to(path: str | Path, format: str) -> Iterator[str | Path]:
     """The file to write: `path`, or for `-` a temporary file that goes to standard output when the block has ended well.
 
     Args:
@@ -91,7 +91,7 @@ def write_to(path: Path, format: str) -> Iterator[Path]:
 
 
 @contextmanager
-def write_nowhere(path: Path, format: str) -> Iterator[Path]:
+def write_nowhere(path: str | Path, format: str) -> Iterator[Path]:
     """A temporary place of the name of `path`, for what would be written there; it is gone with the block. See write_to()."""
     if is_stream(path) and not format:
         raise OptionError(
@@ -99,7 +99,7 @@ def write_nowhere(path: Path, format: str) -> Iterator[Path]:
             remedy="Name it with --to, or use a command such as tflite2onnx.",
             rule="format-not-stated",
         )
-    with _temporary(path.name, str(path)) as result:
+    with _temporary(Path(path).name, str(path)) as result:
         yield result
 
 

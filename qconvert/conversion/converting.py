@@ -173,7 +173,7 @@ def convert(
     with as_file(source, source_format) as path:
         report = _convert_file(
             path,
-            Path(result),
+            result,
             source_format="" if isinstance(source, Graph) else source_format,  # a graph's file says it
             result_format=result_format,
             target=target,
@@ -190,7 +190,7 @@ def convert(
 
 def _convert_file(
     source: Path,
-    result: Path,
+    result: str | Path,
     *,
     source_format: str,
     result_format: str,
@@ -205,7 +205,8 @@ def _convert_file(
 ) -> ConversionReport:
     """What convert() does with a file."""
     started = time.perf_counter()
-    writer = format_named(result_format) if result_format else format_of(result)
+    writer = format_named(result_format) if result_format else format_of(Path(result))
+    result = _require_file_name(result, writer)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
     if writer.repack is not None:
@@ -341,6 +342,19 @@ def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any])
     if writer.form_of is None:
         return ""
     return writer.form_of(result, {**(target_named(target).write_options if target else {}), **options})
+
+
+def _require_file_name(result: str | Path, writer: Format) -> Path:
+    """The path of a result; raises OptionError for a name that ends with / where the format writes a file."""
+    path = Path(result)
+    if os.fspath(result).endswith(("/", os.sep)) and writer.suffixes and not writer.makes_folder(path):
+        raise OptionError(
+            f"the name is that of a folder; the format {writer.name} requires a file",
+            file=os.fspath(result),
+            remedy=f"Name a file in it: {os.fspath(result)}model{writer.suffixes[0]}",
+            rule="is-a-folder",
+        )
+    return path
 
 
 def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) -> None:

@@ -39,7 +39,7 @@ KERNELS: Mapping[str, Kernels] = {
     "torch:modules": _rows("torch", "MODULES"),
     "torch:inductor": _rows("torch", "INDUCTOR"),
     # Convolutions of float data are off by up to 4e-4 of their largest result (windows of 5 x 5, measured).
-    "mnn:cpu": _rows("mnn", "ROWS", decomposed_bounds=("Add", "Sub", "Mul", "Div"), tiles=2.0**-10),
+    "mnn:cpu": _rows("mnn", "ROWS", product_types=("float32",), decomposed_bounds=("Add", "Sub", "Mul", "Div"), tiles=2.0**-10),
     **dict.fromkeys(("tensorrt:sm89", "tensorrt:sm120", "tensorrt:sm121"), _rows("tensorrt", "ROWS", **_OF_TENSORRT)),
     **dict.fromkeys(("tensorrt:sm80", "tensorrt:sm86"), _rows("tensorrt", "SM80", **_OF_TENSORRT)),
     "tensorrt:sm75": _rows("tensorrt", "SM75", **_OF_TENSORRT),

@@ -193,6 +193,7 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     )
     found = json.loads(done.output)
     assert found["samples"] == 30 and len(found["tensors"]) == 11 and found["written"]["target"] == "ort-x86"
+    assert found["written"]["files"] == {}  # the scales' own file was a temporary one
     assert len(qconvert.load(tmp_path / "q.onnx").ops) == 15
     done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "r.onnx", "--scales", tmp_path / "r.json")
     assert f"next: qconvert check {FLOAT} {tmp_path / 'r.onnx'} --encodings {tmp_path / 'r.json'}" in done.output.replace("\n", " ")

@@ -286,3 +286,24 @@ def test_a_mnn_file_says_what_made_it(tmp_path: Path) -> None:
     convert(RESNET, tmp_path / "model.mnn")
     code = read_encodings(tmp_path / "model.mnn", {}).metadata["mnn.biz_code"]
     assert code == f"qconvert-{__version__}-{hashlib.sha256(RESNET.read_bytes()).hexdigest()[:16]}"
+
+
+@needs_mnn
+@pytest.mark.mnn
+def test_a_network_quantized_in_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    """MNN's CPU computes in float32; the integers of the layer and its scales are the source's."""
+    integers = np.random.default_rng(0).integers(-10, 10, (4, 3, 3, 3)).astype(np.int8)
+    steps, weights = Quantization.per_tensor(0.0498046875), Quantization.per_tensor(0.010009765625)  # exact in float16
+    attributes = {"data_format": "channels_first", "dilations": (1, 1), "strides": (1, 1), "pads": (0,) * 4}
+    tensors = [
+        Tensor("x", "float16", (1, 3, 8, 8)), Tensor("xq", "int8", (1, 3, 8, 8), None, steps), Tensor("y", "float16", (1, 4, 6, 6)),
+        Tensor("yq", "int8", (1, 4, 6, 6), None, steps), Tensor("w", "int8", integers.shape, integers, weights),
+    ]  # fmt: skip
+    ops = (
+        Op("Quantize", ("x",), ("xq",)),
+        Op("Conv", ("xq", "w"), ("yq",), attributes),
+        Op("Dequantize", ("yq",), ("y",)),
+    )
+    graph = Graph("halves", {item.name: item for item in tensors}, ops, ("x",), ("y",))
+    said = convert(graph, tmp_path / "out", result_format="mnn").changes
+    assert any("1 of 1 layer is int8, with 108 equal integers" in str(change) for change in said)
