@@ -93,12 +93,11 @@ def _obstacle(graph: Graph, op: Op) -> str:
 _NEAR, _ROUNDS = 1e-3, 50
 
 
-def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple[str, ...]]:
+def equalize(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Equalizes all pairs of layers in float, one after the other, until all factors are close to 1.
 
     Args:
         graph: a float network; layers whose weights are not float32 constants of their own stay as they are.
-        powers_of_two: rounds factors to powers of two. Results are then equal in every bit, and ranges within a factor of 2.
 
     Returns:
         The graph, and what was changed in words.
@@ -109,7 +108,7 @@ def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple
     layers = {number: _Layer.of(graph, graph.ops[number]) for pair in pairs for number in pair}
     before = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
     for _ in range(_ROUNDS):
-        if max(_equalize_pair(layers[first], layers[second], powers_of_two) for first, second in pairs) <= 1 + _NEAR:
+        if max(_equalize_pair(layers[first], layers[second]) for first, second in pairs) <= 1 + _NEAR:
             break
     after = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
     ranges = f"ranges of output channels differ by a factor of {after:.3g} at most, before by {before:.3g}"
@@ -176,12 +175,11 @@ class _Layer:
         self.weights = (grouped * shaped).reshape(self.weights.shape)
 
 
-def _equalize_pair(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
+def _equalize_pair(first: _Layer, second: _Layer) -> float:
     """Equalizes two layers; gives the factor that is farthest from 1."""
     outgoing, incoming = first.outgoing(), second.incoming()
     known = (outgoing > 0) & (incoming > 0)  # a channel without weights on one side stays
     factors = np.sqrt(np.where(known, outgoing, 1) / np.where(known, incoming, 1))
-    factors = np.exp2(np.rint(np.log2(factors))) if powers_of_two else factors
     first.divide(factors)
     second.multiply(factors)
     return float(np.maximum(factors, 1 / factors).max(initial=1.0))

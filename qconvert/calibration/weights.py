@@ -31,25 +31,22 @@ class WeightMethod:
     Attributes:
         name: as in `--weights`.
         summary: in one line.
-        scales: (float32 weights of shape (channels, others), the largest integer, the lowest) -> float32 scales, 0 for channels of zeros.
+        scales: (float32 weights of shape (channels, others), the largest integer) -> float32 scales, 0 for channels of zeros.
     """
 
     name: str
     summary: str
-    scales: Callable[[Array, int, int], Array]
+    scales: Callable[[Array, int], Array]
 
 
-def weight_quantization(
-    weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8", *, narrow: bool = True
-) -> QParams:
-    """The quantization of weights.
+def weight_quantization(weights: Array, method: str = "max-abs", axis: int | None = 0, dtype: str = "int8") -> QParams:
+    """The quantization of weights, without the lowest integer, as TFLite demands it of int8.
 
     Args:
         weights: float values.
         method: one of WEIGHT_METHODS.
         axis: the dimension of which each index gets a scale; None for one scale for all.
         dtype: a signed type.
-        narrow: whether the lowest integer is left out, as TFLite demands it of int8.
 
     Raises:
         OptionError: there is no such method, or the type is none of signed integers.
@@ -69,14 +66,13 @@ def weight_quantization(
     if axis is not None:
         axis %= weights.ndim
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
-    scales = WEIGHT_METHODS[method].scales(rows, high, -high if narrow else low)
+    scales = WEIGHT_METHODS[method].scales(rows, high)
     # Any scale fits a row of zeros; the largest scale of the other rows, unlike 1, keeps the steps of its bias small.
     scales = np.where(scales > 0, scales, scales.max(initial=0) or _F(1)).astype(_F)
-    limits = (-high, high) if narrow else (None, None)
-    return QParams(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))
+    return QParams(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, -high, high))
 
 
-def _max_abs(rows: Array, high: int, low: int) -> Array:
+def _max_abs(rows: Array, high: int) -> Array:
     return np.asarray(_absmax(rows) / _F(high), _F)
 
 
@@ -84,42 +80,42 @@ def _absmax(rows: Array) -> Array:
     return np.asarray(np.abs(rows).max(axis=1, initial=0))
 
 
-def _squared_error(rows: Array, high: int, low: int) -> Array:
+def _squared_error(rows: Array, high: int) -> Array:
     """Tries shares of the largest magnitude, then lets the best one settle in least squares, where neither step can lose."""
-    whole = _max_abs(rows, high, low)
+    whole = _max_abs(rows, high)
     coarse = np.arange(COARSE, LOWEST - 1, -1) / COARSE
-    best = _best_shares(rows, whole, np.broadcast_to(coarse[:, None], (coarse.size, whole.size)), high, low)
+    best = _best_shares(rows, whole, np.broadcast_to(coarse[:, None], (coarse.size, whole.size)), high)
     around = best + np.arange(FINE - 1, -FINE, -1)[:, None] / (FINE * COARSE)
-    scales = (whole * _best_shares(rows, whole, np.minimum(around, 1.0), high, low))[:, None]
+    scales = (whole * _best_shares(rows, whole, np.minimum(around, 1.0), high))[:, None]
     for _ in range(SETTLING):
-        integers = np.clip(np.rint(rows / np.where(scales > 0, scales, 1)), low, high)
+        integers = np.clip(np.rint(rows / np.where(scales > 0, scales, 1)), -high, high)
         products, squares = (np.einsum("rk,rk->r", integers, other, dtype=np.float64)[:, None] for other in (rows, integers))
         scales = np.where(squares > 0, products / np.where(squares > 0, squares, 1), scales)
     return np.asarray(scales[:, 0], _F)
 
 
-def _best_shares(rows: Array, whole: Array, shares: Array, high: int, low: int) -> Array:
+def _best_shares(rows: Array, whole: Array, shares: Array, high: int) -> Array:
     """For each row, which of its shares (tries, rows) of its scale has the smallest error."""
     best, least = np.ones(whole.size), np.full(whole.size, np.inf)
     for share in shares:
         scale = (whole * share).astype(_F)[:, None]
         scale[scale == 0] = 1
         steps = rows / scale
-        steps -= np.clip(np.rint(steps), low, high)
+        steps -= np.clip(np.rint(steps), -high, high)
         found = np.einsum("rk,rk->r", steps, steps, dtype=np.float64) * np.square(scale[:, 0].astype(np.float64))
         better = found < least
         best, least = np.where(better, share, best), np.where(better, found, least)
     return best
 
 
-def _mnn_admm(rows: Array, high: int, low: int) -> Array:
+def _mnn_admm(rows: Array, high: int) -> Array:
     """MNN's tool rounds weights with their largest magnitudes before it looks at activations, and has ADMM look at what comes of it."""
     whole = (_absmax(rows) / _F(high))[:, None]
     steps = np.divide(rows, whole, where=whole > 0, out=np.zeros_like(rows))
     return admm_scales((round_half_away(steps) * whole).astype(_F), high)
 
 
-def admm_scales(rows: Array, clamp: int = 127) -> Array:
+def admm_scales(rows: Array, clamp: int) -> Array:
     """MNN's ADMM (tools/quantization/quantizeWeight.cpp, 3.6; C. Leng et al., "Extremely Low Bit Neural Network", 2018), bit for bit.
 
     1000 times: integers = round(weights / scale), half away from zero, clamped; scale = sum(weights * integers) / sum(integers ** 2), in
@@ -160,7 +156,7 @@ WEIGHT_METHODS: Mapping[str, WeightMethod] = {
         WeightMethod(
             "admm",
             "alternating least squares: the integers for a scale, then the scale for these integers",
-            lambda rows, high, low: admm_scales(rows, high),
+            admm_scales,
         ),
         WeightMethod("mnn-admm", "ADMM as MNN's tool runs it, on weights that are already quantized, equal in every bit", _mnn_admm),
     )

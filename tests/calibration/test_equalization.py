@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import onnxruntime
 import pytest
 
-import qconvert
 from qconvert.calibration import equalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
@@ -81,19 +77,6 @@ def test_outputs_stay_and_ranges_come_together() -> None:
     assert {name: tensor.shape for name, tensor in found.tensors.items()} == {name: tensor.shape for name, tensor in graph.tensors.items()}
 
 
-def test_powers_of_two_change_no_bit(tmp_path: Path) -> None:
-    graph = network()
-    found, _ = equalize(graph, powers_of_two=True)
-    ratio = found["wa"].data / graph["wa"].data  # type: ignore[operator]
-    assert (np.frexp(ratio)[0] == 0.5).all() and (ratio != 1).any()
-    results = []
-    for number, one in enumerate((graph, found)):
-        qconvert.save(one, tmp_path / f"{number}.onnx")
-        session = onnxruntime.InferenceSession(tmp_path / f"{number}.onnx")
-        results.append(session.run(["y"], {"x": X})[0])
-    np.testing.assert_array_equal(*results)
-
-
 def test_what_is_seen_outside_stays() -> None:
     graph = network(public=True)
     found, (note,) = equalize(graph)
@@ -122,8 +105,7 @@ def test_dead_channels_stay() -> None:
     np.testing.assert_allclose(run(found, X), run(graph, X), rtol=2e-5)
 
 
-@pytest.mark.parametrize("powers_of_two", [False, True])
-def test_per_tensor_weights_lose_less(powers_of_two: bool) -> None:
+def test_per_tensor_weights_lose_less() -> None:
     """What the method is for."""
     from qconvert.arithmetic import dequantize, quantize
     from qconvert.calibration import weight_quantization
@@ -140,4 +122,4 @@ def test_per_tensor_weights_lose_less(powers_of_two: bool) -> None:
         return float(np.abs(run(graph.evolve(tensors=rounded), X) - run(graph, X)).max())
 
     graph = network()
-    assert error(equalize(graph, powers_of_two=powers_of_two)[0]) < 0.5 * error(graph)
+    assert error(equalize(graph)[0]) < 0.5 * error(graph)

@@ -19,8 +19,8 @@ def weights(heavy: bool = False) -> Array:
     return found.astype(np.float32)
 
 
-def errors(values: Array, method: str, axis: int | None, dtype: str = "int8", narrow: bool = True) -> Array:
-    quantization = weight_quantization(values, method, axis, dtype, narrow=narrow)
+def errors(values: Array, method: str, axis: int | None, dtype: str = "int8") -> Array:
+    quantization = weight_quantization(values, method, axis, dtype)
     back = dequantize(quantize(values, quantization.quantization, dtype), quantization.quantization)
     kept = () if axis is None else (axis % values.ndim,)
     return np.asarray(np.square(values - back).sum(axis=tuple(i for i in range(values.ndim) if i not in kept)))
@@ -44,8 +44,8 @@ def test_max_abs() -> None:
     expected = np.abs(values).max(axis=(1, 2, 3)) / np.float32(127)
     expected[2] = expected.max()  # a channel of zeros
     np.testing.assert_array_equal(quantization.scale, expected)
-    wide = weight_quantization(values, dtype="int4", narrow=False).quantization
-    assert wide.limits("int4") == (-8, 7) and wide.scale[0] == np.abs(values[0]).max() / np.float32(7)
+    few = weight_quantization(values, dtype="int4").quantization
+    assert few.limits("int4") == (-7, 7) and few.scale[0] == np.abs(values[0]).max() / np.float32(7)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "int8"])
