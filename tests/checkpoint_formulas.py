@@ -24,6 +24,18 @@ _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, 
 _AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
+def write_checkpoint(folder: Path, tensors: dict[str, Any], stated: Any = None, **config: Any) -> Path:
+    """Write a checkpoint: its tensors, and config.json with what is stated of its quantization."""
+    from qconvert.checkpoints.safetensors import written_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with written_file(folder / "model.safetensors", list(tensors), {}) as writer:
+        for name, tensor in tensors.items():
+            writer.add(name, np.asarray(tensor))
+    (folder / "config.json").write_text(json.dumps({**config, **({"quantization_config": stated} if stated else {})}))
+    return folder
+
+
 def tensors_of(folder: Path) -> dict[str, Any]:
     """All tensors of the .safetensors files of a folder."""
     found = {}

@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,16 @@ settings.load_profile("new examples" if os.environ.get("QCONVERT_NEW_EXAMPLES") 
 
 #: What the tests that were left out are, in words.
 LEFT_OUT = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Any]:
+    """TensorRT's builder."""
+    from qconvert.runtimes.tensorrt import Builder
+
+    found = Builder()
+    yield found
+    found.close()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

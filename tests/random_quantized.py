@@ -168,21 +168,3 @@ def fx_traced(seed: int, engine: str, folder: Path) -> tuple[Path, Array, Array]
             return folder / "model.pt", data.numpy(), traced(data).numpy()
     finally:
         torch.backends.quantized.engine = before
-
-
-def pt2e_program(seed: int, quantizer: Any, folder: Path) -> tuple[Path, Array, Array]:
-    """A program that torchao's PT2E quantized, its data and what PyTorch gives."""
-    import torch
-    from torchao.quantization.pt2e import move_exported_model_to_eval
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-
-    network, shape = random_network(seed)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        prepared = prepare_pt2e(torch.export.export(network, (torch.randn(shape),)).module(), quantizer)
-        for _ in range(4):
-            prepared(torch.randn(shape))
-        data = torch.randn(shape)
-        program = torch.export.export(move_exported_model_to_eval(convert_pt2e(prepared)), (data,))
-        torch.export.save(program, folder / "model.pt2")
-        return folder / "model.pt2", data.numpy(), program.module()(data).numpy()

@@ -77,18 +77,12 @@ def test_a_requantization_of_data_that_are_stored_otherwise_stands_for_itself() 
 
 
 def test_equal_operators_count_once() -> None:
-    """A source that computes a tensor twice, and a result that has one of the two."""
-    twice = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
+    """A source that computes a tensor twice, and a result that has one of the two; also as int8 and as uint8."""
+    twice = (SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
     once = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
-    assert find_missing_results(twice, once) == {}
-    coarser = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)), t=OTHER)
-    assert list(find_missing_results(coarser, once)) == ["t"]
-
-
-def test_operators_whose_results_are_equal_once_they_are_stored_alike_count_once() -> None:
-    """Two Quantize of one value, to int8 and to uint8, are one where all bytes are uint8."""
-    source = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
-    once = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
+    source = graph(*twice)
+    assert find_missing_results(source, once) == {}
+    assert list(find_missing_results(graph(*twice, t=OTHER), once)) == ["t"]
     for zero_point, expected in ((131, []), (130, ["t"])):
         stored = Tensor("t", "uint8", (1, 4), None, Quantization.per_tensor(0.05, zero_point))
         other = replace(source, tensors={**source.tensors, "t": stored})

@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from checkpoint_formulas import write_checkpoint
 from refusals import refused
 
 import qconvert
@@ -34,13 +35,7 @@ CODES = np.array([code for code in range(256) if code & 127 != 127], np.uint8)
 
 def checkpoint(folder: Path, stated: Any, **tensors: Any) -> Path:
     """One layer, m.l, and what config.json states of it."""
-    folder.mkdir(parents=True)
-    named = {f"m.l.{name}": np.asarray(tensor) for name, tensor in tensors.items()}
-    with written_file(folder / "model.safetensors", list(named), {}) as writer:
-        for name, tensor in named.items():
-            writer.add(name, tensor)
-    (folder / "config.json").write_text(json.dumps({"quantization_config": stated} if stated else {}))
-    return folder
+    return write_checkpoint(folder, {f"m.l.{name}": tensor for name, tensor in tensors.items()}, stated)
 
 
 def read(folder: Path) -> BlockWeight:

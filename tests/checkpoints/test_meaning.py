@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from checkpoint_formulas import write_checkpoint
 from refusals import refused
 
 import qconvert
@@ -28,15 +29,6 @@ pytestmark = pytest.mark.formats
 
 RNG = np.random.default_rng(11)
 GPTQ_CONFIG = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
-
-
-def checkpoint(folder: Path, tensors: dict[str, Any], stated: Any, **model: Any) -> Path:
-    folder.mkdir()
-    with written_file(folder / "model.safetensors", list(tensors), {}) as writer:
-        for name, tensor in tensors.items():
-            writer.add(name, np.asarray(tensor))
-    (folder / "config.json").write_text(json.dumps({**model, **({"quantization_config": stated} if stated else {})}))
-    return folder
 
 
 def gptq(layer: str, outputs: int = 32, inputs: int = 64, block: int = 32, dtype: Any = np.float16) -> dict[str, Any]:
@@ -61,7 +53,7 @@ def stated_in(folder: Path) -> Any:
 
 def test_fp6_has_the_names_of_fp4(tmp_path: Path) -> None:
     tensors = {"m.l.weight_packed": RNG.integers(0, 256, (32, 96), np.uint8), "m.l.weight_scale": np.full((32, 4), 120, np.uint8)}
-    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"})
+    source = write_checkpoint(tmp_path / "s", tensors, {"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"})
     with refused(InvalidModelError, "blocks-do-not-fit"):
         convert(source, tmp_path / "o", result_format="nvfp4")
 
@@ -71,14 +63,14 @@ def test_a_summary_names_the_version_of_gptq_that_config_json_states(version: st
     stated = {**GPTQ_CONFIG, "checkpoint_format": {"v1": "gptq", "v2": "gptq_v2"}[version]}
     tensors = gptq("m.l")
     tensors["m.l.qzeros"] = np.full_like(tensors["m.l.qzeros"], 0x77777777)  # 7 in v2, 8 in v1
-    summary = checkpoint_summary(checkpoint(tmp_path / "s", tensors, stated) / "model.safetensors")
+    summary = checkpoint_summary(write_checkpoint(tmp_path / "s", tensors, stated) / "model.safetensors")
     assert summary is not None and [layer["container"] for layer in summary["layers"]] == [f"GPTQ {version}"]
 
 
 @pytest.mark.parametrize("block", [32, 128])
 def test_blocks_are_those_that_config_json_states(block: int, tmp_path: Path) -> None:
     """96 inputs in two blocks are not two of 48, where config.json states others."""
-    source = checkpoint(tmp_path / "s", gptq("m.l", inputs=96, block=64), {**GPTQ_CONFIG, "group_size": block})
+    source = write_checkpoint(tmp_path / "s", gptq("m.l", inputs=96, block=64), {**GPTQ_CONFIG, "group_size": block})
     with refused(InvalidModelError, "config-contradicts"):
         convert(source, tmp_path / "o", result_format="awq")
 
@@ -97,8 +89,8 @@ def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) ->
     found["transform"] = (gptq("m.l"), {**GPTQ_CONFIG, "transform_config": {"config_groups": {"R1": {}}}})
     for name, (tensors, stated) in found.items():
         with refused(UnsupportedError, "blocks-not-covered"):
-            CheckpointSource.of(checkpoint(tmp_path / name, tensors, stated) / "model.safetensors")
-    with_bias = checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
+            CheckpointSource.of(write_checkpoint(tmp_path / name, tensors, stated) / "model.safetensors")
+    with_bias = write_checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
     convert(with_bias, tmp_path / "o", result_format="awq")
     assert qconvert.diff(with_bias, tmp_path / "o") == []
 
@@ -115,21 +107,21 @@ def test_a_pattern_that_would_take_minutes_to_match_is_refused() -> None:
 def test_the_last_block_of_gptq_may_be_shorter(has_order: bool, tmp_path: Path) -> None:
     """Blocks of 64 of 96 inputs, as auto-round writes them."""
     tensors = gptq("m.l", inputs=96, block=64) | ({"m.l.g_idx": np.arange(96, dtype=np.int32) // 64} if has_order else {})
-    folder = checkpoint(tmp_path / "source", tensors, {**GPTQ_CONFIG, "group_size": 64})
+    folder = write_checkpoint(tmp_path / "source", tensors, {**GPTQ_CONFIG, "group_size": 64})
     weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
     scales, zeros = tensors["m.l.scales"], unpack(tensors["m.l.qzeros"], 4, 32)
     steps = unpack(np.ascontiguousarray(tensors["m.l.qweight"].T), 4, 96).T - zeros[np.arange(96) // 64].astype(np.float32)
     np.testing.assert_array_equal(weight.values().T, steps * scales.astype(np.float32)[np.arange(96) // 64])
     assert weight.block == 32
     tensors["m.l.g_idx"] = np.repeat(np.arange(2), (64, 32))[RNG.permutation(96)].astype(np.int32)
-    folder = checkpoint(tmp_path / "mixed", tensors, {**GPTQ_CONFIG, "group_size": 64})
+    folder = write_checkpoint(tmp_path / "mixed", tensors, {**GPTQ_CONFIG, "group_size": 64})
     with refused(UnsupportedError, "act-order-not-covered"):
         CheckpointSource.of(folder / "model.safetensors").weight("m.l")
 
 
 def test_bits_and_blocks_that_auto_round_states_of_one_layer(tmp_path: Path) -> None:
     stated = {**GPTQ_CONFIG, "bits": 8, "group_size": 64, "extra_config": {"m.l": {"bits": 4, "group_size": 32}}}
-    folder = checkpoint(tmp_path / "source", gptq("m.l"), stated)
+    folder = write_checkpoint(tmp_path / "source", gptq("m.l"), stated)
     weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
     assert (weight.bits, weight.block) == (4, 32)
 
@@ -144,7 +136,7 @@ def test_blocks_of_bitsandbytes_across_rows(tmp_path: Path) -> None:
         "m.l.weight.quant_map": table,
         "m.l.weight.quant_state.bitsandbytes__nf4": np.frombuffer(state, np.uint8),
     }
-    folder = checkpoint(tmp_path / "source", tensors, {"quant_method": "bitsandbytes"})
+    folder = write_checkpoint(tmp_path / "source", tensors, {"quant_method": "bitsandbytes"})
     weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
     np.testing.assert_array_equal(weight.values().reshape(-1), table[codes] * absmax[np.arange(240) // 64])
 
@@ -155,7 +147,7 @@ def test_two_levels_of_scales_beyond_float32(tmp_path: Path) -> None:
         "m.l.weight_scale": np.full((16, 4), 448, ml_dtypes.float8_e4m3fn),
         "m.l.weight_global_scale": np.array([1e-37], np.float32),
     }
-    folder = checkpoint(tmp_path / "source", tensors, {"quant_method": "compressed-tensors"})
+    folder = write_checkpoint(tmp_path / "source", tensors, {"quant_method": "compressed-tensors"})
     with refused(InvalidModelError, "scale-not-finite"):
         CheckpointSource.of(folder / "model.safetensors").weight("m.l")
 
@@ -163,7 +155,7 @@ def test_two_levels_of_scales_beyond_float32(tmp_path: Path) -> None:
 def test_sizes_of_blocks_that_mlx_chooses(tmp_path: Path) -> None:
     stated = {"bits": 8, "group_size": 32, "m.l": {"bits": None, "group_size": None, "mode": "affine"}}
     tensors = {name: tensor if name.endswith("weight") else tensor[:, :1] for name, tensor in mlx("m.l").items()}
-    folder = checkpoint(tmp_path / "source", tensors, None, quantization=stated)
+    folder = write_checkpoint(tmp_path / "source", tensors, None, quantization=stated)
     weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
     assert (weight.bits, weight.block) == (4, 64)
 
@@ -181,14 +173,14 @@ def test_factors_next_to_integers_of_8_bits_and_nvfp4(tmp_path: Path) -> None:
     }
     for name, tensors in both.items():
         parts = {f"m.l.{part}": tensor for part, tensor in {**tensors, "pre_quant_scale": factors}.items()}
-        folder = checkpoint(tmp_path / name, parts, {"quant_method": "modelopt", "quant_algo": name})
+        folder = write_checkpoint(tmp_path / name, parts, {"quant_method": "modelopt", "quant_algo": name})
         weight = CheckpointSource.of(folder / "model.safetensors").weight("m.l")
         assert weight.factors is not None and np.array_equal(weight.factors, factors.astype(np.float32))
 
 
 def test_a_header_without_metadata(tmp_path: Path) -> None:
     """MLX writes null."""
-    source = checkpoint(tmp_path / "s", mlx("m.l"), {"bits": 4, "group_size": 32})
+    source = write_checkpoint(tmp_path / "s", mlx("m.l"), {"bits": 4, "group_size": 32})
     content = (source / "model.safetensors").read_bytes()  # the header is filled up with spaces
     (source / "model.safetensors").write_bytes(content.replace(b'"__metadata__":{}', b'"__metadata__":null').replace(b"  ", b"", 1))
     assert list(CheckpointSource.of(source / "model.safetensors").layers) == ["m.l"]
@@ -221,7 +213,7 @@ def test_experts_of_gpt_oss_become_those_of_mlx(tmp_path: Path) -> None:
     """The tensors are those that mlx_lm's sanitize() makes: words of 8 codes, gate and up apart, each with its bias."""
     path = "model.layers.0.mlp.experts"
     tensors = experts_of_gpt_oss(path)
-    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    source = write_checkpoint(tmp_path / "s", tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
     report = convert(source, tmp_path / "o", result_format="mlx-mxfp4")
     assert report.kept_all and report.kept["layers in blocks"] == 3 and report.kept["integers in them"] == 3 * 3 * 16 * 64
     found = CheckpointSource.of(tmp_path / "o" / "model.safetensors").checkpoint.tensors
@@ -246,7 +238,7 @@ def test_experts_of_gpt_oss_become_those_of_mlx(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("result", ["mlx", "mlx-mxfp4", "mlx-nvfp4", "mlx-mxfp8"])
 def test_experts_in_one_tensor_stay_in_one(result: str, tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "s", experts_of_mlx("m.switch_mlp.up_proj"), {"bits": 4, "group_size": 32})
+    source = write_checkpoint(tmp_path / "s", experts_of_mlx("m.switch_mlp.up_proj"), {"bits": 4, "group_size": 32})
     report = convert(source, tmp_path / "o", result_format=result, requantize=result != "mlx")
     found = CheckpointSource.of(tmp_path / "o" / "model.safetensors")
     assert found.checkpoint.tensors["m.switch_mlp.up_proj.weight"].shape == (3, 32, 16 if result == "mlx-mxfp8" else 8)
@@ -260,7 +252,7 @@ def test_experts_in_one_tensor_stay_in_one(result: str, tmp_path: Path) -> None:
 def test_experts_in_one_tensor_are_refused_by_name_elsewhere(requantize: bool, tmp_path: Path) -> None:
     sources = {"mlx": experts_of_mlx("m.l"), "oss": experts_of_gpt_oss("m.experts")}
     for name, tensors in sources.items():
-        folder = checkpoint(tmp_path / name, tensors, {"bits": 4, "group_size": 32})
+        folder = write_checkpoint(tmp_path / name, tensors, {"bits": 4, "group_size": 32})
         result = {"mlx": "gptq", "oss": "mxfp4"}[name]
         with pytest.raises(UnsupportedError, match="experts are in one tensor"):
             convert(folder, tmp_path / "o", result_format=result, requantize=requantize)
@@ -268,14 +260,14 @@ def test_experts_in_one_tensor_are_refused_by_name_elsewhere(requantize: bool, t
     stacked = {"m.l.qweight": np.ascontiguousarray(words).view(np.int32), "m.l.scales": np.ones((2, 2, 64), np.float16)}
     stacked["m.l.qzeros"] = np.zeros((2, 2, 8), np.int32)
     with pytest.raises(UnsupportedError, match="experts in one tensor"):
-        convert(checkpoint(tmp_path / "gptq", stacked, GPTQ_CONFIG), tmp_path / "o", result_format="awq")
+        convert(write_checkpoint(tmp_path / "gptq", stacked, GPTQ_CONFIG), tmp_path / "o", result_format="awq")
 
 
 @pytest.mark.parametrize("result", ["awq", "compressed-tensors", "mlx"])
 def test_experts_with_a_layer_each_are_layers(result: str, tmp_path: Path) -> None:
     """The gate, which is a matrix of floats, is stated as not quantized."""
     tensors = {**gptq("m.experts.0.up_proj"), **gptq("m.experts.1.up_proj"), "m.gate.weight": np.ones((2, 64), np.float16)}
-    source = checkpoint(tmp_path / "s", tensors, GPTQ_CONFIG)
+    source = write_checkpoint(tmp_path / "s", tensors, GPTQ_CONFIG)
     convert(source, tmp_path / "o", result_format=result)
     found = CheckpointSource.of(tmp_path / "o" / "model.safetensors")
     assert list(found.layers) == ["m.experts.0.up_proj", "m.experts.1.up_proj"] and list(found.plain) == ["m.gate.weight"]
@@ -290,28 +282,28 @@ def test_tensors_of_experts_that_do_not_fit(tmp_path: Path) -> None:
     }
     for name, tensors in broken.items():
         with refused(InvalidModelError, "blocks-do-not-fit"):
-            convert(checkpoint(tmp_path / name, tensors, mlx_config), tmp_path / "o", result_format="mlx")
+            convert(write_checkpoint(tmp_path / name, tensors, mlx_config), tmp_path / "o", result_format="mlx")
     nan = {**oss, "m.experts.down_proj_scales": np.full((3, 16, 2), 255, np.uint8)}
     shape = {**oss, "m.experts.down_proj_scales": np.full((3, 16, 3), 120, np.uint8)}
     bias = {**oss, "m.experts.down_proj_bias": np.ones(48, np.float16)}
     for name, tensors in {"nan": nan, "shape": shape, "bias": bias}.items():
         with refused(InvalidModelError, "scale-not-finite" if name == "nan" else "wrong-type"):
-            convert(checkpoint(tmp_path / name, tensors, {"quant_method": "mxfp4"}), tmp_path / "o", result_format="mlx-mxfp4")
+            convert(write_checkpoint(tmp_path / name, tensors, {"quant_method": "mxfp4"}), tmp_path / "o", result_format="mlx-mxfp4")
 
 
 def test_factors_of_data_count_in_a_comparison_with_floats(tmp_path: Path) -> None:
     packed, scales = RNG.integers(0, 256, (8, 64), np.uint8), np.full((16, 2), 0.5, np.float32)
     tensors = {"m.l.weight": packed, "m.l.weight_scale": scales, "m.l.pre_quant_scale": np.full(64, 2, np.float32)}
-    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "modelopt"})
+    source = write_checkpoint(tmp_path / "s", tensors, {"quant_method": "modelopt"})
     values = CheckpointSource.of(source / "model.safetensors").weight("m.l").values()
-    real = checkpoint(tmp_path / "real", {"m.l.weight": values * 2}, None)
-    half = checkpoint(tmp_path / "half", {"m.l.weight": values}, None)
+    real = write_checkpoint(tmp_path / "real", {"m.l.weight": values * 2}, None)
+    half = write_checkpoint(tmp_path / "half", {"m.l.weight": values}, None)
     assert qconvert.diff(source, real) == [] and len(qconvert.diff(source, half)) == 1
 
 
 def test_layers_that_stay_real_are_stated(tmp_path: Path) -> None:
     real = {name: np.ones((32, 64), np.float16) for name in ("m.down.weight", "embed_out.weight", "m.embed_tokens.weight")}
-    source = checkpoint(tmp_path / "s", {**gptq("m.up"), **real}, GPTQ_CONFIG)
+    source = write_checkpoint(tmp_path / "s", {**gptq("m.up"), **real}, GPTQ_CONFIG)
     for result in ("gptq", "awq", "compressed-tensors", "awq-modelopt"):
         convert(source, tmp_path / result, result_format=result, requantize=True)
     assert stated_in(tmp_path / "gptq")["dynamic"] == {r"-:^m\.down$": {}} and stated_in(tmp_path / "gptq")["lm_head"] is False
@@ -322,7 +314,7 @@ def test_layers_that_stay_real_are_stated(tmp_path: Path) -> None:
 
 def test_the_last_layer_is_real_in_awq(tmp_path: Path) -> None:
     """transformers reads no AWQ there; other containers have it in blocks."""
-    source = checkpoint(tmp_path / "s", {**gptq("m.up"), **gptq("lm_head")}, {**GPTQ_CONFIG, "lm_head": True})
+    source = write_checkpoint(tmp_path / "s", {**gptq("m.up"), **gptq("lm_head")}, {**GPTQ_CONFIG, "lm_head": True})
     report = convert(source, tmp_path / "awq", result_format="awq")
     assert any("lm_head" in str(change) and "became floats" in str(change) for change in report.changes)
     found = CheckpointSource.of(tmp_path / "awq" / "model.safetensors")
@@ -335,17 +327,17 @@ def test_the_last_layer_is_real_in_awq(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inside", [False, True])
 def test_float16_scales_in_a_bfloat16_model_are_warned_of(result: str, inside: bool, tmp_path: Path) -> None:
     model: dict[str, Any] = {"text_config": {"dtype": "bfloat16"}} if inside else {"torch_dtype": "bfloat16"}
-    source = checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG, **model)
+    source = write_checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG, **model)
     report = convert(source, tmp_path / "o", result_format=result)
     assert any("warning: config.json says bfloat16" in str(change) for change in report.changes)
-    other = checkpoint(tmp_path / "b", gptq("m.l", dtype=ml_dtypes.bfloat16), GPTQ_CONFIG, **model)
+    other = write_checkpoint(tmp_path / "b", gptq("m.l", dtype=ml_dtypes.bfloat16), GPTQ_CONFIG, **model)
     report = convert(other, tmp_path / "p", result_format="awq")
     assert not any("bfloat16" in str(change) for change in report.changes)
 
 
 def test_a_quantization_that_is_stated_for_the_language_model_inside(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "s", gptq("m.l"), None, text_config={"quantization_config": GPTQ_CONFIG, "hidden_size": 64})
-    plain = checkpoint(tmp_path / "p", CheckpointSource.of(source / "model.safetensors").checkpoint.tensors, GPTQ_CONFIG)  # type: ignore[arg-type]
+    source = write_checkpoint(tmp_path / "s", gptq("m.l"), None, text_config={"quantization_config": GPTQ_CONFIG, "hidden_size": 64})
+    plain = write_checkpoint(tmp_path / "p", CheckpointSource.of(source / "model.safetensors").checkpoint.tensors, GPTQ_CONFIG)  # type: ignore[arg-type]
     assert qconvert.diff(source, plain) == []
     convert(source, tmp_path / "o", result_format="awq")
     model = json.loads((tmp_path / "o" / "config.json").read_text())
@@ -353,7 +345,7 @@ def test_a_quantization_that_is_stated_for_the_language_model_inside(tmp_path: P
 
 
 def test_what_is_left_out_of_the_configuration_is_said(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "s", gptq("m.l"), {**GPTQ_CONFIG, "kv_cache_scheme": {"num_bits": 8}})
+    source = write_checkpoint(tmp_path / "s", gptq("m.l"), {**GPTQ_CONFIG, "kv_cache_scheme": {"num_bits": 8}})
     report = convert(source, tmp_path / "o", result_format="awq")
     assert any("KV cache" in str(change) for change in report.changes)
 
@@ -361,11 +353,11 @@ def test_what_is_left_out_of_the_configuration_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stated", [{}, {"bits": "4", "group_size": 32}, {"bits": 4}, {"bits": 4, "group_size": True}])
 def test_mlx_does_not_tell_bits_without_config_json(stated: dict[str, Any], tmp_path: Path) -> None:
     with refused(UnsupportedError, "config-missing"):
-        convert(checkpoint(tmp_path / "s", mlx("m.l"), stated), tmp_path / "o", result_format="mlx")
+        convert(write_checkpoint(tmp_path / "s", mlx("m.l"), stated), tmp_path / "o", result_format="mlx")
 
 
 def test_a_refusal_of_the_nearest_weights_says_why(tmp_path: Path) -> None:
-    source = checkpoint(tmp_path / "s", gptq("m.l", outputs=32, inputs=48, block=48), {**GPTQ_CONFIG, "group_size": -1})
+    source = write_checkpoint(tmp_path / "s", gptq("m.l", outputs=32, inputs=48, block=48), {**GPTQ_CONFIG, "group_size": -1})
     with pytest.raises(UnsupportedError, match="blocks have 48 inputs") as caught:
         convert(source, tmp_path / "o", result_format="mxfp4", requantize=True)
     assert caught.value.remedy == ""
@@ -402,10 +394,10 @@ def test_all_outputs_of_a_weight_have_one_second_level(monkeypatch: pytest.Monke
 
 def test_layers_with_the_same_numbers_are_equal_without_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A diff of 7 billion weights computes none of them where their integers and parameters are the same."""
-    first = checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG)
+    first = write_checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG)
     convert(first, tmp_path / "same", result_format="awq")
     tensors = gptq("m.l")
-    second = checkpoint(tmp_path / "other", tensors, GPTQ_CONFIG)
+    second = write_checkpoint(tmp_path / "other", tensors, GPTQ_CONFIG)
 
     def refuse(one: BlockWeight, other: BlockWeight) -> Any:
         raise AssertionError("values are computed")

@@ -80,15 +80,19 @@ def test_conv_transpose_equals_onnxruntime(case: dict[str, Any]) -> None:
     close(ExactResult(None, _first(case, got.stored)), runtime("ConvTranspose", [x, w], **shared)[0], 1e-5)
 
 
+def _pool(case: dict[str, Any], **more: int) -> tuple[Any, dict[str, Any]]:
+    """Data, and attributes of a pool of them."""
+    x = np.random.default_rng(case["seed"]).normal(size=(1, 3, *case["sizes"])).astype(np.float32)
+    kernel = case["kernel"]
+    pads = [min(p, k - 1) for p, k in zip(case["pads"], [*kernel] * 2, strict=True)]
+    return x, {"kernel_shape": kernel, "strides": case["strides"], "pads": pads, **more}
+
+
 @pytest.mark.property
 @given(case=convolutions())
 @quick
 def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
-    rng = np.random.default_rng(case["seed"])
-    x = rng.normal(size=(1, 3, *case["sizes"])).astype(np.float32)
-    kernel = case["kernel"]
-    pads = [min(p, k - 1) for p, k in zip(case["pads"], [*kernel] * 2, strict=True)]
-    shared = {"kernel_shape": kernel, "strides": case["strides"], "pads": pads}
+    x, shared = _pool(case)
     data, layout = _layout(case, x)
     for kind in ("AveragePool", "MaxPool"):
         got = run(kind, [data], "float32", data_format=layout, **shared)[0]
@@ -99,11 +103,7 @@ def test_pools_equal_onnxruntime(case: dict[str, Any]) -> None:
 @given(case=convolutions(), ceil=st.integers(0, 1), count=st.integers(0, 1))
 @settings(max_examples=80)
 def test_pools_that_hang_over_and_count_padding_equal_onnxruntime(case: dict[str, Any], ceil: int, count: int) -> None:
-    rng = np.random.default_rng(case["seed"])
-    x = rng.normal(size=(1, 3, *case["sizes"])).astype(np.float32)
-    kernel = case["kernel"]
-    pads = [min(p, k - 1) for p, k in zip(case["pads"], [*kernel] * 2, strict=True)]
-    shared = {"kernel_shape": kernel, "strides": case["strides"], "pads": pads, "ceil_mode": ceil}
+    x, shared = _pool(case, ceil_mode=ceil)
     data, layout = _layout(case, x)
     got = run("AveragePool", [data], "float32", data_format=layout, count_include_pad=count, **shared)[0]
     close(ExactResult(None, _first(case, got.stored)), runtime("AveragePool", [x], count_include_pad=count, **shared)[0], 1e-5)

@@ -90,6 +90,13 @@ def test_a_clip_is_rounded_once_at_its_bounds_too() -> None:
     np.testing.assert_array_equal(evaluate(found, {"x": codes})["y"], evaluate(graph, {"x": codes})["y"])
 
 
+def assert_micro_runs(kind: str, x: Tensor, y: Tensor, runs: str) -> None:
+    """Expect that tflite-micro runs an operator of two tensors on "integers" or "floats"."""
+    target = target_named("tflite-micro")
+    found, _ = normalize(Graph("g", {"x": x, "y": y}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",)), target)
+    assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]
+
+
 @pytest.mark.parametrize(
     ("kind", "scale", "zero", "runs"),
     [
@@ -103,10 +110,7 @@ def test_a_clip_is_rounded_once_at_its_bounds_too() -> None:
 )
 def test_a_scale_that_a_kernel_fixes_loses_no_more_than_a_step(kind: str, scale: float, zero: int, runs: str) -> None:
     x, y = Tensor("x", "int8", (4, 9), None, GRID), Tensor("y", "int8", (4, 9), None, Quantization.per_tensor(scale, zero))
-    graph = Graph("g", {"x": x, "y": y}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",))
-    target = target_named("tflite-micro")
-    found, _ = normalize(graph, target)
-    assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]
+    assert_micro_runs(kind, x, y, runs)
 
 
 @pytest.mark.parametrize("kind", ["Sigmoid", "Tanh"])
@@ -115,10 +119,7 @@ def test_curves_of_coarse_data_run_in_float(kind: str, scale: float, runs: str) 
     """At a scale of 8 tflite-micro's Sigmoid and Tanh of 0 are the lowest result."""
     x = Tensor("x", "int8", (4, 9), None, Quantization.per_tensor(scale, 3))
     y = Tensor("y", "int8", (4, 9), None, Quantization.per_tensor(*{"Sigmoid": (1 / 256, -128), "Tanh": (1 / 128, 0)}[kind]))
-    graph = Graph("g", {"x": x, "y": y}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",))
-    target = target_named("tflite-micro")
-    found, _ = normalize(graph, target)
-    assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]
+    assert_micro_runs(kind, x, y, runs)
 
 
 def test_a_relu_after_an_l2_normalization_stands_by_itself() -> None:

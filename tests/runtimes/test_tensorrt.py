@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,6 @@ from qconvert.runtimes.tensorrt import CAPABILITIES, Builder, build_engine, open
 from qconvert.runtimes.tensorrt_layers import layers_inspected, layers_listed, named_model
 
 pytest.importorskip("tensorrt_rtx_bindings")
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    found = Builder()
-    yield found
-    found.close()
 
 
 def _small(shape: tuple[int | str, ...] = (1, 8, 8, 8)) -> Any:

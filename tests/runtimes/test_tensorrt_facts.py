@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from refusals import refused
 from tensorrt_case import Case, verdict_of
@@ -16,13 +14,6 @@ from qconvert.runtimes.tensorrt import Build, Builder
 pytest.importorskip("tensorrt_rtx_bindings")
 
 _DIES = [case for case in CASES if case.verdict == "dies"]
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    found = Builder()
-    yield found
-    found.close()
 
 
 def test_names_are_unique() -> None:

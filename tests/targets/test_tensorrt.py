@@ -6,7 +6,6 @@ QCONVERT_ZOO=1 (as `make zoo` sets) builds every model of fixtures/ that the tar
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -43,13 +42,6 @@ MODELS = {
     "torch/classifier/eager_fbgemm_traced.pt": (3, 3),
 }
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    found = Builder()
-    yield found
-    found.close()
 
 
 def products(model: Any) -> dict[str, tuple[str, bool]]:

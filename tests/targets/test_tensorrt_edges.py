@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,6 @@ TYPES = (
 )
 #: Next to a Relu: an input that nobody reads, one that is an output, by itself and through an Identity, and an output that is a constant.
 PLACES = ("unread", "output", "passed", "constant")
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    found = Builder()
-    yield found
-    found.close()
 
 
 def network(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None, more: Any = ()) -> Any:

@@ -7,7 +7,6 @@ Outputs are PyTorch's own, stored next to its files, or computed here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,13 +36,6 @@ TRAINED = {
     "small/pt2e_x86_qat.pt2": (2, 3, 0.0),
     "small/pt2e_xnnpack_qat.pt2": (2, 4, 0.0),
 }
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    found = Builder()
-    yield found
-    found.close()
 
 
 def run(path: Path, *inputs: Array) -> Array:

@@ -49,7 +49,11 @@ def _model(
     inputs = [helper.make_tensor_value_info("x", 1, ["steps", "rows", _INPUTS])]
     inputs += [helper.make_tensor_value_info(name, 1, [count, "rows", _CELLS]) for name in states if name]
     outputs = [helper.make_tensor_value_info(name, 1, None) for name in node.output]
-    graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
+    return _save(path, [node], inputs, outputs, constants)
+
+
+def _save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any]) -> Path:
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
@@ -157,10 +161,7 @@ def _layers(path: Path, way: str) -> Path:
     constants["shape"] = np.array([0, 0, -1])
     inputs = [helper.make_tensor_value_info("x", 1, [50, 2, _INPUTS])]
     outputs = [helper.make_tensor_value_info("y", 1, [50, 2, width])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    return _save(path, nodes, inputs, outputs, constants)
 
 
 @pytest.mark.litert
@@ -204,10 +205,7 @@ def _with_a_linear_layer(path: Path) -> Path:
     ]
     inputs = [helper.make_tensor_value_info("x", 1, [5, 1, _INPUTS])]
     outputs = [helper.make_tensor_value_info("y", 1, [5, 1, 2])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-    return path
+    return _save(path, nodes, inputs, outputs, constants)
 
 
 @pytest.mark.litert

@@ -13,12 +13,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from checkpoint_formulas import weights_of
+from checkpoint_formulas import weights_of, write_checkpoint
 from onnx import helper, numpy_helper
 from refusals import refused
 
 from qconvert import check, convert, load
-from qconvert.checkpoints.safetensors import written_file
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.torch.states.reader import read_parameters
@@ -54,20 +53,35 @@ def test_integers_and_zero_points_are_those_that_the_tools_read(name: str) -> No
     assert list(found.factors) == ([LAYERS[0]] if name == "mo_INT4_AWQ" else [])
 
 
+def product(x: str, weight: str, y: str) -> list[Any]:
+    """The nodes of a linear layer, whose weights are [N, K]."""
+    return [helper.make_node("Transpose", [weight], [f"{y}/w"], perm=[1, 0]), helper.make_node("MatMul", [x, f"{y}/w"], [y])]
+
+
+def save_network(
+    folder: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], weights: dict[str, Any], opset: int = 18
+) -> Path:
+    """A float network, float.onnx; inputs and outputs with their shapes."""
+    ends = [[helper.make_tensor_value_info(name, 1, shape) for name, shape in side.items()] for side in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "g", *ends, [numpy_helper.from_array(data, name) for name, data in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), folder / "float.onnx")
+    return folder / "float.onnx"
+
+
+def session_of(path: Path) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
 def network(path: Path) -> Path:
     """The float network of two linear layers, as PyTorch exports it: weights [N, K] after a Transpose, with a prefix of its own."""
     rng = np.random.default_rng(0)
-    inputs, outputs, nodes, weights = [], [], [], []
-    for place, layer in enumerate(LAYERS):
-        rows, columns = SIZES[layer]
-        weights.append(numpy_helper.from_array(rng.normal(size=(rows, columns)).astype(np.float32), f"m.{layer}.weight"))
-        nodes.append(helper.make_node("Transpose", [f"m.{layer}.weight"], [f"w{place}"], perm=[1, 0]))
-        nodes.append(helper.make_node("MatMul", [f"x{place}", f"w{place}"], [f"y{place}"]))
-        inputs.append(helper.make_tensor_value_info(f"x{place}", 1, [2, 3, columns]))
-        outputs.append(helper.make_tensor_value_info(f"y{place}", 1, [2, 3, rows]))
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path / "float.onnx")
-    return path / "float.onnx"
+    listed = list(enumerate(LAYERS))
+    nodes = [node for place, layer in listed for node in product(f"x{place}", f"m.{layer}.weight", f"y{place}")]
+    inputs, outputs = ({f"{end}{place}": [2, 3, SIZES[layer][side]] for place, layer in listed} for side, end in ((1, "x"), (0, "y")))
+    weights = {f"m.{layer}.weight": rng.normal(size=SIZES[layer]).astype(np.float32) for layer in LAYERS}
+    return save_network(path, nodes, inputs, outputs, weights)
 
 
 def dequantized(weight: Tensor, order: Any) -> Any:
@@ -85,8 +99,6 @@ def dequantized(weight: Tensor, order: Any) -> Any:
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
 @pytest.mark.parametrize("name", READ)
 def test_a_network_with_a_checkpoint_computes_with_its_weights(name: str, form: str, tmp_path: Path) -> None:
-    import onnxruntime
-
     file = FIXTURES / name / "model.safetensors"
     report = convert(file, tmp_path / "m.onnx", graph=network(tmp_path), form=form)
     assert report.kept_all and report.kept["quantized constants"] == 2
@@ -95,7 +107,7 @@ def test_a_network_with_a_checkpoint_computes_with_its_weights(name: str, form: 
     assert nodes.count("MatMulNBits") == (2 if form == "qoperator" else 0)
     assert nodes.count("Gather") == (2 if name == "gm_desc4" else 0)
     rng = np.random.default_rng(1)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "m.onnx")
     for place, layer in enumerate(LAYERS):
         x = rng.normal(size=(2, 3, SIZES[layer][1])).astype(np.float32)
         other = np.zeros((2, 3, SIZES[LAYERS[1 - place]][1]), np.float32)
@@ -114,15 +126,10 @@ def test_layers_that_read_the_same_data_in_one_order_share_a_gather(tmp_path: Pa
     put_together(folder, head, data)
     rng = np.random.default_rng(0)
     names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qk"]
-    weights = [numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), name) for name in names]
-    nodes = []
-    for place, name in enumerate(names):
-        nodes.append(helper.make_node("Transpose", [name], [f"w{place}"], perm=[1, 0]))
-        nodes.append(helper.make_node("MatMul", ["x", f"w{place}"], [f"y{place}"]))
-    outputs = [helper.make_tensor_value_info(f"y{place}", 1, [2, 3, 256]) for place in range(2)]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [2, 3, 256])], outputs, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
-    found = load(folder / "model.safetensors", graph=tmp_path / "float.onnx")
+    weights = {name: rng.normal(size=(256, 256)).astype(np.float32) for name in names}
+    nodes = [node for place, name in enumerate(names) for node in product("x", name, f"y{place}")]
+    outputs = {"y0": [2, 3, 256], "y1": [2, 3, 256]}
+    found = load(folder / "model.safetensors", graph=save_network(tmp_path, nodes, {"x": [2, 3, 256]}, outputs, weights))
     assert [op.kind for op in found.ops].count("Gather") == 1
     x = rng.normal(size=(2, 3, 256)).astype(np.float32)
     first, second = evaluate(found, {"x": x}).values()
@@ -139,16 +146,13 @@ def test_a_layer_of_the_network_that_is_several_in_the_checkpoint(joined: str, l
     head, data = parts(folder)
     own = {key: entry for key, entry in head.items() if key.startswith(LAYERS[1])}
     put_together(folder, own | {key.replace("q_proj", f"mlp.{layer}"): entry for key, entry in own.items() for layer in layers}, data)
-    nodes, weights, sides = [], [], [helper.make_tensor_value_info("x", 1, [2, 3, 256])]
-    for place, (layer, size) in enumerate([(LAYERS[1], 256), (LAYERS[1].replace("q_proj", f"mlp.{joined}"), 256 * len(layers))]):
-        weights.append(numpy_helper.from_array(np.zeros((size, 256), np.float32), f"m.{layer}.weight"))
-        nodes.append(helper.make_node("Transpose", [f"m.{layer}.weight"], [f"w{place}"], perm=[1, 0]))
-        nodes.append(helper.make_node("MatMul", ["x", f"w{place}"], [f"y{place}"]))
-        sides.append(helper.make_tensor_value_info(f"y{place}", 1, [2, 3, size]))
-    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
+    sizes = {f"m.{LAYERS[1]}.weight": 256, f"m.{LAYERS[1].replace('q_proj', f'mlp.{joined}')}.weight": 256 * len(layers)}
+    nodes = [node for place, name in enumerate(sizes) for node in product("x", name, f"y{place}")]
+    outputs = {f"y{place}": [2, 3, size] for place, size in enumerate(sizes.values())}
+    weights = {name: np.zeros((size, 256), np.float32) for name, size in sizes.items()}
+    graph = save_network(tmp_path, nodes, {"x": [2, 3, 256]}, outputs, weights)
     x = np.random.default_rng(0).normal(size=(2, 3, 256)).astype(np.float32)
-    one, several = evaluate(load(folder / "model.safetensors", graph=tmp_path / "float.onnx"), {"x": x}).values()
+    one, several = evaluate(load(folder / "model.safetensors", graph=graph), {"x": x}).values()
     assert one.any()
     np.testing.assert_array_equal(several, np.concatenate([one] * len(layers), axis=2))
 
@@ -157,34 +161,23 @@ def test_a_layer_of_the_network_that_is_several_in_the_checkpoint(joined: str, l
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "int8"])
 def test_data_are_rounded_by_the_scale_of_each_layer(dtype: str, tmp_path: Path) -> None:
     """Layers that share their data round them apart, and for nobody else; onnxruntime would make operators of FP8 that it then refuses."""
-    import onnxruntime
-
     rng, scales = np.random.default_rng(0), {"m.a": np.float32(0.05), "m.b": np.float32(0.1)}
     weights = {layer: rng.normal(size=(16, 32)).astype(ml_dtypes.float8_e4m3fn if dtype != "int8" else np.int8) for layer in scales}
     tensors: dict[str, Any] = {}
     for layer, scale in scales.items():
         tensors |= {f"{layer}.weight": weights[layer], f"{layer}.weight_scale": np.ones(1, np.float32), f"{layer}.input_scale": scale}
-    with written_file(tmp_path / "model.safetensors", list(tensors), {}) as writer:
-        for name, tensor in tensors.items():
-            writer.add(name, np.asarray(tensor))
     how = {"num_bits": 8, "type": "int" if dtype == "int8" else "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
     group = {"targets": ["Linear"], "weights": how, "input_activations": how}
-    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"config_groups": {"a": group}}}))
+    write_checkpoint(tmp_path, tensors, {"config_groups": {"a": group}})
     nodes = [helper.make_node("Gemm", ["x", f"{layer}.weight"], [f"{layer}.y"], transB=1) for layer in scales]
     nodes.append(helper.make_node("Relu", ["x"], ["r"]))
-    sides = [
-        helper.make_tensor_value_info(name, 1, shape)
-        for name, shape in (("x", [5, 32]), ("m.a.y", [5, 16]), ("m.b.y", [5, 16]), ("r", [5, 32]))
-    ]
-    floats = [numpy_helper.from_array(np.zeros((16, 32), np.float32), f"{layer}.weight") for layer in scales]
-    graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], floats)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), tmp_path / "float.onnx")
+    outputs = {"m.a.y": [5, 16], "m.b.y": [5, 16], "r": [5, 32]}
+    save_network(tmp_path, nodes, {"x": [5, 32]}, outputs, {f"{layer}.weight": np.zeros((16, 32), np.float32) for layer in scales}, 19)
     source = tmp_path / "model.safetensors"
     report = convert(source, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", round_data=True)
     assert report.kept["quantized activations"] == 2
     x = (rng.normal(size=(5, 32)) * 20).astype(np.float32)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    *found, relu = session.run(None, {"x": x})
+    *found, relu = session_of(tmp_path / "m.onnx").run(None, {"x": x})
     np.testing.assert_array_equal(relu, np.maximum(x, 0))
     for y, (layer, scale) in zip(found, scales.items(), strict=True):
         steps = x / scale
@@ -215,8 +208,6 @@ def rounded_to_fp4(x: Any, scales: Any) -> Any:
 @pytest.mark.parametrize("tool", ["compressed-tensors", "modelopt"])
 def test_data_are_rounded_to_nvfp4(tool: str, tmp_path: Path) -> None:
     """Scales of blocks are E4M3 with a second level, which one tool divides by and the other multiplies by; a block of tiny data is 0."""
-    import onnxruntime
-
     rng, level = np.random.default_rng(0), np.float32(300.0 if tool == "compressed-tensors" else 0.0035)
     scales = rng.uniform(0.5, 2, (16, 4)).astype(ml_dtypes.float8_e4m3fn)
     codes = rng.integers(0, 256, (16, 32), np.uint8)
@@ -230,14 +221,9 @@ def test_data_are_rounded_to_nvfp4(tool: str, tmp_path: Path) -> None:
         how = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
         group = {"targets": ["Linear"], "weights": {**how, "dynamic": False}, "input_activations": {**how, "dynamic": "local"}}
         stated = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"a": group}}
-    with written_file(tmp_path / "model.safetensors", [f"m.a.{name}" for name in tensors], {}) as writer:
-        for name, tensor in tensors.items():
-            writer.add(f"m.a.{name}", np.asarray(tensor))
-    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": stated}))
-    sides = [helper.make_tensor_value_info(name, 1, ["n", size]) for name, size in (("x", 64), ("m.a.y", 16))]
+    write_checkpoint(tmp_path, {f"m.a.{name}": tensor for name, tensor in tensors.items()}, stated)
     node = helper.make_node("Gemm", ["x", "m.a.weight"], ["m.a.y"], transB=1)
-    graph = helper.make_graph([node], "g", sides[:1], sides[1:], [numpy_helper.from_array(np.zeros((16, 64), np.float32), "m.a.weight")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)]), tmp_path / "float.onnx")
+    save_network(tmp_path, [node], {"x": ["n", 64]}, {"m.a.y": ["n", 16]}, {"m.a.weight": np.zeros((16, 64), np.float32)}, 19)
     source = tmp_path / "model.safetensors"
     plain = convert(source, tmp_path / "plain.onnx", graph=tmp_path / "float.onnx")
     assert any("float4e2m1" in str(change) for change in plain.changes) and any("round_data" in str(change) for change in plain.changes)
@@ -253,8 +239,7 @@ def test_data_are_rounded_to_nvfp4(tool: str, tmp_path: Path) -> None:
     weights = read_parameters(source, {}).tensors["m.a.weight"]
     assert weights.data is not None and weights.quantization is not None
     matrix = weights.data.astype(np.float64) * np.repeat(weights.quantization.scale, 16, axis=1)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": x})
+    (found,) = session_of(tmp_path / "m.onnx").run(None, {"x": x})
     wanted = data @ matrix.T
     assert np.isfinite(found).all() and not found[3].any()
     assert (np.abs(found - wanted) <= 2e-6 * np.abs(wanted).max(1, keepdims=True)).all()
@@ -306,8 +291,6 @@ def test_negative_scales_of_whole_rows(tmp_path: Path) -> None:
 @pytest.mark.onnxruntime
 def test_embeddings_tied_to_the_last_layer(tmp_path: Path) -> None:
     """The network's one matrix has the name of the last layer, which the checkpoint lacks; torch.onnx writes the module of each node."""
-    import onnxruntime
-
     folder = copied("ct_W4A16", tmp_path)
     head, data = parts(folder)
     table = np.random.default_rng(0).normal(size=(8, 256)).astype(np.float32)
@@ -325,8 +308,7 @@ def test_embeddings_tied_to_the_last_layer(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "g", [ids], [logits], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
     convert(folder / "model.safetensors", tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form="qoperator")
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"ids": np.array([[1, 5, 7]])})
+    (found,) = session_of(tmp_path / "m.onnx").run(None, {"ids": np.array([[1, 5, 7]])})
     weight = weights_of(folder)[LAYERS[1]]
     np.testing.assert_allclose(found[0], table[[1, 5, 7]] @ weight.T @ table.T, rtol=1e-4, atol=1e-4)
 
@@ -372,24 +354,20 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
 def test_weights_without_zero_points_are_computed_from_their_codes(name: str, form: str, tmp_path: Path) -> None:
     """MLX has an offset for each block, torchao's int4 one next to a zero point, nf4 and FP8 a table of values, bitsandbytes' int8 a second
     product: operators compute them."""
-    import onnxruntime
-
     layer = "model.layers.0.self_attn.q_proj"
     rng = np.random.default_rng(0)
     real = weights_of(FIXTURES / name)[layer]
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Transpose", [f"{layer}.weight"], ["w"], perm=[1, 0])]
-    ends = [helper.make_tensor_value_info(name, 1, [2, 3, size]) for name, size in zip("xy", real.shape[::-1], strict=True)]
-    weights = [numpy_helper.from_array(rng.normal(size=real.shape).astype(np.float32), f"{layer}.weight")]
-    graph = helper.make_graph(nodes[::-1], "g", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
-    report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form=form)
+    nodes, (rows, columns) = product("x", f"{layer}.weight", "y"), real.shape
+    weights = {f"{layer}.weight": rng.normal(size=real.shape).astype(np.float32)}
+    graph = save_network(tmp_path, nodes, {"x": [2, 3, columns]}, {"y": [2, 3, rows]}, weights)
+    report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph, form=form)
     assert report.kept_all and report.kept["integers in them"] == real.size
     types = {"bnb_int8": onnx.TensorProto.INT8, "ao_int4": onnx.TensorProto.INT4, "ao_float8": onnx.TensorProto.FLOAT8E4M3FN}
     dtype = types.get(name, onnx.TensorProto.UINT4)
     stored = [item for item in onnx.load(str(tmp_path / "m.onnx")).graph.initializer if item.data_type == dtype]
     assert [*real.shape] in [list(item.dims) for item in stored]  # the others are zero points
     x = rng.normal(size=(2, 3, 256)).astype(np.float32)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    session = session_of(tmp_path / "m.onnx")
     (y,) = session.run(None, {"x": x})
     wanted = x @ real.T
     assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
@@ -416,20 +394,14 @@ def linear(path: Path, name: str) -> tuple[str, Any, Path]:
     """The layer of a checkpoint, its float64 weights, and a float network of it alone."""
     ((layer, weight),) = weights_of(FIXTURES / name).items()
     rows, columns = weight.shape
-    node = [helper.make_node("Transpose", [f"{layer}.weight"], ["w"], perm=[1, 0]), helper.make_node("MatMul", ["x", "w"], ["y"])]
-    ends = [helper.make_tensor_value_info(end, 1, ["n", size]) for end, size in (("x", columns), ("y", rows))]
-    constant = numpy_helper.from_array(np.random.default_rng(0).normal(size=weight.shape).astype(np.float32), f"{layer}.weight")
-    graph = helper.make_graph(node, "g", ends[:1], ends[1:], [constant])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path / "float.onnx")
-    return layer, weight, path / "float.onnx"
+    weights = {f"{layer}.weight": np.random.default_rng(0).normal(size=weight.shape).astype(np.float32)}
+    return layer, weight, save_network(path, product("x", f"{layer}.weight", "y"), {"x": ["n", columns]}, {"y": ["n", rows]}, weights)
 
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", BYTES)
 def test_bytes_are_stored_in_onnx_and_dequantized_to_the_last_bit(name: str, tmp_path: Path) -> None:
     """The products with a unit matrix are the weights: onnxruntime's kernels round none of them otherwise than float32 does."""
-    import onnxruntime
-
     _, weight, graph = linear(tmp_path, name)
     report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph)
     assert report.kept_all and report.kept["integers in them"] == weight.size
@@ -443,23 +415,19 @@ def test_bytes_are_stored_in_onnx_and_dequantized_to_the_last_bit(name: str, tmp
     }
     assert stored == {kind: list(weight.shape)} and model.opset_import[0].version == opset
     assert scales in [list(item.dims) for item in model.graph.initializer if item.data_type == onnx.TensorProto.FLOAT]
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
+    (found,) = session_of(tmp_path / "m.onnx").run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
     np.testing.assert_array_equal(found.T, weight.astype(np.float32))
 
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("name", ["ct_W8A8", "mo_W8A16"])
 def test_rows_with_one_scale_are_blocks_of_matmulnbits(name: str, tmp_path: Path) -> None:
-    import onnxruntime
-
     _, weight, graph = linear(tmp_path, name)
     report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph, form="qoperator")
     (node,) = (node for node in onnx.load(str(tmp_path / "m.onnx")).graph.node if node.op_type == "MatMulNBits")
     sizes = {item.name: item.i for item in node.attribute}
     assert report.kept_all and (sizes["bits"], sizes["block_size"], sizes["N"], sizes["K"]) == (8, 128, *weight.shape)
-    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
+    (found,) = session_of(tmp_path / "m.onnx").run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
     np.testing.assert_array_equal(found.T, weight.astype(np.float32))
 
 

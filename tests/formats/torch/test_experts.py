@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from checkpoint_formulas import write_checkpoint
 from onnx import helper, numpy_helper
 from refusals import refused
 
 from qconvert import convert, load
-from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import pack
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -39,15 +38,6 @@ def network(path: Path, *, is_turned: bool = False) -> Path:
     graph = helper.make_graph(nodes, "g", values[::2], values[1::2], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path / "float.onnx")
     return path / "float.onnx"
-
-
-def checkpoint(folder: Path, tensors: dict[str, Any], stated: Any) -> Path:
-    folder.mkdir()
-    with written_file(folder / "model.safetensors", list(tensors), {}) as writer:
-        for name, tensor in tensors.items():
-            writer.add(name, np.asarray(tensor))
-    (folder / "config.json").write_text(json.dumps({"quantization_config": stated} if stated else {}))
-    return folder
 
 
 def gptq(layer: str, outputs: int, inputs: int, **more: Any) -> dict[str, Any]:
@@ -101,7 +91,7 @@ def results(folder: Path, path: Path, *, is_turned: bool = False) -> list[Any]:
 @pytest.mark.parametrize("make", [gptq, fp8, mixed])
 def test_layers_of_experts_become_one_tensor(make: Any, tmp_path: Path) -> None:
     """Under the names that another version of transformers has: gate before up, one expert after the other."""
-    folder = checkpoint(tmp_path / "s", layers(make), {} if make is fp8 else GPTQ_CONFIG)
+    folder = write_checkpoint(tmp_path / "s", layers(make), {} if make is fp8 else GPTQ_CONFIG)
     gate_up, down = results(folder, tmp_path)
     for expert in range(EXPERTS):
         gate, second, up = (values(folder, f"layers.0.block_sparse_moe.experts.{expert}.{name}") for name in ("w1", "w2", "w3"))
@@ -117,7 +107,7 @@ def test_experts_of_mlx_become_one_tensor(tmp_path: Path) -> None:
         tensors[f"{layer}.weight"] = pack(RNG.integers(0, 16, (EXPERTS, rows, columns), np.uint8), 4)
         for part in ("scales", "biases"):
             tensors[f"{layer}.{part}"] = RNG.normal(size=(EXPERTS, rows, columns // 32)).astype(np.float32)
-    folder = checkpoint(tmp_path / "s", tensors, {"bits": 4, "group_size": 32})
+    folder = write_checkpoint(tmp_path / "s", tensors, {"bits": 4, "group_size": 32})
     gate_up, down = results(folder, tmp_path)
     gate, up, second = (values(folder, f"layers.0.mlp.switch_mlp.{name}") for name in ("gate_proj", "up_proj", "down_proj"))
     np.testing.assert_allclose(gate_up, np.concatenate([gate, up], axis=1), rtol=1e-6, atol=1e-6)
@@ -129,7 +119,7 @@ def test_experts_of_gpt_oss_are_turned(tmp_path: Path) -> None:
     for name, (rows, columns) in SIZES.items():
         tensors[f"layers.0.mlp.experts.{name}_blocks"] = RNG.integers(0, 256, (EXPERTS, rows, columns // 32, 16), np.uint8)
         tensors[f"layers.0.mlp.experts.{name}_scales"] = RNG.integers(118, 126, (EXPERTS, rows, columns // 32), np.uint8)
-    folder = checkpoint(tmp_path / "s", tensors, {"quant_method": "mxfp4"})
+    folder = write_checkpoint(tmp_path / "s", tensors, {"quant_method": "mxfp4"})
     gate_up, down = results(folder, tmp_path, is_turned=True)
     path = "layers.0.mlp.experts"
     np.testing.assert_array_equal(gate_up[:, :, ::2], values(folder, f"{path}.gate_proj").transpose(0, 2, 1))
@@ -142,12 +132,12 @@ def test_experts_that_have_no_place_are_refused(tmp_path: Path) -> None:
     tensors = layers(gptq)
     fewer = {name: tensor for name, tensor in tensors.items() if "experts.1.w3" not in name}
     with pytest.raises(InvalidModelError, match="are not in the graph"):
-        convert(checkpoint(tmp_path / "fewer", fewer, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
+        convert(write_checkpoint(tmp_path / "fewer", fewer, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
     tensors["layers.0.block_sparse_moe.experts.1.w3.g_idx"] = np.arange(INPUTS, dtype=np.int32)[::-1] // 16
     with refused(UnsupportedError, "blocks-not-covered", holds=("act-order",)):
-        convert(checkpoint(tmp_path / "ordered", tensors, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
+        convert(write_checkpoint(tmp_path / "ordered", tensors, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
     tensors = layers(mixed) | gptq("layers.0.block_sparse_moe.experts.1.w3", OUTPUTS, INPUTS)
     del tensors["layers.0.block_sparse_moe.experts.1.w3.weight"]
     with refused(UnsupportedError, "blocks-not-covered", holds=("different ways",)):
-        convert(checkpoint(tmp_path / "other", tensors, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
+        convert(write_checkpoint(tmp_path / "other", tensors, GPTQ_CONFIG), tmp_path / "m.onnx", graph=network(tmp_path))
     assert not (tmp_path / "m.onnx").exists()

@@ -43,58 +43,46 @@ _CELLS = {
 _STYLES = ("traced", "scripted", "frozen", "program")
 
 
-class Alone(nn.Module):
-    """A layer that begins with zeros and gives all steps."""
+class Around(nn.Module):
+    """What runs a layer."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
+
+
+class Alone(Around):
+    """A layer that begins with zeros and gives all steps."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x)[0]
 
 
-class Carried(nn.Module):
+class Carried(Around):
     """A layer of one state that takes and gives it."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
     def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y, last = self.layer(x, h)
         return y, last
 
 
-class CarriedPair(nn.Module):
+class CarriedPair(Around):
     """An LSTM that takes and gives its states."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
     def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y, (last, cell) = self.layer(x, (h, c))
         return y, last, cell
 
 
-class Cell(nn.Module):
+class Cell(Around):
     """A GRU's or RNN's cell, once from zeros and once more."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x, self.layer(x))
 
 
-class CellPair(nn.Module):
+class CellPair(Around):
     """Likewise of an LSTM."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         first, second = self.layer(x)
