@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_hard_swish, tflite_mean_multiplier, xnnpack_leaky_relu
+from qconvert.arithmetic import (
+    dequantize,
+    pair_factors,
+    quantize,
+    tflite_hard_swish,
+    tflite_mean_multiplier,
+    xnnpack_leaky_relu,
+    xnnpack_reduction,
+)
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
@@ -24,6 +32,23 @@ from qconvert.operators.space import positions
 _TRIED, _TIMES = 128, 12
 #: Numbers are moved by shares of these powers of two.
 _LEAST, _MOST = -15.0, -7.0
+
+
+def xnnpack_reduction_form(
+    op: Op, dtype: str, quantizations: tuple[Quantization, Quantization], count: int
+) -> tuple[np.float32, np.float32, int]:
+    """Return what a reduction by XNNPACK multiplies the sum of the kernel's integers by, what it adds then, and by how much stored integers
+    are above these.
+
+    Args:
+        op: a ReduceMean or ReduceSum with `arithmetic`.
+        dtype: of the stored integers.
+        quantizations: of data and result.
+        count: how many integers are summed.
+    """
+    shift = integer_range(dtype)[0] - integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
+    given, output = (item.shift_zero_point(-shift) for item in quantizations)
+    return *xnnpack_reduction(given, output, count, op.kind == "ReduceMean"), shift
 
 
 class HardSwishForm(NamedTuple):

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
+from qconvert.arithmetic import tflite_mean_multiplier
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction, Writers
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY_40
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import Value, axes_opset, place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
-from qconvert.kernels.litert.forms import reduction
+from qconvert.kernels.litert.forms import reduction, xnnpack_reduction_form
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
@@ -23,9 +23,7 @@ _HALF_BITS = 16
 def write_as_xnnpack(op: Op, b: Builder) -> None:
     """XNNPACK's arithmetic in float32, in which the sums are exact, of a reduction of 8-bit data that forms.reduction() takes."""
     result, (given, output, count) = b.result(op), _quantizations(op, b)
-    low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
-    shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
-    factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
+    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
     total = _sum(op, b, "float32")
     scaled = ((total + -shift * count if shift else total) * factor + offset).round()
     store_steps(op, scaled + shift if shift else scaled)

@@ -21,12 +21,12 @@ from qconvert.arithmetic import (
     short_multipliers,
     tflite_hard_swish,
     tflite_mean_multiplier,
-    xnnpack_reduction,
 )
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import activation_bounds
+from qconvert.kernels.litert.forms import xnnpack_reduction_form
 from qconvert.operators import kind_of, reduced_count
 
 
@@ -178,9 +178,7 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
         scaled = _multiply_quantized(b, steps, *tflite_mean_multiplier(given, output, count))
         finish_stored(op, b, scaled, output.point)
         return True
-    low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
-    shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
-    factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
+    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
     real = b.cast(_add_offset(total, -shift * count), "float32")
     real = real * float(factor) + float(offset)
     finish_stored(op, b, b.aten("round", real), shift)
