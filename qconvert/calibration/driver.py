@@ -242,7 +242,7 @@ def run_calibration(
     return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes), warnings)
 
 
-def load_float_network(model: Model, format: str = "") -> Graph:
+def load_float_network(model: Model, format: str) -> Graph:
     """The network as it is quantized: a float graph whose weights are constants, and normalizations part of its layers.
 
     Raises:

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.report import Calibration, TensorReport
 from qconvert.conversion import ConversionReport, convert, load, save
@@ -76,7 +74,7 @@ def require_plots(path: Path) -> None:
 
 def _draw(axes: Any, item: TensorReport) -> None:
     assert item.histogram is not None
-    counts, edges = _merge_bins(item.histogram.counts, item.histogram.edges)
+    counts, edges = item.histogram.merge_bins(_BARS)
     axes.stairs(counts, edges, fill=True, color="0.6")
     for end in item.range:
         axes.axvline(end, color="tab:red", linewidth=1)
@@ -84,16 +82,6 @@ def _draw(axes: Any, item: TensorReport) -> None:
     noise = "" if item.sqnr_db is None else f", {item.sqnr_db:.1f} dB"
     name = printable(item.names[0], one_line=True)
     axes.set_title(f"{name if len(name) <= _LONGEST else '…' + name[-_LONGEST:]}{noise}", fontsize="small", parse_math=False)
-
-
-def _merge_bins(counts: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Neighbouring bins together, between the first and the last that hold anything."""
-    filled = np.flatnonzero(counts)
-    if not filled.size:
-        return counts[:1], edges[:2]
-    counts, edges = counts[filled[0] : filled[-1] + 1], edges[filled[0] : filled[-1] + 2]
-    starts = np.arange(0, counts.size, max(1, -(-counts.size // _BARS)))
-    return np.add.reduceat(counts, starts), np.append(edges[starts], edges[-1])
 
 
 def calibrate_file(

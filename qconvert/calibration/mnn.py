@@ -139,7 +139,7 @@ def packed_order(values: Array, pack: int) -> Array:
     return ordered[: n * (-(-c // 4) * 4) * h * w]
 
 
-def admm_scale(absolute: Array, clamp: int = 127) -> np.float32:
+def admm_scale(absolute: Array, clamp: int) -> np.float32:
     """Alternates: integers = round(values / scale), half away from zero, clamped; scale = sum(integers * values) / sum(integers ** 2).
 
     Args:

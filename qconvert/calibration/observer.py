@@ -28,6 +28,15 @@ class Histogram(NamedTuple):
     counts: Array
     edges: Array
 
+    def merge_bins(self, most: int) -> Histogram:
+        """Join neighbouring bins between the first and the last that hold anything, so that at most so many are left."""
+        filled = np.flatnonzero(self.counts)
+        if not filled.size:
+            return Histogram(self.counts[:1], self.edges[:2])
+        counts, edges = self.counts[filled[0] : filled[-1] + 1], self.edges[filled[0] : filled[-1] + 2]
+        starts = np.arange(0, counts.size, max(1, -(-counts.size // most)))
+        return Histogram(np.add.reduceat(counts, starts), np.append(edges[starts], edges[-1]))
+
 
 class Observer(ABC):
     """Sees the values of one tensor: update() for each run; next_pass() between passes over the same data; then range() or quantization().

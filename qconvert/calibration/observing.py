@@ -70,7 +70,7 @@ class Watched:
         return replace(self, path=Path(), model=self.path.read_bytes())
 
 
-def write_for_runtime(graph: Graph, names: Iterable[str], folder: Path, runtime: str = "onnxruntime", threads: int = 0) -> Watched:
+def write_for_runtime(graph: Graph, names: Iterable[str], folder: Path, runtime: str, threads: int = 0) -> Watched:
     """The network as a file of the runtime's format.
 
     Args:

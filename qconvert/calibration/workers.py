@@ -249,7 +249,7 @@ def _call_from_file(path: Path, item: Any) -> Any:
 
 
 @contextmanager
-def workers_of(jobs: int = 1, scheduler: str = "") -> Iterator[Workers | None]:
+def workers_of(jobs: int, scheduler: str) -> Iterator[Workers | None]:
     """Who runs the parts: `jobs` processes of this machine, or the cluster whose scheduler is at that address; None for this process alone.
 
     Raises:

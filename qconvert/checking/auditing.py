@@ -225,7 +225,8 @@ def _add_engine(
         return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
     by_tensor = {name: layer for layer in engine.layers for name in layer.outputs}
     operators = tuple(_match_layer(op, by_tensor, converts=bool(report.accelerator)) for op in report.operators)
-    notes = (*(engine.notes or [_machine_note(runtime)]), *_note_unseen_operators(operators))
+    machine = f"{runtime.title} ran on this machine, whose CPU is {platform.machine() or 'unknown'}"
+    notes = (*(engine.notes or [machine]), *_note_unseen_operators(operators))
     layers = _group_layers(engine.layers, operators, _find_float_reasons(graph, target))
     return replace(
         report,
@@ -280,10 +281,6 @@ def _match_layer(op: AuditedOperator, layers: dict[str, Layer], *, converts: boo
     if layer is None or (rule == "convert" and not converts) or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
         return op
     return replace(op, ran=bool(layer.integer), layer=f"{layer.type} ({layer.by})" if layer.by else layer.type)
-
-
-def _machine_note(runtime: Runtime) -> str:
-    return f"{runtime.title} ran on this machine, whose CPU is {platform.machine() or 'unknown'}"
 
 
 def _note_unseen_operators(operators: tuple[AuditedOperator, ...]) -> list[str]:

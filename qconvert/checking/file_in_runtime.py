@@ -186,7 +186,9 @@ def sides_of(
         return (_side(source, before, first_kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]
     found = {name: value for name, value in read_noted_options(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
-    read = ", ".join(f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in _as_sequence(value))
+    read = ", ".join(
+        f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in (value if isinstance(value, tuple) else (value,))
+    )
     note = f"{source.name} is read with {read}, as the metadata of {result.name} state" if read else ""
     first = _use_target_runtime(_side(source, before, first_kernels, {**found, **own}), first_kernels)
     return (first, second), note or _note_other_signatures(first)
@@ -221,10 +223,6 @@ def _describe_form(side: Side) -> str:
     from qconvert.formats.onnx.container import form_of
 
     return form_of(side.path)
-
-
-def _as_sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def _note_other_signatures(side: Side) -> str:

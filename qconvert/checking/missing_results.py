@@ -62,7 +62,7 @@ def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[st
     return name.startswith(f"{tensor.name}/") and (name in declared or is_same_step)
 
 
-def _find_tables(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
+def _find_tables(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """Tensors of the source that the result takes from a table -> the tensor whose codes index the table."""
     writers, producers, roots = other.producers(), graph.producers(), curve_roots(graph)
     found: dict[str, str] = {}

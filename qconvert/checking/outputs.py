@@ -74,8 +74,7 @@ class Border:
     def pair_outputs(self, expected: Arrays, actual: Arrays) -> list[tuple[str, Array, Array]]:
         """Return (name, the source's values, the result's in the source's layout)."""
         found = []
-        for name, a, b in self._zip_outputs(expected, actual):
-            order = self._find_order(name, a.shape, b.shape)
+        for name, a, b, order in self._find_orders(expected, actual):
             moved = b.transpose(np.argsort(order)) if order else b
             found.append((name, a, moved.reshape(a.shape) if b.size == a.size == 1 else moved))
         return found
@@ -83,8 +82,8 @@ class Border:
     def describe_orders(self, expected: Arrays, actual: Arrays) -> list[str]:
         """Return a sentence for each order of axes, other than the source's, in which outputs are compared."""
         names: dict[tuple[int, ...], list[str]] = {}
-        for name, a, b in self._zip_outputs(expected, actual):
-            names.setdefault(self._find_order(name, a.shape, b.shape), []).append(name)
+        for name, _, _, order in self._find_orders(expected, actual):
+            names.setdefault(order, []).append(name)
         return [
             f"{'output' if len(listed) == 1 else 'outputs'} {quote_some(listed, _NAMED)} {'has' if len(listed) == 1 else 'have'} the "
             f"source's axes in the order {','.join(map(str, order))}, in which {'it is' if len(listed) == 1 else 'they are'} compared"
@@ -92,15 +91,14 @@ class Border:
             if order != tuple(range(len(order)))
         ]
 
-    def _zip_outputs(self, expected: Arrays, actual: Arrays) -> Iterator[tuple[str, Array, Array]]:
-        """Yield (name, the source's values, the result's as they are)."""
+    def _find_orders(self, expected: Arrays, actual: Arrays) -> Iterator[tuple[str, Array, Array, tuple[int, ...]]]:
+        """Yield (name, the source's values, the result's as they are, the order of the source's axes in these); the order is () if none of
+        a layout fits the shapes of both."""
         there = dict(zip(self.other.outputs, actual.values(), strict=True))
-        return ((name, a, there[self.outputs[name]]) for name, a in zip(self.graph.outputs, expected.values(), strict=True))
-
-    def _find_order(self, name: str, own: tuple[int, ...], there: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the order of the source's axes in an output of the result; () if none of a layout fits the shapes of both."""
-        orders = _list_orders(len(own), self.turned.get(name, "")) if len(own) == len(there) else ()
-        return next((order for order in orders if tuple(own[axis] for axis in order) == there), ())
+        for name, a in zip(self.graph.outputs, expected.values(), strict=True):
+            b = there[self.outputs[name]]
+            orders = _list_orders(a.ndim, self.turned.get(name, "")) if a.ndim == b.ndim else ()
+            yield name, a, b, next((order for order in orders if tuple(a.shape[axis] for axis in order) == b.shape), ())
 
     def pair_runs(self, runs: Iterable[tuple[Arrays, Arrays]]) -> dict[str, list[tuple[Array, Array]]]:
         """Return the source's values and the result's of each output, a pair for each run, from the outputs of both in these runs."""

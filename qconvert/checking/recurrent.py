@@ -83,7 +83,7 @@ def describe_drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array
     )
 
 
-def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -> list[str]:
+def state_problems(graph: Graph, other: Graph, declared: Collection[str]) -> list[str]:
     """States that one side lacks, or that begin with another value, in sentences; how integers are stored does not count.
 
     Args:

@@ -148,6 +148,11 @@ class _Form:
     def __str__(self) -> str:
         return f"{self.format.name}:{self.form}" if self.form else self.format.name
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of the format's writer."""
+        return {"form": self.form} if self.form else {}
+
 
 @with_checked_arguments
 def roundtrip(
@@ -284,7 +289,7 @@ class _Trip:
             return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
         arithmetic = ""
         if str(self.own) != str(station):
-            arithmetic = f"{_describe_arithmetic(self.own)} compared with {_describe_arithmetic(station)}"
+            arithmetic = " compared with ".join(_ARITHMETIC.get(str(form), "LiteRT's kernels") for form in (self.own, station))
         elif self.there.format.name == "tflite" and self.own.format is not self.there.format:
             arithmetic = "the model compared with its TFLite operators"
         elif rounds_otherwise:
@@ -346,8 +351,7 @@ def _to_common_form(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph
 
 
 def _file_name(model: Path, number: int, station: _Form) -> str:
-    form, found = f".{station.form}" if station.form else "", station.format
-    suffix = next((end for end in found.suffixes if found.form_of is None or found.form_of(Path(f"x{end}"), {}) == station.form), "")
+    form, suffix = f".{station.form}" if station.form else "", station.format.suffix_for(station.options)
     is_short = len(os.fsencode(model.stem)) <= _LONGEST_STEM
     stem = model.stem if is_short else model.stem[: _LONGEST_STEM // 4]  # a character has up to 4 bytes
     return f"{stem}.{number}{form}{suffix}"
@@ -360,8 +364,7 @@ def _write_and_read(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tu
     declared = Declared(graph)
     fitted, changes = _fit_graph(graph, station, declared)
     refuse_violations(fitted, target_named(station.target) if station.target else None)
-    options: dict[str, Any] = {"form": station.form} if station.form else {}
-    notes = save(fitted, path, station.format.name, provenance=declared.provenance(fitted), **options)
+    notes = save(fitted, path, station.format.name, provenance=declared.provenance(fitted), **station.options)
     return load(path, station.format.name), changes, tuple(note.text for note in notes)
 
 
@@ -373,21 +376,15 @@ def _parse_form(via: str, target: str) -> _Form:
         way = "written" if found.write is None else "read"
         reason = "is of checkpoints, which have no operators" if found.repack is not None else f"cannot be {way}"
         raise OptionError(f"the format {name} {reason}; a round trip requires a format of models", rule=f"format-not-{way}")
-    forms = _list_forms(found)
-    if form and not forms:
+    if form and not found.forms:
         raise OptionError(f"the format {name} has no forms, but {form!r} is given", rule="no-forms")
-    if form and form not in forms:
-        raise OptionError(f"{name} has no form {form!r}", remedy=f"Use {' or '.join(forms)}.", rule="unknown-form")
-    form = form or (forms[0] if forms else "")
+    if form and form not in found.forms:
+        raise OptionError(f"{name} has no form {form!r}", remedy=f"Use {' or '.join(found.forms)}.", rule="unknown-form")
+    form = form or next(iter(found.forms), "")
     if target and target_named(target).format != name:
         raise OptionError(f"the target {target} is for {target_named(target).format} files, not {name}", rule="target-of-other-format")
     chosen = chosen_target(found, target or (found.own_target if found.form_of is None else ""), form)
     return _Form(found, form, chosen.name if chosen is not None else "")
-
-
-def _list_forms(format: Format) -> tuple[str, ...]:
-    """The forms that a format is written in, the usual one first."""
-    return next((tuple(map(str, option.choices)) for option in format.write_options if option.name == "form"), ())
 
 
 def _find_own_form(path: Path) -> str:
@@ -418,10 +415,6 @@ def _open_folder(keep: str | Path | None) -> Iterator[Path]:
         with suppress(OSError):  # those that hold files stay
             for place in made:
                 place.rmdir()
-
-
-def _describe_arithmetic(form: _Form) -> str:
-    return _ARITHMETIC.get(str(form), "LiteRT's kernels")
 
 
 def _count_kept(a: Graph, b: Graph) -> Kept:

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison, lowest_sqnr
 from qconvert.checking.proof.classes import Proof
 from qconvert.checking.value_limits import operator_limits
-from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
@@ -43,7 +42,7 @@ _LAST_BITS = 2.0**-20
 _NO_SIGNAL = -1000.0
 
 
-def describe_dull_outputs(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()) -> str:
+def describe_dull_outputs(outputs: Iterable[OutputComparison], fixed: Collection[str]) -> str:
     """A line on outputs that are nearly the same whatever the inputs are, but for those that depend on none; "" if there are none."""
     dull = [item.name for item in outputs if item.varied < _VARYING and item.name not in fixed]
     return (
@@ -73,7 +72,7 @@ def to_lsb(item: OutputComparison) -> float:
     return item.largest * (1 if item.unit == "LSB" else 255)
 
 
-def least_sqnr(stated: float | None, default: float = LIMIT) -> float:
+def least_sqnr(stated: float | None, default: float) -> float:
     """Return the SQNR that an output keeps at least, in dB.
 
     Raises:
@@ -289,7 +288,7 @@ def list_untraced(proof: Proof, reason: str) -> list[str]:
 
 
 def judge_without_operators(
-    outputs: Iterable[OutputComparison], reason: str, fixed: Collection[str] = (), own: Mapping[str, float] = MappingProxyType({})
+    outputs: Iterable[OutputComparison], reason: str, fixed: Collection[str], own: Mapping[str, float] = MappingProxyType({})
 ) -> tuple[list[str], list[str]]:
     """Problems and what was not judged, where outputs differ and operators cannot be compared at all.
 

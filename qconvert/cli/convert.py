@@ -194,7 +194,7 @@ def _printer(names: Sequence[str]) -> Callable[..., None]:
     return show
 
 
-def add_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:
+def add_commands(app: typer.Typer, source_format: str, result_format: str) -> None:
     """Add `convert`, and `{source}2{result}` for each pair of formats: convert with both formats given.
 
     Args:
@@ -277,7 +277,7 @@ def _extract(
             typer.echo(str(change))
 
 
-def add_encodings_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:
+def add_encodings_commands(app: typer.Typer, source_format: str, result_format: str) -> None:
     """Add `apply`, with the options of a conversion, and `extract-scales`, with those of readers and of writers of encodings.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qconvert.arguments import Progress, no_progress
+from qconvert.arguments import Progress
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
 from qconvert.checkpoints.repacking import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
@@ -51,10 +51,10 @@ def converted_checkpoint(
     writer: Format,
     options: Mapping[str, Any],
     *,
-    force: bool = False,
-    target: str = "",
-    passes: Sequence[str] = (),
-    progress: Progress = no_progress,
+    force: bool,
+    target: str,
+    passes: Sequence[str],
+    progress: Progress,
 ) -> ConversionReport:
     """Convert the checkpoint that a file belongs to; see convert().
 

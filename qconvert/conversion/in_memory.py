@@ -73,7 +73,7 @@ def model_title(model: Model) -> str:
 
 
 @contextmanager
-def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[Path]:
+def as_file(model: Model, format: str, *, runs: bool = False) -> Iterator[Path]:
     """The file of a model; of one in memory a temporary file, which is gone with the block.
 
     Args:

@@ -66,8 +66,8 @@ def run_pipeline(
     target: Target,
     options: Mapping[str, Any],
     *,
-    by_hand: bool = False,
-    observers: Sequence[Observer] = (),
+    by_hand: bool,
+    observers: Sequence[Observer],
 ) -> tuple[Graph, tuple[Change, ...]]:
     """The graph after the passes, and what each changed.
 

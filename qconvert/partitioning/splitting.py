@@ -111,7 +111,7 @@ def require_parts(targets: Iterable[Target]) -> None:
             )
 
 
-def require_folder(folder: Path, *, force: bool = False) -> None:
+def require_folder(folder: Path, *, force: bool) -> None:
     """Raise FileAccessError, before anything is written, if a split cannot go there: a file, or a folder with other files."""
     if not os.path.lexists(folder):
         return

@@ -96,9 +96,9 @@ class Partition(Shown):
     macs: int
     files: tuple[str, ...] = field(default=())
 
-    def taken_macs(self, target: str = "") -> int:
-        """How many products regions sum, of one target or of all."""
-        return sum(region.macs for region in self.regions if target in ("", region.target))
+    def taken_macs(self) -> int:
+        """How many products regions sum."""
+        return sum(region.macs for region in self.regions)
 
     def reasons(self) -> Counter[tuple[str, str, str]]:
         """How many operators stayed outside for each (target, kind, rule)."""

@@ -120,6 +120,11 @@ class Format:
                     rule="malformed-suffix",
                 )
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What `write` calls the forms that it makes, the usual one first; () of a format with one form."""
+        return next((tuple(map(str, option.choices)) for option in self.write_options if option.name == "form"), ())
+
     def makes_folder(self, path: Path) -> bool:
         """Whether a result of this name is a folder."""
         return bool(self.folder) and path.suffix.lower() not in self.suffixes

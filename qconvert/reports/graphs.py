@@ -149,7 +149,7 @@ def _document(name: str, found: Mapping[str, tuple[float, str]]) -> dict[str, An
     return {"name": name, "results": results}
 
 
-def require_node_data(out: Path, force: bool = False) -> bool:
+def require_node_data(out: Path, force: bool) -> bool:
     """Whether what stands at a place may be replaced by node data; see require_replaceable()."""
     return require_replaceable(out, (".json",), _GENERATOR, "a file of node data", force)
 

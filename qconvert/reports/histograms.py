@@ -73,12 +73,8 @@ def bars_of(tensor: Tensor, values: Array) -> Bars | None:
 
 def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
     """What calibration counted, in fewer bars; `ends` of the quantization that was chosen, as float values."""
-    counts, edges = np.asarray(histogram.counts), np.asarray(histogram.edges)
-    filled = np.flatnonzero(counts)
-    if filled.size:
-        counts, edges = counts[filled[0] : filled[-1] + 1], edges[filled[0] : filled[-1] + 2]
-    starts = np.arange(0, counts.size, max(1, -(-counts.size // _BARS)))
-    return Bars(float(edges[0]), float(edges[-1]), tuple(int(item) for item in np.add.reduceat(counts, starts)), ends)
+    counts, edges = histogram.merge_bins(_BARS)
+    return Bars(float(edges[0]), float(edges[-1]), tuple(map(int, counts)), ends)
 
 
 def _storage_limits(tensor: Tensor) -> tuple[float, ...]:

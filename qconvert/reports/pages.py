@@ -143,7 +143,7 @@ def html_report(
         path.write_text(render_page(page), encoding="utf-8")
 
 
-def require_page(out: Path, force: bool = False) -> bool:
+def require_page(out: Path, force: bool) -> bool:
     """Whether what stands at a place may be replaced by a page; see require_replaceable()."""
     return require_replaceable(out, (".html", ".htm"), GENERATOR, "a page", force)
 

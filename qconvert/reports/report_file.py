@@ -60,7 +60,7 @@ def render_page(page: Page) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    script, style = (_join_assets(names) for names in (_SCRIPTS, _STYLES))
+    script, style = ("\n".join(map(_read_asset, names)) for names in (_SCRIPTS, _STYLES))
     data = {"graphs": page.graphs, "plot": page.plot, "histograms": page.histograms}
     return environment.from_string(_read_asset("page/report.html")).render(
         page=page,
@@ -76,10 +76,6 @@ def render_page(page: Page) -> str:
 @cache
 def _read_asset(name: str) -> str:
     return files("qconvert.reports").joinpath(name).read_text(encoding="utf-8")
-
-
-def _join_assets(names: Sequence[str]) -> str:
-    return "\n".join(_read_asset(name) for name in names)
 
 
 def _digest(text: str) -> str:

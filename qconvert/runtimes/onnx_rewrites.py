@@ -51,7 +51,7 @@ def cpu_saturates(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
     return is_x86(machine) and not has_vnni(cpuinfo, machine)
 
 
-def is_x86(machine: str = "") -> bool:
+def is_x86(machine: str) -> bool:
     """Whether an architecture, by default that of this machine, is x86 or x86-64."""
     return (machine or platform.machine()).lower() in _X86
 

@@ -162,7 +162,8 @@ class CarriedStates:
         self._session, self._states, self._side = session, states, 0
         buffers = [{item.input: OrtValue.ortvalue_from_numpy(_copy_contiguous(item.first)) for item in states} for _ in range(2)]
         self._buffers, self._bindings = buffers, [session.io_binding() for _ in range(2)]
-        known = {item.name: item for item in (*session.get_inputs(), *session.get_outputs()) if _has_size(item)}
+        items = (*session.get_inputs(), *session.get_outputs())
+        known = {item.name: item for item in items if item.type in TYPES and all(isinstance(size, int) for size in item.shape)}
         given = {item.name for item in session.get_inputs()} - {item.input for item in states}
         self._fixed = {name: _empty(known[name]) for name in (*given, *outputs) if name in known}
         self._takes = {name: (np.dtype(TYPES[known[name].type]), tuple(known[name].shape)) for name in given & known.keys()}
@@ -207,10 +208,6 @@ class CarriedStates:
 
     def _result(self, binding: Any, name: str) -> Any:
         return self._fixed[name] if name in self._fixed else binding.get_outputs()[self._outputs[name]]
-
-
-def _has_size(item: Any) -> bool:
-    return item.type in TYPES and all(isinstance(size, int) for size in item.shape)
 
 
 def _empty(item: Any) -> Any:

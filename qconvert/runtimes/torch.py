@@ -174,7 +174,7 @@ def load_module(path: Path, engine: str) -> Any:
         ) from error
 
 
-def wrap_module(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
+def wrap_module(module: Any, engine: str, graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
     """Return the function of a module: arrays of its inputs in order -> arrays of all tensors in its result.
 
     The function raises RuntimeRefusedError where PyTorch fails.

@@ -105,7 +105,7 @@ def _find_read_tensor(graph: Graph, ops: Sequence[Op], name: str, inputs: Sequen
     return name
 
 
-def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int = 1) -> Array | None:
+def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int) -> Array | None:
     """The result of a graph for codes of its inputs, computed twice, at different places of vectors; None where the two differ, or nothing
     runs it.
 

@@ -200,7 +200,7 @@ def rename_tensors(graph: Graph, pairs: Sequence[str], whole: Graph | None = Non
             name: replace(inner, ops=tuple(rename_state(op, new) for op in inner.ops)) if graph.states else inner
             for name, inner in graph.functions.items()
         },
-        metadata=_notes(graph.metadata, new),
+        metadata={key: _note(text, new) if key in NAMING else text for key, text in graph.metadata.items()},
     )
 
 
@@ -259,10 +259,6 @@ def _signature(item: Signature, new: Mapping[str, str]) -> Signature:
     sides = ({argument: new.get(name, name) for argument, name in side.items()} for side in (item.inputs, item.outputs))
     inputs, outputs = sides
     return replace(item, inputs=inputs, outputs=outputs)
-
-
-def _notes(metadata: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    return {key: _note(text, new) if key in NAMING else text for key, text in metadata.items()}
 
 
 def _note(text: str, new: Mapping[str, str]) -> str:

@@ -41,7 +41,7 @@ def is_dump(document: Any) -> bool:
     return isinstance(first, dict) and "name" in first and first.keys() <= {"name", "inputs", "outputs"}
 
 
-def read_dump(document: Any, network: Network | None = None) -> Encodings:
+def read_dump(document: Any, network: Network | None) -> Encodings:
     """The encodings of a dump.
 
     Args:

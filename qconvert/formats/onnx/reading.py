@@ -136,7 +136,7 @@ class Reading(OperatorReading):
             raise self.invalid(f"input {name!r} is {data.dtype}, not integers", rule="not-integers")
         return tuple(int(value) for value in data.reshape(-1))
 
-    def declared_dtype(self, index: int = 0) -> str:
+    def declared_dtype(self, index: int) -> str:
         """The type of output `index` as the file or its shape inference says it; "unknown" if neither does."""
         return self.declared.get(self.outputs[index], ("unknown", None))[0]
 

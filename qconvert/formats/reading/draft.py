@@ -121,9 +121,9 @@ class Draft:
         operators = f"{format_count(count, 'operator')} ({some}) {format_verb(count, 'are')}"
         return {ASSUMED: json.dumps([f"the result of {operators} of another shape than the file states; read as the operator computes it"])}
 
-    def withdraw(self, count: int, functions: int = -1) -> None:
-        """Takes the operators after the first `count` back, and the functions after the first `functions`; -1 for none of them."""
-        for name in list(self.functions)[functions:] if functions >= 0 else ():
+    def withdraw(self, count: int, functions: int) -> None:
+        """Takes the operators after the first `count` back, and the functions after the first `functions`."""
+        for name in list(self.functions)[functions:]:
             del self.functions[name]
         for op in reversed(self.ops[count:]):
             del self._positions[id(op)]

@@ -186,7 +186,7 @@ def emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> 
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape" if hint else "shape")], hint=hint)
 
 
-def emit_broadcast(c: Reading, names: Sequence[str], hint: str = "wide") -> tuple[list[str], list[Any]]:
+def emit_broadcast(c: Reading, names: Sequence[str]) -> tuple[list[str], list[Any]]:
     """Tensors repeated to the shape that they have together, and its sizes: numbers, or Refs of those that are known only at run time.
 
     Raises:
@@ -209,7 +209,7 @@ def emit_broadcast(c: Reading, names: Sequence[str], hint: str = "wide") -> tupl
             found[0] if len(found) == 1 else Ref(c.emit("Max", [size.name for size in found], dtype="int64", hint="size"), number=True)
         )
     repeated = [
-        name if shape == tuple(whole) else emit_expand(c, name, sizes, f"{hint}{index}")
+        name if shape == tuple(whole) else emit_expand(c, name, sizes, f"wide{index}")
         for index, (name, shape) in enumerate(zip(names, shapes, strict=True))
     ]
     return repeated, sizes

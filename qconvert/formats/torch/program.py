@@ -118,7 +118,7 @@ def newer_version() -> str:
     return "" if known else version
 
 
-def quantized_modules(fused: bool = False) -> Any:
+def quantized_modules(fused: bool) -> Any:
     """The modules torch.ao.nn.quantized, or those with a Relu inside, torch.ao.nn.intrinsic.quantized."""
     torch_package()
     return import_module("torch.ao.nn.intrinsic.quantized" if fused else "torch.ao.nn.quantized")

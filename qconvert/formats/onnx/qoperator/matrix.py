@@ -209,21 +209,21 @@ def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
 
 def read_qlinear_matmul(r: Reading) -> None:
     """QLinearMatMul(a, a_scale, a_zero_point, b, …, y_scale, y_zero_point)."""
-    quantizations = one_quantization(r, 1), _columns_quantization(r, 3, 4, 5)
+    quantizations = one_quantization(r, 1), _columns_quantization(r, 3, 4)
     result = one_quantization(r, 6)
     inputs = [r.label_input(0, quantizations[0]), r.label_input(3, quantizations[1])]
     emit_result(r, "MatMul", inputs, r.tensor(0).dtype, 6, result)
 
 
-def _columns_quantization(r: Reading, data: int, scale: int, zero_point: int) -> Quantization:
-    """The quantization of a right operand: one scale, or a list along its columns."""
+def _columns_quantization(r: Reading, data: int, scale: int) -> Quantization:
+    """The quantization of a right operand, whose zero point is input 5: one scale, or a list along its columns."""
     if r.rank(0) < 2 or r.rank(data) < 2:
         raise NotCoveredError("a vector")
     scales = r.constant(scale)
     if scales is not None and scales.ndim > 1:
         raise NotCoveredError(f"scales of shape {scales.shape}")
     is_list = scales is not None and scales.size > 1
-    return r.quantization(scale, zero_point, r.rank(data) - 1 if is_list else None)
+    return r.quantization(scale, 5, r.rank(data) - 1 if is_list else None)
 
 
 def read_matmul_integer_to_float(r: Reading) -> None:
@@ -236,7 +236,7 @@ def read_matmul_integer_to_float(r: Reading) -> None:
     if data is None or (points is None and r.has(4)):
         _rounded_product(r, (r.input(0), r.input(2), r.inputs[4] if r.has(4) else ""), (1, 3, 5), 6)
         return
-    quantizations = r.quantization(2, 4), _columns_quantization(r, 1, 3, 5)
+    quantizations = r.quantization(2, 4), _columns_quantization(r, 1, 3)
     inputs = [r.label_input(0, quantizations[0]), r.label_input(1, quantizations[1])]
     r.emit_biased("MatMul", inputs, 6, "float32", integers=True)
 

@@ -218,7 +218,7 @@ _FOLDERS = (("data/weights", "_weights_config.json"), ("data/constants", "_const
 _EARLY = ("serialized_state_dict.pt", "serialized_constants.pt")
 
 
-def read_stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTensor | WrappedTensor]:
+def read_stored_tensors(archive: Archive, model: str) -> dict[str, StoredTensor | WrappedTensor]:
     """Every parameter, buffer and constant, by its name in the model.
 
     Args:

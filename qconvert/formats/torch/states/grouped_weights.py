@@ -124,7 +124,7 @@ def _type_of(bits: int, *, is_signed: bool) -> str:
     return f"{'' if is_signed else 'u'}int{4 if 2 <= bits <= 4 else 8}"
 
 
-def read_blocks(entries: Entries, path: Path, *, round_data: bool = False) -> Parameters | None:
+def read_blocks(entries: Entries, path: Path, *, round_data: bool) -> Parameters | None:
     """The parameters of a checkpoint whose weights are in blocks; None where it has none.
 
     Args:

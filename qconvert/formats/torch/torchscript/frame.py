@@ -65,7 +65,7 @@ class Frame:
     def _where(self, node: ast.AST) -> str:
         return f"{self._file}:{getattr(node, 'lineno', 0)}"
 
-    def _invalid_error(self, what: str, node: ast.AST, rule: str = "malformed-code") -> InvalidModelError:
+    def _invalid_error(self, what: str, node: ast.AST, rule: str) -> InvalidModelError:
         return InvalidModelError(what, where=self._where(node), rule=rule)
 
     def _unsupported_error(self, what: str, node: ast.AST, rule: str = "code-not-covered") -> UnsupportedError:
