@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    NOT_PREPARED,
     DataFlag,
     DebugFlag,
     ExplorerFlag,
@@ -24,7 +23,7 @@ from qconvert.cli.flags import (
     KernelsFlag,
     MinSqnrFlag,
     ModelArgument,
-    Preparing,
+    Prepared,
     QuietFlag,
     SeedFlag,
     ToFlag,
@@ -32,7 +31,6 @@ from qconvert.cli.flags import (
     answer_completion,
     known_forms,
     known_targets,
-    preparation_of,
     words_of_line,
 )
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, rewrite_help_all
@@ -85,7 +83,7 @@ def check_command(
         list[str] | None,
         typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images, or texts (.txt); repeatable. Default: random."),
     ] = None,
-    preparing: Preparing = NOT_PREPARED,
+    preparation: Prepared = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs, or windows of texts, to run at most.")] = 5,
     kernels: KernelsFlag = None,
     trust_source: Annotated[
@@ -122,7 +120,6 @@ def check_command(
     from qconvert.data.texts import are_texts
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
-    prepared = preparation_of(**preparing)
     page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
@@ -131,7 +128,7 @@ def check_command(
             source_format=source_format,
             result_format=result_format,
             data=data or (),
-            preparation=prepared,
+            preparation=preparation,
             samples=samples,
             kernels=chosen,
             per_op=per_op or explorer is not None,
@@ -299,7 +296,7 @@ def passes_command(
     ] = None,
     source_format: FromFlag = "",
     data: DataFlag = None,
-    preparing: Preparing = NOT_PREPARED,
+    preparation: Prepared = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
     seed: SeedFlag = 0,
     json: JsonFlag = False,
@@ -313,8 +310,7 @@ def passes_command(
         from qconvert.cli.reports import print_costs, progress
         from qconvert.cli.streams import read_from
 
-        prepared = preparation_of(**preparing)
-        arguments = {"data": data or (), "preparation": prepared, "samples": samples, "seed": seed, **options}
+        arguments = {"data": data or (), "preparation": preparation, "samples": samples, "seed": seed, **options}
         with read_from(costs, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)
         if json:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    NOT_PREPARED,
     DebugFlag,
     ForceFlag,
     FromFlag,
     HtmlFlag,
     JsonFlag,
     OptionFlag,
-    Preparing,
+    Prepared,
     QuietFlag,
     complete_words,
     conversion_flags,
@@ -24,7 +23,6 @@ from qconvert.cli.flags import (
     known_runtimes,
     known_targets,
     known_weights_methods,
-    preparation_of,
     with_flags,
 )
 from qconvert.cli.outcome import print_document
@@ -92,7 +90,7 @@ def _calibrate(
     scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.", hidden=True)] = None,
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
-    preparing: Preparing = NOT_PREPARED,
+    preparation: Prepared = None,
     colour: Annotated[
         str,
         typer.Option(
@@ -142,9 +140,13 @@ def _calibrate(
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=force)
+    if colour or image_layout:
+        from qconvert.data import Preparation
+
+        preparation = replace(preparation or Preparation(), colour=colour, layout=image_layout)
     arguments: dict[str, Any] = {
         "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
-        "preparation": preparation_of(**preparing, colour=colour, layout=image_layout),
+        "preparation": preparation,
     }  # fmt: skip
     arguments = {name: value for name, value in arguments.items() if value}
     source, read, told = _of_mnn(data, mnn_config)

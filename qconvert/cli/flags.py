@@ -104,8 +104,7 @@ def _forms() -> Iterator[tuple[str, str]]:
         if item.read is None or item.write is None:
             continue
         yield item.name, item.summary
-        forms = next((option.choices for option in item.write_options if option.name == "form"), ())
-        yield from ((f"{item.name}:{form}", "") for form in forms)
+        yield from ((f"{item.name}:{form}", "") for form in item.forms)
 
 
 def known_kernels(incomplete: str) -> _Completed:
@@ -228,7 +227,7 @@ DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of 
 DataFlag = Annotated[
     list[str] | None, typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
 ]
-#: Field of Preparation -> its flag, in place of a parameter `preparing` of commands; see with_flags().
+#: Field of Preparation -> its flag, in place of a parameter `preparation` of commands; see with_flags().
 _PREPARING: Mapping[str, Any] = {
     "mean": typer.Option("--mean", help="Subtracted from images and floats of --data: one number, or one a channel."),
     "std": typer.Option("--std", help="Divides them then: one number, or one a channel."),
@@ -236,9 +235,8 @@ _PREPARING: Mapping[str, Any] = {
     "resize": typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=complete_words("stretch")),
     "crop": typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle."),
 }
-#: What the user wrote for these fields.
-Preparing = Mapping[str, str | None]
-NOT_PREPARED: Preparing = MappingProxyType({})
+#: A Preparation, or None; the class, which needs numpy, is imported where a flag asks for one.
+Prepared = Any
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
 
 
@@ -270,8 +268,8 @@ class _FlaggedCommand:
 
     def __call__(self, **arguments: Any) -> None:
         given = {name: value for name, value in arguments.items() if name not in self._flags or value not in (None, [])}
-        if "preparing" in _parameters(self._command):
-            given["preparing"] = {name: given.pop(name) for name in _PREPARING}
+        if "preparation" in _parameters(self._command):
+            given["preparation"] = _prepare({name: given.pop(name) for name in _PREPARING})
         self._command(**given, **self._fixed)
 
 
@@ -283,7 +281,7 @@ def with_flags(
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., None]:
     """The command with a flag for each option instead of its `**` parameter, which gets those that are given, and with --mean, --std and
-    their like instead of a parameter `preparing: Preparing`, which gets what the user wrote for each.
+    their like instead of a parameter `preparation: Prepared`, which gets the preparation that they ask for, or None.
 
     Args:
         command: a function with typer's annotations.
@@ -302,8 +300,8 @@ def _parameters(command: Callable[..., None]) -> Mapping[str, inspect.Parameter]
 
 
 def _flags_of(parameter: inspect.Parameter) -> dict[str, inspect.Parameter]:
-    """The parameter, by its name, or what stands for `preparing`."""
-    if parameter.name != "preparing":
+    """The parameter, by its name, or what stands for `preparation`."""
+    if parameter.name != "preparation":
         return {parameter.name: parameter}
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return {name: inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, flag]) for name, flag in _PREPARING.items()}
@@ -356,7 +354,7 @@ def reading_flags(source: str = "") -> dict[Option, str | None]:
     return shown | {option: None for item in formats().values() for option in item.read_options if option not in shown}
 
 
-def add_read_flags(app: typer.Typer, source: str = "") -> None:
+def add_read_flags(app: typer.Typer, source: str) -> None:
     """Gives the commands that take the options of any reader, as `**options`, their flags."""
     options = partial(reading_flags, source)
     for command in app.registered_commands:
@@ -366,19 +364,14 @@ def add_read_flags(app: typer.Typer, source: str = "") -> None:
             command.callback = with_flags(called, options)
 
 
-def preparation_of(**words: str | None) -> Preparation | None:
-    """The preparation that options ask for; None if none of them is given.
-
-    Args:
-        words: what the user wrote for each field of Preparation.
-    """
+def _prepare(words: Mapping[str, str | None]) -> Preparation | None:
+    """The preparation that the user asks for, by its fields; None if no flag is given."""
     given = {name: text for name, text in words.items() if text}
     if not given:
         return None
     from qconvert.data import Preparation, numbers
 
-    found: dict[str, Any] = {name: given[name] for name in ("colour", "layout") if name in given}
-    found |= {name: numbers(given[name], name) for name in ("mean", "std") if name in given}
+    found: dict[str, Any] = {name: numbers(given[name], name) for name in ("mean", "std") if name in given}
     if "pixel_range" in given:
         found["pixel_range"] = numbers(given["pixel_range"], "pixel-range", 2)
     if "crop" in given:

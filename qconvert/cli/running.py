@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qconvert.cli.flags import (
-    NOT_PREPARED,
     DataFlag,
     DebugFlag,
     ForceFlag,
@@ -22,13 +21,12 @@ from qconvert.cli.flags import (
     JsonFlag,
     KernelsFlag,
     ModelArgument,
-    Preparing,
+    Prepared,
     QuietFlag,
     SeedFlag,
     ToFlag,
     complete_words,
     known_targets,
-    preparation_of,
 )
 from qconvert.cli.outcome import NOT_EQUAL, print_document
 from qconvert.errors import OptionError, format_count
@@ -47,7 +45,7 @@ def run_command(
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="How many inputs to run at most; of more than one, arrays get a first axis for them.")
     ] = 1,
-    preparing: Preparing = NOT_PREPARED,
+    preparation: Prepared = None,
     kernels: KernelsFlag = None,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
@@ -69,10 +67,9 @@ def run_command(
         raise OptionError(f"the suffix is {output.suffix!r}; a file of tensors requires .npz", rule="not-npz", file=str(output))
     if output is not None:
         require_writable(output, force=force, reads=[model])
-    prepared = preparation_of(**preparing)
     with read_from(model, source_format) as path:
         runs, notes, ran = run_files(
-            path, data or (), preparation=prepared, samples=samples, tensors=save or (), every=save_all, dequantized=dequantized,
+            path, data or (), preparation=preparation, samples=samples, tensors=save or (), every=save_all, dequantized=dequantized,
             format=source_format, kernels=kernels or (), seed=seed, **options,
         )  # fmt: skip
     arrays = {name: value if len(runs) == 1 else np.stack([one[name] for one in runs]) for name, value in runs[0].items()}
@@ -143,7 +140,7 @@ def accuracy_command(
         float, typer.Option("--max-drop", metavar="PERCENT", min=0, help="How much of top-1 may be lost before the exit code is 1.")
     ] = 1.0,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; by default all.")] = None,
-    preparing: Preparing = NOT_PREPARED,
+    preparation: Prepared = None,
     kernels: KernelsFlag = None,
     source_format: FromFlag = "",
     result_format: ToFlag = "",
@@ -160,11 +157,10 @@ def accuracy_command(
 
     if not max_drop >= 0:  # NaN
         raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.", rule="not-a-number")
-    prepared = preparation_of(**preparing)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         found = accuracy(
             first, second, data, "" if labels == _FOLDERS else labels, scores=scores, label_offset=label_offset,
-            class_names=class_names or "", source_format=source_format, result_format=result_format, preparation=prepared,
+            class_names=class_names or "", source_format=source_format, result_format=result_format, preparation=preparation,
             samples=samples, kernels=kernels or (), progress=step, **options,
         )  # fmt: skip
     lost = -100 * found.difference

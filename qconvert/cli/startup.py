@@ -269,7 +269,7 @@ def apply_config(app: typer.Typer) -> dict[str, Any]:
     """The values of the called command from qconvert.toml, listed on standard error; --config is removed."""
     sys.argv[1:], file = take_config_flag(sys.argv[1:])
     words = sys.argv[1:]
-    command = next((word for word in words if not word.startswith("-")), "")
+    command = _find_command(words)
     callbacks = {str(item.name): item.callback for item in app.registered_commands if item.callback is not None}
     if file is None or command not in callbacks or not {"--help", "-h"}.isdisjoint(words):
         return {}
@@ -281,6 +281,11 @@ def apply_config(app: typer.Typer) -> dict[str, Any]:
     return {command: found.values}
 
 
+def _find_command(words: Sequence[str]) -> str:
+    """The command that is called: the first word, since the program's own options before it end the program."""
+    return next((word for word in words if word != "--"), "")
+
+
 def _placeholder() -> None:
     """Stands for a command that is listed alone: its options need not be put together."""
 
@@ -290,10 +295,9 @@ def keep_called(app: typer.Typer, words: Sequence[str]) -> None:
 
     Args:
         app: the program.
-        words: of the command line. A command is called by the first one; the program's own options before it end the program.
+        words: of the command line.
     """
-    wanted = next((word for word in words if word != "--"), "")
-    called = [command for command in app.registered_commands if command.name == wanted]
+    called = [command for command in app.registered_commands if command.name == _find_command(words)]
     for command in () if called else app.registered_commands:
         command.help = command.help or inspect.getdoc(command.callback)
         command.callback = _placeholder
