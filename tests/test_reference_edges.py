@@ -144,12 +144,13 @@ def test_scales_that_ask_for_shifts_beyond_the_width(kernels: str, kind: str, sc
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize(("count", "scale", "output", "wanted"), [(2, 0.02654087, 0.00528322, 94), (3, 0.14333689, 0.00414703, 121)])
 def test_ties_of_a_softmax_of_equal_elements(count: int, scale: float, output: float, wanted: int, tmp_path: Path) -> None:
-    """The logarithm of the largest float32 over the size is a float32; one in float64 gives 95 and 120."""
+    """The logarithm of the largest float32 over the size is a float32 before onnxruntime 1.32; a float64 one gives 95 and 120."""
     data = np.array([[165, 165, 0][:count]], np.uint8)
     graph = one_operator("Softmax", "uint8", [(1, count)], [(scale, 89), (output, 0)], axis=1)
     found, known = run_as_it_is(graph, "onnxruntime:optimized", [data], tmp_path)
     assert known is not None
-    assert found[0, 0] == known.ways[0][0, 0] == wanted
+    assert known.ways[0][0, 0] == wanted
+    assert found[0, 0] in {way[0, 0] for way in known.ways}
 
 
 def test_mnn_holds_the_zero_point_of_a_depthwise_result_in_32_bits_of_the_sum() -> None:

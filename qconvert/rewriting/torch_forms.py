@@ -14,7 +14,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -368,8 +367,8 @@ def _has_exact_weights(graph: Graph, op: Op) -> bool:
     if before is None or after is None or 0 in after:
         return False
     is_aligned = op["coordinate_transformation_mode"] == "align_corners"
-    ratios = [Fraction(size - is_aligned, max(other - is_aligned, 1)) for size, other in zip(before, after, strict=True)]
-    parts = [part for ratio in ratios for part in (ratio.numerator, ratio.denominator)]
+    ratios = [(size - is_aligned, max(other - is_aligned, 1)) for size, other in zip(before, after, strict=True)]
+    parts = [number // math.gcd(*ratio) for ratio in ratios for number in ratio]
     return all(not part & (part - 1) and part <= _MOST_WIDENED for part in parts)
 
 
