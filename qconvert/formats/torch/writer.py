@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,19 @@ def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunct
     return Module(builder.nodes, builder.outputs).module
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch warns, and logs the traceback of each shape that does not fit, where an export merely asks which sizes may be open."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
 def _export_program(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
     """The torch.export program, without stack traces and paths of the machine that writes it."""
     torch, graph = torch_package(), builder.graph
@@ -101,8 +116,7 @@ def _export_program(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]
             {axis: dims[size] for axis, size in enumerate(graph[name].shape or ()) if isinstance(size, str)} for name in graph.inputs
         )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _quiet():
                 program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # PyTorch's errors share no base class but Exception
             reason = str(error).strip().partition("\n")[0]
