@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.data.input_limits import number_of, sizes_to_try
-from qconvert.errors import QConvertError, UnsupportedError
+from qconvert.errors import QConvertError, UnsupportedError, format_verb
 from qconvert.formats.reading.notes import write_note
 from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.program import Module, Node, torch_package, torch_type
@@ -125,7 +125,14 @@ def _export_program(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]
             node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
         notes = () if way == 0 else ("fewer sizes of the inputs are dynamic than in the source: the operators fix the others",)
         return program, notes
-    raise QConvertError(f"torch.export does not accept the program: {reason}", where=graph.name, rule="runtime-refused-model")
+    remedy = (
+        f"State the sizes that the network takes with --input-shape: {', '.join(sizes)} {format_verb(len(sizes), 'are')} open."
+        if sizes
+        else ""
+    )
+    raise QConvertError(
+        f"torch.export does not accept the program: {reason}", where=graph.name, remedy=remedy, rule="runtime-refused-model"
+    )
 
 
 def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:

@@ -89,8 +89,9 @@ def test_an_open_batch_stays_open(tmp_path: Path) -> None:
 @needs_torch
 def test_sizes_that_an_export_tries_and_leaves_are_not_logged(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "qconvert", "convert", FIXTURES / "digits/fx.pt", tmp_path / "model.pt2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "fewer sizes of the inputs are dynamic" in done.stderr + done.stdout and "Traceback" not in done.stderr
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "with --input-shape: batch, height, width" in refused.stderr and "Traceback" not in refused.stderr
+    subprocess.run([*command, "--input-shape", "1,1,8,8"], check=True)
 
 
 def test_fast_numerics_are_pytorchs_own_form(tmp_path: Path) -> None:
