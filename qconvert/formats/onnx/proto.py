@@ -35,21 +35,15 @@ def _load_schemas() -> Any:
 
 
 _messages: Any = _load_alone("onnx_ml_pb2")
-AttributeProto, GraphProto, ModelProto, NodeProto = (
-    _messages.AttributeProto,
-    _messages.GraphProto,
-    _messages.ModelProto,
-    _messages.NodeProto,
-)
-OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto = (
-    _messages.OperatorSetIdProto,
-    _messages.TensorProto,
-    _messages.TypeProto,
-    _messages.ValueInfoProto,
+AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto, ValueInfoProto = (
+    getattr(_messages, f"{name}Proto") for name in ("Attribute", "Graph", "Model", "Node", "OperatorSetId", "Tensor", "Type", "ValueInfo")
 )
 
 #: The functions and classes of onnx.defs.
 defs: Any = _load_schemas()
+
+#: The newest opset that is written, and whose operators are known by the names of kinds.
+HIGHEST_OPSET = 26
 
 
 def newest_opset() -> int:
@@ -82,15 +76,15 @@ class AttributeType(IntEnum):
         return {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}.get(self.name, self.name.lower())
 
 
-#: Python's types of a value -> the types of an attribute that is one value, and of one that is a list of them; the first that fits stands.
-_ATTRIBUTES: tuple[tuple[Any, AttributeType, AttributeType], ...] = (
-    (Integral, AttributeType.INT, AttributeType.INTS),
-    (Real, AttributeType.FLOAT, AttributeType.FLOATS),
-    (bytes, AttributeType.STRING, AttributeType.STRINGS),
-    (TensorProto, AttributeType.TENSOR, AttributeType.TENSORS),
-    (GraphProto, AttributeType.GRAPH, AttributeType.GRAPHS),
-    (TypeProto, AttributeType.TYPE_PROTO, AttributeType.TYPE_PROTOS),
-)
+#: Python's type of a value -> the type of an attribute that is one value; that of a list has an "S" after it. The first that fits stands.
+_ATTRIBUTES: Mapping[Any, str] = {
+    Integral: "INT",
+    Real: "FLOAT",
+    bytes: "STRING",
+    TensorProto: "TENSOR",
+    GraphProto: "GRAPH",
+    TypeProto: "TYPE_PROTO",
+}
 
 
 def _as_stored(item: Any) -> Any:
@@ -108,9 +102,10 @@ def make_attribute(name: str, value: Any, attribute_type: int = 0) -> Any:
     """
     is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes)
     values = [_as_stored(item) for item in (value if is_list else (value,))]
-    kind = AttributeType(attribute_type) or next(
-        several if is_list else one for types, one, several in _ATTRIBUTES if values and all(isinstance(item, types) for item in values)
-    )
+    if not attribute_type:
+        found = next(name for wanted, name in _ATTRIBUTES.items() if values and all(isinstance(item, wanted) for item in values))
+        attribute_type = AttributeType[f"{found}S" if is_list else found]
+    kind = AttributeType(attribute_type)
     return AttributeProto(name=name, type=int(kind), **{kind.field: values if is_list else values[0]})
 
 

@@ -25,7 +25,7 @@ from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.model import Graph as ModelGraph
 from qconvert.formats.onnx.model import Model, describe_type, node_reads
 from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_decomposed
-from qconvert.formats.onnx.proto import GraphProto, ModelProto
+from qconvert.formats.onnx.proto import HIGHEST_OPSET, GraphProto, ModelProto
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import with_signatures
 from qconvert.formats.reading.quantizations import fuse_quantized_ops
@@ -111,7 +111,7 @@ def read_model(model: Model, name: str, *, again: bool = False) -> Graph:
 
 def _write_and_read(model: Model, graph: Graph) -> Graph:
     """The graph as it comes back, operator by operator, when it is written as `model` was: of its source, in its opset."""
-    from qconvert.formats.onnx.writer import HIGHEST_OPSET, LOWEST_OPSET, build
+    from qconvert.formats.onnx.writer import LOWEST_OPSET, build
 
     stated = {entry.key: entry.value for entry in model.proto.metadata_props}
     metadata = {key: value for key, value in {**graph.metadata, **stated}.items() if key.startswith("source.")}

@@ -19,7 +19,7 @@ from qconvert.formats.onnx.model import all_nodes
 from qconvert.formats.onnx.noted_operators import relabelled_notes
 from qconvert.formats.onnx.ops import OPSETS
 from qconvert.formats.onnx.ops.pool import may_tie
-from qconvert.formats.onnx.proto import ModelProto, make_opset, make_properties
+from qconvert.formats.onnx.proto import HIGHEST_OPSET, ModelProto, make_opset, make_properties
 from qconvert.formats.onnx.weights_by_cpu import choose_weights
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes, noted_signatures
 from qconvert.formats.writing import list_kinds
@@ -42,7 +42,7 @@ from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
 DEFAULT_OPSET = 17
-LOWEST_OPSET, HIGHEST_OPSET = 13, 26
+LOWEST_OPSET = 13
 #: The newest opset of each IR version (ONNX's docs/Versioning.md).
 _IR_VERSIONS = ((14, 7), (18, 8), (20, 9), (22, 10), (23, 11), (24, 12), (26, 13))
 #: Counted where regions of a partition become no functions.

@@ -21,7 +21,8 @@ from onnx_nodes import equal, session
 
 from qconvert import convert, prove
 from qconvert.errors import QConvertError
-from qconvert.formats.onnx.writer import HIGHEST_OPSET, build
+from qconvert.formats.onnx.proto import HIGHEST_OPSET
+from qconvert.formats.onnx.writer import build
 
 #: Cases that qconvert refuses, by a pattern of their names, and why. Any other case must come back equal.
 REFUSED = {

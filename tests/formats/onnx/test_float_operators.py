@@ -15,7 +15,8 @@ from onnx_nodes import equal, feeds, node_model, session
 from refusals import refused
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.onnx.ops import READERS, WRITERS
+from qconvert.formats.onnx.ops import READERS, WRITERS, same_named
+from qconvert.formats.onnx.proto import HIGHEST_OPSET, defs
 from qconvert.formats.onnx.writer import build
 from qconvert.operators import KINDS
 from qconvert.operators.formulas import FORMULAS
@@ -311,3 +312,14 @@ def test_every_kind_is_written() -> None:
     assert unwritten == {"ReadState", "WriteState", "Call", "While"}, "a kind has a writer in formats/onnx/ops, or a formula"
     assert set(WRITERS) <= set(KINDS)
     assert set(FAMILIES) <= set(READERS)
+
+
+def test_what_is_written_and_read_by_the_name_of_a_kind_has_its_operands_and_attributes() -> None:
+    """But for activations and layouts, which ONNX writes with other nodes."""
+    for name, write in same_named.WRITERS.items():
+        schema, kind = defs.get_schema(name, HIGHEST_OPSET, ""), KINDS[name]
+        if READERS[name] is same_named.read_same_named:
+            assert schema.attributes.keys() <= kind.attributes.keys(), name
+        if WRITERS[name] is write:
+            assert kind.attributes.keys() - schema.attributes.keys() <= {"activation", "data_format"}, name
+            assert (schema.min_input, min(schema.max_input, 99)) == (kind.inputs[0], kind.inputs[1] % 100), name

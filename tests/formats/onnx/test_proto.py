@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from qconvert.formats.onnx import proto
 from qconvert.formats.onnx.container import unverified_proto
 from qconvert.formats.onnx.initializers import BITS, DTYPE_NAMES, Files
-from qconvert.formats.onnx.writer import _IR_VERSIONS, HIGHEST_OPSET, LOWEST_OPSET
+from qconvert.formats.onnx.writer import _IR_VERSIONS, LOWEST_OPSET
 from qconvert.graph import numpy_dtype
 
 pytestmark = pytest.mark.formats
@@ -56,7 +56,7 @@ def test_nodes_are_those_of_onnx() -> None:
 
 
 def test_ir_versions_are_those_of_onnx() -> None:
-    for opset in range(LOWEST_OPSET, HIGHEST_OPSET + 1):
+    for opset in range(LOWEST_OPSET, proto.HIGHEST_OPSET + 1):
         version = next(version for newest, version in _IR_VERSIONS if opset <= newest)
         assert version == helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
 

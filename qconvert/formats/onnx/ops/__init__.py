@@ -23,6 +23,7 @@ from qconvert.formats.onnx.ops import (
     quantize,
     recurrent,
     reduce,
+    same_named,
     shape,
     space,
     svdf,
@@ -33,6 +34,7 @@ from qconvert.graph import Graph, Op
 __all__ = ["OPSETS", "READERS", "WRITERS"]
 
 _FAMILIES = (
+    same_named,
     conv,
     matrix,
     pool,

@@ -9,9 +9,9 @@ import numpy as np
 from qconvert.arithmetic import exponential_table
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, Writers
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.ops.reduce import store_steps
+from qconvert.formats.onnx.ops.same_named import write_named
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -265,11 +265,7 @@ def read_layer_normalization(r: Reading) -> None:
     r.emit(r.op_type, outputs=r.outputs[:1], **r.own_attributes())
 
 
-_SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"
-
 WRITERS: Writers = {
-    **dict.fromkeys(f"{_SAME} LogSoftmax".split(), write_named),
-    **dict.fromkeys(("LRN", "BatchNormalization", "InstanceNormalization"), write_named),
     "GroupNormalization": write_group_normalization,
     "LayerNormalization": write_layer_normalization,
     "RMSNormalization": write_layer_normalization,
@@ -281,12 +277,9 @@ WRITERS: Writers = {
     "Swish": conditions(_lacks_swish)(write_named),
     "Gelu": write_gelu,
     "Softmax": write_softmax,
-    "Hardmax": write_stored,
 }
 
 READERS: Readers = {
-    **dict.fromkeys(f"{_SAME} LeakyRelu Relu HardSwish Mish Swish".split(), read_same_named),
-    **dict.fromkeys(("LRN", "InstanceNormalization"), read_same_named),
     "BatchNormalization": read_batch_normalization,
     "GroupNormalization": read_group_normalization,
     "LayerNormalization": read_layer_normalization,

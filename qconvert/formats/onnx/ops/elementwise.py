@@ -10,6 +10,7 @@ from qconvert.arithmetic import INTEGER_FACTORS, has_addition, is_accumulator_sc
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
 from qconvert.formats.onnx.ops.integer_arithmetic import write_pair_of_16_bits
+from qconvert.formats.onnx.ops.same_named import write_named
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
@@ -18,11 +19,6 @@ from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import Scope, conditions
-
-
-def write_named(op: Op, b: Builder) -> None:
-    """The operator that ONNX calls like the kind, of float values."""
-    b.compute(op)
 
 
 def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
@@ -173,11 +169,6 @@ def write_truth(op: Op, b: Builder) -> None:
     b.node(op.kind, b.float_values(op), op.outputs)
 
 
-def write_stored(op: Op, b: Builder) -> None:
-    """The same on stored numbers."""
-    b.compute_stored(op)
-
-
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
 _CHOSEN = ("float16", "float32", "float64", "int32", "int64", "uint8", "string")
 
@@ -202,11 +193,6 @@ def write_where(op: Op, b: Builder) -> None:
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of stored numbers."""
     b.cast(b.stored_value(op.inputs[0]), str(op["to"]), op.outputs[0])
-
-
-def read_same_named(r: Reading) -> None:
-    """An operator that ONNX has under the same name."""
-    r.emit(r.op_type, **r.own_attributes())
 
 
 def read_is_inf(r: Reading) -> None:
@@ -273,10 +259,6 @@ def read_dropout(r: Reading) -> None:
     r.emit("Identity", [r.input(0)], r.outputs[:1])
 
 
-_UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Sinh Cosh Asinh Acosh Atanh Round Floor Ceil Sign"
-_COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
-
-
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift, which ONNX has of unsigned integers. To the left, signed ones have the same bits; to the right, -1 - x, which is not
     negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
@@ -319,12 +301,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
         b.cast(b.stored_value(data.name), result.dtype, result.name)
 
 
-_BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
-
-
 READERS: Readers = {
-    **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow Where Einsum".split(), read_same_named),
-    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN".split(), read_same_named),
     "IsInf": read_is_inf,
     **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
     "Mean": read_mean,
@@ -332,18 +309,15 @@ READERS: Readers = {
     "Cast": read_cast,
     "CastLike": read_cast,
     "Dropout": read_dropout,
-    **dict.fromkeys((*_BITWISE, "BitShift"), read_same_named),
 }
 
 WRITERS: Writers = {
     "Sum": conditions(_lacks_sum)(write_named),
-    **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_named),
     "Atan": write_atan,
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
-    **dict.fromkeys(f"{_COMPARISONS} IsNaN IsInf".split(), write_truth),
-    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_stored),
+    **dict.fromkeys("Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf".split(), write_truth),
     "Add": write_add,
     "Neg": write_neg,
     "FloorMod": write_floor_mod,
@@ -351,9 +325,8 @@ WRITERS: Writers = {
     "Sqrt": write_sqrt,
     "Where": write_where,
     "Cast": write_cast,
-    **dict.fromkeys(_BITWISE, write_stored),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
 }
 
-OPSETS: dict[str, Callable[[Graph, Op], int]] = dict.fromkeys(_BITWISE, lambda graph, op: 18)
+OPSETS: dict[str, Callable[[Graph, Op], int]] = dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), lambda graph, op: 18)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from qconvert.formats.onnx.builder import Builder, Writers
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
+from qconvert.formats.onnx.ops.same_named import write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op
@@ -191,19 +191,16 @@ def read_unique(r: Reading) -> None:
 WRITERS: Writers = {
     "Unique": write_unique,
     "Gather": write_gather,
-    "GatherND": write_stored,
     "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "TopK": write_topk,
     "OneHot": write_one_hot,
     "NonZero": write_non_zero,
-    "GatherElements": write_stored,
     "ScatterElements": write_scatter_elements,
     "TensorScatter": conditions(since(24))(write_stored),
 }
 
 READERS: Readers = {
-    **dict.fromkeys("Gather ReverseSequence GatherElements ScatterND TensorScatter NonZero".split(), read_same_named),
     "Unique": read_unique,
     "GatherND": read_gather_nd,
     "ScatterElements": read_scatter_elements,

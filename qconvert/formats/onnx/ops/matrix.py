@@ -11,7 +11,6 @@ from qconvert.arithmetic import dequantize
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.conv import real_bias, write_product
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
-from qconvert.formats.onnx.ops.elementwise import write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.operators import is_dynamic
@@ -227,7 +226,6 @@ READERS: Readers = {
 WRITERS: Writers = {
     "Gemm": write_gemm,
     "MatMul": write_matmul,
-    "MatMulInteger": write_stored,
     "DFT": write_dft,
     "STFT": write_stft,
 }

@@ -11,8 +11,8 @@ import numpy as np
 from qconvert.arithmetic.storage import bit_width
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.ops.conv import read_window, window
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
+from qconvert.formats.onnx.ops.same_named import write_named
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
 from qconvert.graph import Op, Quantization, integer_range
@@ -147,6 +147,4 @@ WRITERS: Writers = {
 READERS: Readers = {
     "AveragePool": read_average_pool,
     "MaxPool": read_max_pool,
-    "GlobalAveragePool": read_same_named,
-    "GlobalMaxPool": read_same_named,
 }

@@ -8,7 +8,6 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import place_of
@@ -163,7 +162,6 @@ WRITERS: Writers = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
-    "DynamicQuantizeLinear": write_stored,
     "Identity": write_identity,
     "Reinterpret": write_identity,
 }
@@ -173,6 +171,5 @@ READERS: Readers = {
     "DequantizeLinear": read_dequantize_linear,
     "com.microsoft.QuantizeLinear": read_quantize_linear,
     "com.microsoft.DequantizeLinear": read_dequantize_linear,
-    "DynamicQuantizeLinear": read_same_named,
     "Identity": read_identity,
 }

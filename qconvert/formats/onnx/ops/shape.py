@@ -11,7 +11,6 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, Writers
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.formats.onnx.model import carried_node
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Graph, Op, Quantization
@@ -332,15 +331,12 @@ def write_range(op: Op, b: Builder) -> None:
 WRITERS: Writers = {
     **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Reshape": write_reshape,
-    "Transpose": write_stored,
     "Concat": write_concat,
     "Pack": write_pack,
     "Unpack": write_unpack,
     "Split": write_split,
     "Pad": write_pad,
-    "Shape": write_stored,
     "Range": write_range,
-    "Trilu": write_stored,
 }
 
 READERS: Readers = {
@@ -351,7 +347,6 @@ READERS: Readers = {
     "Unsqueeze": read_unsqueeze,
     "Slice": read_slice,
     "Transpose": read_transpose,
-    "Concat": read_same_named,
     "Split": read_split,
     "SequenceAt": read_sequence_at,
     "Pad": read_pad,
@@ -359,7 +354,6 @@ READERS: Readers = {
     "Constant": read_constant,
     "ConstantOfShape": read_constant_of_shape,
     "Range": read_range,
-    "Trilu": read_same_named,
 }
 
 OPSETS: dict[str, Callable[[Graph, Op], int]] = {"Trilu": lambda graph, op: 14}

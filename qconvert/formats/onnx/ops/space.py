@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, Writers
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
+from qconvert.formats.onnx.ops.same_named import write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import axes, place_of
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
@@ -262,7 +262,6 @@ READERS: Readers = {
     "Resize": read_resize,
     "Upsample": read_upsample,
     "DepthToSpace": read_depth_to_space,
-    "SpaceToDepth": read_same_named,
     "RoiAlign": read_roi_align,
     "NonMaxSuppression": read_suppression,
 }
