@@ -15,7 +15,7 @@ from qconvert.cli.flags import (
     HtmlFlag,
     JsonFlag,
     OptionFlag,
-    Prepared,
+    PreparationFlags,
     QuietFlag,
     complete_words,
     conversion_flags,
@@ -90,7 +90,7 @@ def _calibrate(
     scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.", hidden=True)] = None,
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
-    preparation: Prepared = None,
+    preparation: PreparationFlags = None,
     colour: Annotated[
         str,
         typer.Option(

@@ -236,7 +236,7 @@ _PREPARING: Mapping[str, Any] = {
     "crop": typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle."),
 }
 #: A Preparation, or None; the class, which needs numpy, is imported where a flag asks for one.
-Prepared = Any
+PreparationFlags = Any
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
 
 
@@ -281,7 +281,7 @@ def with_flags(
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., None]:
     """The command with a flag for each option instead of its `**` parameter, which gets those that are given, and with --mean, --std and
-    their like instead of a parameter `preparation: Prepared`, which gets the preparation that they ask for, or None.
+    their like instead of a parameter `preparation: PreparationFlags`, which gets the preparation that they ask for, or None.
 
     Args:
         command: a function with typer's annotations.

@@ -21,7 +21,7 @@ from qconvert.cli.flags import (
     JsonFlag,
     KernelsFlag,
     ModelArgument,
-    Prepared,
+    PreparationFlags,
     QuietFlag,
     SeedFlag,
     ToFlag,
@@ -45,7 +45,7 @@ def run_command(
     samples: Annotated[
         int, typer.Option("--samples", min=1, help="How many inputs to run at most; of more than one, arrays get a first axis for them.")
     ] = 1,
-    preparation: Prepared = None,
+    preparation: PreparationFlags = None,
     kernels: KernelsFlag = None,
     seed: SeedFlag = 0,
     force: ForceFlag = False,
@@ -140,7 +140,7 @@ def accuracy_command(
         float, typer.Option("--max-drop", metavar="PERCENT", min=0, help="How much of top-1 may be lost before the exit code is 1.")
     ] = 1.0,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; by default all.")] = None,
-    preparation: Prepared = None,
+    preparation: PreparationFlags = None,
     kernels: KernelsFlag = None,
     source_format: FromFlag = "",
     result_format: ToFlag = "",

@@ -161,7 +161,7 @@ def _divide_fold(a: Array, b: Array) -> Any:
     return None if a.dtype.kind != "f" and is_undefined(a, b) else divide(a, b)
 
 
-def _of_ends(function: Callable[[Iterable[float]], float]) -> Bounds:
+def _grow_with(function: Callable[[Iterable[float]], float]) -> Bounds:
     """The bounds of a function that grows with each of its data."""
     return lambda operands: (function(low for low, _ in operands.data), function(high for _, high in operands.data))
 
@@ -233,7 +233,7 @@ KINDS = (
     _elementwise(
         "Add",
         evaluate=add,
-        bounds=_of_ends(sum),
+        bounds=_grow_with(sum),
         affine=lambda place, values: (1.0, values),
         sum_sign=1,
         preimage=_summands,
@@ -279,8 +279,8 @@ KINDS = (
         attributes=has(ACTIVATION),
         rounds_once=True,
     ),
-    _pair("Max", np.maximum, extreme_fold(np.maximum), _of_ends(max), chooses=True, picks=1, polynomial=find_larger, rounds_once=True),
-    _pair("Min", np.minimum, extreme_fold(np.minimum), _of_ends(min), chooses=True, picks=-1, polynomial=find_smaller, rounds_once=True),
+    _pair("Max", np.maximum, extreme_fold(np.maximum), _grow_with(max), chooses=True, picks=1, polynomial=find_larger, rounds_once=True),
+    _pair("Min", np.minimum, extreme_fold(np.minimum), _grow_with(min), chooses=True, picks=-1, polynomial=find_smaller, rounds_once=True),
     _pair("Pow", power, domain=_exponent),
     _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide), polynomial=floor_divide_polynomials),
     _pair("FloorMod", np.mod, floor_fold(np.mod), polynomial=remainder_of_polynomials),
@@ -292,7 +292,7 @@ KINDS = (
         "Sum",
         "data...",
         shape=broadcast_shape,
-        bounds=_of_ends(sum),
+        bounds=_grow_with(sum),
         evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
         layout=ELEMENTWISE,
     ),

@@ -209,7 +209,7 @@ def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -
     return {**found, "output": find(op.name)}
 
 
-def _stored(
+def _make_kind(
     name: str,
     names: Sequence[str],
     problem: Callable[[Op, dict[str, Tensor]], Broken | None],
@@ -307,7 +307,7 @@ def _run(call: Call) -> list[Array]:
 
 
 KINDS = (
-    _stored(
+    _make_kind(
         "IntegerLSTM",
         LSTM_INPUTS,
         _lstm_problem,
@@ -328,7 +328,7 @@ KINDS = (
             projection_clip=number(0.0),
         ),
     ),
-    _stored(
+    _make_kind(
         "IntegerSVDF",
         SVDF_INPUTS,
         _svdf_problem,
@@ -342,7 +342,7 @@ KINDS = (
         attributes=has(rank=integer(1)),
     ),
     # data, hidden, cell, weights of all gates for data and hidden values, bias -> outputs, next hidden, next cell
-    _stored(
+    _make_kind(
         "BasicLSTM",
         BASIC_INPUTS,
         _basic_problem,

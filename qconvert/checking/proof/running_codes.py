@@ -23,7 +23,7 @@ from qconvert.operators.properties import ELEMENTWISE
 #: How far the codes are moved in a second run, so that vectors and what is left over compute the same ones.
 _MOVED = 7
 #: Metadata by which a format's writer, or its runtime, computes otherwise, as PyTorch's programs do in float32.
-_HOW = (SOURCE_FORMAT, SOURCE_PRODUCER, NUMERICS)
+_KEPT_METADATA = (SOURCE_FORMAT, SOURCE_PRODUCER, NUMERICS)
 
 
 def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
@@ -119,7 +119,8 @@ def _run_twice(side: Side, alone: Graph, codes: Sequence[Array], count: int) -> 
     try:
         with temporary_folder() as folder:
             path = Path(folder) / f"one{side.path.suffix}"
-            save(alone.evolve(metadata={key: value for key, value in side.graph.metadata.items() if key in _HOW}), path, side.format.name)
+            kept = {key: value for key, value in side.graph.metadata.items() if key in _KEPT_METADATA}
+            save(alone.evolve(metadata=kept), path, side.format.name)
             model = side.runtime.open(replace(side.file, path=path, options={}))
             runs = [
                 next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in codes], strict=True))).values()))

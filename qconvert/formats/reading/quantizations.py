@@ -5,7 +5,6 @@ operators that become quantized ones.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -95,7 +94,9 @@ def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bo
         if (op := draft.producers.get(current.name)) is None:
             origins += 1
             continue
-        kind, sources = kind_of(op), [draft.tensors[name] for name in _moved_inputs(op)]
+        kind = kind_of(op)
+        moves = kind.rule == "move" or (kind.chooses and kind.by_place)  # a Concat moves integers whose labels are equal
+        sources = [draft.tensors[name] for name in kind.data(op)] if moves else []
         is_plain = bool(sources) and all(source.quantization is None for source in sources)
         if is_plain and (quantization.axis is None or kind.copies) and len(op.outputs) == 1:
             waiting += sources
@@ -105,14 +106,6 @@ def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bo
             return False
     # Of several, the other integers that are joined would need the label too: parts and copies of one tensor have it.
     return origins == 1 and _label_holders(draft, list(chain.values()), quantization)
-
-
-def _moved_inputs(op: Op) -> Sequence[str]:
-    """The tensors whose integers an operator puts into its result, whatever their label, as long as all have the same."""
-    kind = kind_of(op)
-    if kind.joins(op) or (kind.chooses and kind.by_place):
-        return kind.data(op)
-    return op.inputs[:1] if kind.rule == "move" else ()
 
 
 def _label_holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> bool:

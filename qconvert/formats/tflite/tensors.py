@@ -334,7 +334,7 @@ def _constant_pieces(data: Array, dtype: str) -> Iterator[bytes | memoryview]:
     try:
         for piece in contiguous_pieces(data):
             yield pack_bits(piece.astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes() if bits else piece.view(np.uint8).data
-    finally:  # also after the first one
+    finally:  # also where only the first piece is asked for, by which equal constants are looked for
         release_pages(data)
 
 
