@@ -254,8 +254,9 @@ def test_an_unknown_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["new/", "there/"])
 def test_a_name_of_a_folder_is_refused_where_the_format_writes_a_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    done = run("tflite2onnx", MODEL, f"{tmp_path}/{name}")
-    assert done.returncode == 2 and f"{tmp_path}/{name}model.onnx" in done.stderr
+    for words in (("tflite2onnx", MODEL), ("apply", MODEL, "scales.json", "--to", "onnx", "-o")):
+        done = run(*words, f"{tmp_path}/{name}")
+        assert done.returncode == 2 and f"{tmp_path}/{name}model.onnx" in done.stderr
     assert [item.name for item in tmp_path.iterdir()] == ["there"] and not [*(tmp_path / "there").iterdir()]
     assert run("tflite2mnn", MODEL, f"{tmp_path}/{name}", "--no-mnn").returncode == 0
     assert sorted(item.name for item in (tmp_path / name).iterdir()) == ["model.json", "model.onnx"]

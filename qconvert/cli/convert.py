@@ -91,7 +91,7 @@ def _convert(
         convert_one(source, place, {**flags, **({"signature": key} if key else {})})
 
 
-def _entries(source: Path, result: str, signature: str, source_format: str) -> dict[str, str | Path]:
+def _entries(source: Path, result: str, signature: str, source_format: str) -> dict[str, str]:
     """Keys of entry points and where each is written: with "all" every one that the source has, in files that are called by the keys."""
     if signature != "all":
         return {signature: result}
@@ -103,7 +103,7 @@ def _entries(source: Path, result: str, signature: str, source_format: str) -> d
         return {signature: result}
     parts = {key: re.sub(r"[^\w-]+", "_", key) for key in keys}
     place = Path(result)
-    found: dict[str, str | Path] = {key: place.with_stem(f"{place.stem}.{part}") for key, part in parts.items()}
+    found = {key: str(place.with_stem(f"{place.stem}.{part}")) for key, part in parts.items()}
     if len({*found.values()}) < len(keys):
         raise OptionError(
             f"{len(keys)} signatures have {len({*found.values()})} names of files",
@@ -115,7 +115,7 @@ def _entries(source: Path, result: str, signature: str, source_format: str) -> d
 
 def _run_conversion(
     source: Path,
-    result: str | Path,
+    result: str,
     flags: dict[str, Any],
     others: Sequence[str] = (),
     print_after: Sequence[str] = (),
@@ -218,7 +218,7 @@ def add_commands(app: typer.Typer, source_format: str, result_format: str) -> No
 def _apply(
     model: Annotated[Path, typer.Argument(help="The model without quantization; - for standard input.")],
     encodings: Annotated[Path, typer.Argument(help="Its scales: qconvert's own JSON, or what `qconvert formats` lists.")],
-    result: Annotated[Path, typer.Option("--output", "-o", help="The quantized model to write.")],
+    result: Annotated[str, typer.Option("--output", "-o", metavar="PATH", help="The quantized model to write.")],
     target: TargetFlag = "",
     option: OptionFlag = None,
     force: ForceFlag = False,
