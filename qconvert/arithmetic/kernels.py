@@ -171,10 +171,10 @@ def average_up(total: Any, count: Any) -> Array:
 def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype: str, axis: int) -> tuple[tuple[Array, Array], bool]:
     """QLinearSoftmax of 8 bits (qlinear_softmax.cc) before onnxruntime 1.32 and since, and whether the float32 of the former overflows.
 
-    The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is rounded to
-    float32 before 1.32, which decides ties, and is infinite where there is one element. C does not define what integer that becomes: on
-    x86 0 where it is unsigned, and -2^31 where it is signed, as int8's is. Since 1.32 that product is exact. The logarithm of (largest
-    float32) / size is a float32, which decides ties of equal elements.
+    The largest entry of its table of exponentials is e^-5 * (largest float32) / size. The product of an entry and floor(1 / output scale)
+    is exact since 1.32. Before, it is rounded to float32, which decides ties, and infinite for one element. C does not define the integer
+    of infinity: on x86 it is 0 of uint8, and -2^31 of int8. The logarithm of (largest float32) / size is a float32, which decides ties of
+    equal elements.
 
     Args:
         values: stored integers.

@@ -104,7 +104,7 @@ def in_bytes(data: Array) -> Array:
 
 #: Rows and columns of a part of a transposed matrix whose source fits the first cache (128 lines of 64 bytes hold 8 KiB).
 _TILE = 128
-#: Bytes of an array that are copied at a time; memory of this size is used again, and not asked of the system anew.
+#: Bytes of an array that are copied at a time; an allocator reuses memory of this size.
 _PIECE = 2**22
 
 

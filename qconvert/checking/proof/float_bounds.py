@@ -34,8 +34,8 @@ def describe_bound(source: Followed, result: Followed, pair: Pair) -> str:
     types = {side.graph[name].dtype for side, op in sides for name in (*kind.data(op), *op.outputs) if name}
     if any(op.attributes.get("arithmetic") and not is_dynamic(op) for _, op in sides):
         return ""
-    rounds = kind.ranks or kind.sum_sign or kind.product_sign or kind.power
-    if types <= {"float32", "bool"} and (kind.compares or kind.rounds_once) and not rounds:
+    is_inexact = kind.ranks or kind.sum_sign or kind.product_sign or kind.power
+    if types <= {"float32", "bool"} and (kind.compares or kind.rounds_once) and not is_inexact:
         return "its results are equal, but that numbers below 2^-126 may count as zero"
     counts = [_count_terms(side, op) for side, op in sides]
     if any(side.graph[op.outputs[0]].dtype != "float32" for side, op in sides) or None in counts:

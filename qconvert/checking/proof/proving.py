@@ -152,8 +152,8 @@ def _holds_codes(graph: Graph, writers: Mapping[str, Op], name: str, dtype: str)
 
 
 def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
-    """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file, and products of
-    float data and of the constants as they are stored that a Dequantize makes weights of."""
+    """A side's graph in the form of comparisons. Biases are rounded as its kernels round them, and products of float data have their
+    weights as stored, without the Dequantize."""
     rewriter = Rewriter(to_comparison_form(graph))
     graph = rewriter.graph
     for op in rewriter:

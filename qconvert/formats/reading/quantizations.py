@@ -95,8 +95,8 @@ def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bo
             origins += 1
             continue
         kind = kind_of(op)
-        moves = kind.rule == "move" or (kind.chooses and kind.by_place)  # a Concat moves integers whose labels are equal
-        sources = [draft.tensors[name] for name in kind.data(op)] if moves else []
+        is_movement = kind.rule == "move" or (kind.chooses and kind.by_place)  # a Concat moves integers whose labels are equal
+        sources = [draft.tensors[name] for name in kind.data(op)] if is_movement else []
         is_plain = bool(sources) and all(source.quantization is None for source in sources)
         if is_plain and (quantization.axis is None or kind.copies) and len(op.outputs) == 1:
             waiting += sources
