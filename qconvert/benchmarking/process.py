@@ -92,6 +92,10 @@ class _Timed:
         from qconvert.runtimes.packages import process_memory
 
         timed = getattr(self.model, "time_runs", None)
-        found = Timing.of(partial(self.model.run, self.inputs), times) if timed is None else timed(self.inputs, times)
+        if timed is None:
+            bind = getattr(self.model, "bind", lambda inputs: partial(self.model.run, inputs))
+            found = Timing.of(bind(self.inputs), times)
+        else:
+            found = timed(self.inputs, times)
         own = max(0, process_memory(at_most=True) - self.held) if timed is None else 0
         return {**asdict(found), "memory": found.memory or own}

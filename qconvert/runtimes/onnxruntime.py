@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -290,6 +291,18 @@ class OnnxRuntime:
         with describe_failures():
             found = self.session.run(None, feeds) if self._carried is None else self._carried.run(feeds)
             return {name: self.bytes.unpack_output(name, value) for name, value in zip(self.outputs, found, strict=True)}
+
+    def bind(self, inputs: Arrays) -> partial[Any]:
+        """Return what runs the model on these values without copies of inputs and outputs; the next step, with copies, if it has states."""
+        feeds = self.bytes.pack_inputs({name: np.asarray(value, order="C") for name, value in inputs.items()})
+        if self._carried is not None:
+            return partial(self._carried.run, feeds)
+        binding = self.session.io_binding()
+        for name, value in feeds.items():
+            binding.bind_cpu_input(name, value)
+        for item in self.session.get_outputs():
+            binding.bind_output(item.name)
+        return partial(self.session.run_with_iobinding, binding)
 
 
 @contextmanager
