@@ -47,7 +47,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not has_vnni(), reason="the hint is for CPUs with VNNI")
 def test_what_is_faster_on_this_cpu_is_said_where_it_is(tmp_path: Path) -> None:
-    said = "faster on this CPU"
+    said = "faster on this CPU, which has VNNI, and as exact (most convolutions 2 to 3 times as fast"
     assert said in run("tflite2onnx", MODEL, tmp_path / "a.onnx").stdout
     for options in (["-O", "weights_by_cpu=true"], ["--target", "ort-x86-vnni"]):
         done = run("tflite2onnx", MODEL, tmp_path / "a.onnx", "-f", *options)

@@ -103,8 +103,9 @@ def _hints(report: ConversionReport) -> Iterator[str]:
     is_chosen = isinstance(options, dict) and options.get("weights_by_cpu")
     if is_guarded and not is_chosen and has_vnni():
         yield (
-            "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force, "
-            "or for CPUs with and without VNNI, with -O weights_by_cpu=true --force"
+            "faster on this CPU, which has VNNI, and as exact (most convolutions 2 to 3 times as fast, products of matrices up to 1.1 "
+            "times): the same command with --target ort-x86-vnni --force, or for CPUs with and without VNNI, with "
+            "-O weights_by_cpu=true --force"
         )
     yield from (_line(change) for change in report.changes if change.by == report.target)
     if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
