@@ -6,7 +6,8 @@
 Without models: the .tflite fixtures. A target may be followed by an option that is set to true. One thread. Whole models: the least
 processor time of N runs of each, in turns. An operator in LiteRT: the least time of a model of that operator alone, less that of an empty
 one (XNNPACK runs a whole graph as one operator, so its own profile does not tell). An operator in onnxruntime: the least time of its nodes
-in onnxruntime's profile of the whole model, less what the profiler adds to each; a node belongs to the operator of the source whose tensor it leads to first.
+in onnxruntime's profile of the whole model, less what the profiler adds to each; a node belongs to the operator of the source whose tensor
+it leads to first.
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ def main() -> None:
             if any(found.get(group) for group in list(GROUPS)[:4]):
                 lines.append([path.stem, f"{total:.2f}", *(f"{100 * share:.1f}%" if share else "" for share in found.values())])
     note = (
-        f"onnxruntime's profile on the CPU less what it adds to each node, 1 thread, target ort-x86, least of {options.runs} runs of each node, "
-        "on a busy machine; nodes of less than a microsecond count little or nothing. Cast, Mul, Add, Clip: additions in float64, activations, and what a model has of these itself."
+        "onnxruntime's profile on the CPU less what it adds to each node, 1 thread, target ort-x86, least of "
+        f"{options.runs} runs of each node, on a busy machine; nodes of less than a microsecond count little or nothing. Cast, Mul, Add, "
+        "Clip: additions in float64, activations, and what a model has of these itself."
     )
     part = Section("Shares of latency", ["model", "in kernels (ms)", *GROUPS], lines, note)
     publish(part, options.markdown, "python benchmarks/shares.py", 220)
