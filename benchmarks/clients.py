@@ -1,4 +1,4 @@
-"""ONNX files in clients that qconvert has no runtime for: do they take them, and do they compute what onnxruntime computes?
+"""Files in clients that qconvert has no runtime for, and in older runtimes: do they take them, and compute what today's runtimes compute?
 
     python -m venv iree && iree/bin/pip install iree-base-compiler iree-base-runtime onnx
     python -m venv tract && tract/bin/pip install tract onnx
@@ -7,11 +7,13 @@
     python benchmarks/clients.py --client iree=iree/bin/python --client tract=tract/bin/python --client qnn=qnn/bin/python \\
         --npus ethos-u55-128,ethos-u65-256,ethos-u85-256 \\
         [--targets ort-x86,portable] [--limit 120] [--results FOLDER] [--markdown docs/measured/clients.md] [MODEL …]
+    python benchmarks/clients.py --client onnxruntime@1.17=ort117/bin/python --client tflite-runtime@2.14=tfl214/bin/python \\
+        --client litert@1.4=litert14/bin/python --explain "" --markdown docs/measured/older_runtimes.md
 
-Each model is converted for each target with a batch of 1 and run once in onnxruntime on random inputs; each client runs the file in its
-own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within 1e-6 of their range.
-"1 step" is a difference of one integer, of the scale of a float output that is dequantized, or of 1/255 of another float output's range;
-"4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
+Each model is converted for each target with a batch of 1 and run once in onnxruntime, as .tflite in LiteRT, on random inputs; each client
+runs the file in its own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within
+1e-6 of their range. "1 step" is a difference of one integer, of the scale of a float output that is dequantized, or of 1/255 of another
+float output's range; "4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
 the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
 conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
 tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out of it and
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -35,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -52,10 +56,9 @@ MODELS = (
       " onnx/micro_kws_m_static_qdq").split(),
 )  # fmt: skip
 ONNXRUNTIME = "onnxruntime, portable"
-TITLES = {"iree": "IREE", "tract": "tract", "qnn": "HTP"}
-OWN = {"qnn": "qnn-htp"}  # targets of clients
-WHOLE = "model.onnx"  # among the files that a client is given
-PACKAGES = {"iree": "iree-base-compiler", "tract": "tract", "qnn": "onnxruntime-qnn"}
+OWN = {"qnn": "qnn-htp", "litert": "tflite", "tflite-runtime": "tflite"}  # targets of clients
+WHOLE = "model"  # the stem of that among the files that a client is given
+SUFFIXES = (".onnx", ".tflite")
 Outputs = Sequence[Any]
 Run = Callable[[Mapping[str, Any]], Outputs]
 #: Seconds of processor time for which runs are timed, and how many there are at most.
@@ -114,7 +117,47 @@ def open_qnn(file: str) -> Run:
     return lambda inputs: session.run(None, dict(inputs))
 
 
-CLIENTS: Mapping[str, Callable[[str], Run]] = {"iree": open_iree, "tract": open_tract, "qnn": open_qnn}
+def open_session(file: str) -> Run:
+    session = open_onnxruntime(file)
+    return lambda inputs: session.run(None, dict(inputs))
+
+
+def open_tflite(file: str, module: str = "ai_edge_litert.interpreter") -> Run:
+    interpreter = importlib.import_module(module).Interpreter(model_path=file, num_threads=1)
+    interpreter.allocate_tensors()
+
+    def run(inputs: Mapping[str, Any]) -> Outputs:
+        for item in interpreter.get_input_details():
+            interpreter.set_tensor(item["index"], inputs[item["name"]])
+        interpreter.invoke()
+        return [interpreter.get_tensor(item["index"]) for item in interpreter.get_output_details()]
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A program that runs files.
+
+    Attributes:
+        title: in tables.
+        package: of which the version is stated.
+        open: file -> what runs it.
+    """
+
+    title: str
+    package: str
+    open: Callable[[str], Run]
+
+
+CLIENTS = {
+    "iree": Client("IREE", "iree-base-compiler", open_iree),
+    "tract": Client("tract", "tract", open_tract),
+    "qnn": Client("HTP", "onnxruntime-qnn", open_qnn),
+    "onnxruntime": Client("onnxruntime", "onnxruntime", open_session),
+    "litert": Client("LiteRT", "ai-edge-litert", open_tflite),
+    "tflite-runtime": Client("TFLite", "tflite-runtime", partial(open_tflite, module="tflite_runtime.interpreter")),
+}
 #: Operators of whose results clients round some to the other neighbour.
 NOISY = ("Add", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul")
 #: Types of quantized data, at which a file is cut into operators.
@@ -124,19 +167,32 @@ SIMULATORS = ("qnn",)  # whose time says nothing
 
 def as_client(client: str, folder: str) -> None:
     """In the client's environment: run the files of a folder, and print what came of each as a line of JSON."""
-    for file in sorted(Path(folder).glob("*.onnx")):
+    for file in model_files(Path(folder)):
         given = np.load(file.with_suffix(".npz"))
         inputs = {name[3:]: given[name] for name in given.files if name.startswith("in/")}
         wanted = [given[name] for name in given.files if name.startswith("out/")]
         milliseconds = None
         try:
-            run = CLIENTS[client](str(file))
+            run = client_of(client).open(str(file))
             outcome = compared(wanted, [np.asarray(item) for item in run(inputs)], given["scales"])
-            if file.name == WHOLE and client not in SIMULATORS:
+            if file.stem == WHOLE and client not in SIMULATORS:
                 milliseconds = time_runs(run, inputs)
         except Exception as error:  # whatever a client raises is what came of it
             outcome = f"no: {shorten(error)}"
         print(json.dumps({"file": file.name, "outcome": outcome, "milliseconds": milliseconds}), flush=True)
+
+
+def client_of(name: str) -> Client:
+    """Return the client of a name; "@" and a version follow where several versions are tried."""
+    return CLIENTS[name.partition("@")[0]]
+
+
+def title_of(name: str) -> str:
+    return " ".join([client_of(name).title, *name.split("@")[1:]])
+
+
+def model_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
 def time_runs(run: Run, inputs: Mapping[str, Any]) -> float:
@@ -231,7 +287,12 @@ class Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--client", action="append", required=True, help="NAME=PYTHON, the interpreter of its environment; repeatable")
+    parser.add_argument(
+        "--client",
+        action="append",
+        required=True,
+        help="NAME[@VERSION]=PYTHON, of its environment; repeatable",
+    )
     parser.add_argument("--targets", default="ort-x86,portable", help="a client with a target of its own has that in place of portable")
     parser.add_argument(
         "--explain", default="ort-x86,portable,qnn-htp", help="targets whose files are cut into operators where a client is wrong"
@@ -245,17 +306,23 @@ def main() -> None:
     import qconvert.plugins
 
     clients = dict(item.split("=", 1) for item in given.client)
+    are_older = all("@" in name for name in clients)
     models = [path.resolve() for path in given.models] or [next(FIXTURES.glob(f"{name}.*")) for name in MODELS]
-    own = {OWN[name]: {name: python} for name, python in clients.items() if OWN.get(name) in qconvert.plugins.targets()}
-    others = {name: python for name, python in clients.items() if name not in {name for users in own.values() for name in users}}
-    columns = [*((target, others if target == "portable" else clients) for target in given.targets.split(",")), *own.items()]
-    heads = [f"{TITLES[client]}, {target}" for target, users in columns for client in users]
+    own: dict[str, dict[str, str]] = {}
+    for name, python in clients.items():
+        if (target := OWN.get(name.partition("@")[0], "")) in qconvert.plugins.targets():
+            own.setdefault(target, {})[name] = python
+    others = {name: python for name, python in clients.items() if not any(name in users for users in own.values())}
+    of_onnx = {name: python for name, python in clients.items() if name not in own.get("tflite", {})}
+    columns = [*((target, others if target == "portable" else of_onnx) for target in given.targets.split(",")), *own.items()]
+    columns = [(target, users) for target, users in columns if users]
+    heads = [f"{title_of(client)}, {target}" for target, users in columns for client in users]
     results = given.results or Path(tempfile.mkdtemp())
     results.mkdir(parents=True, exist_ok=True)
     lines = results / "outcomes.jsonl"
     known = {(item.model, item.head): item for item in map(Found.from_json, lines.read_text().splitlines() if lines.exists() else ())}
     npus, speeds = [npu for npu in given.npus.split(",") if npu], [ONNXRUNTIME, *(head for head in heads if head.endswith("portable"))]
-    speeds = [head for head in speeds if head.partition(",")[0] not in {TITLES[client] for client in SIMULATORS}]
+    speeds = [head for head in speeds if head.partition(",")[0] not in {title_of(client) for client in SIMULATORS}]
     rows, fast = [], []
     for model in models:
         name = model.stem if model.is_relative_to(FIXTURES) else f"{model.parent.name}/{model.stem}"
@@ -277,7 +344,8 @@ def main() -> None:
         fast.append([name, *("" if item is None else f"{item:.3g}" for item in times), *(known[name, npu].outcome for npu in npus)])
         print(f"{name} | " + " | ".join([*(show(item) for item in rows[-1]), *fast[-1][1:]]), flush=True)
     page = [*count_outcomes(heads, rows), "", *table_of(["model", *heads], [[row[0].model, *map(show, row)] for row in rows])]
-    page += ["", "Milliseconds of a run, and Vela's estimates:", "", *table_of(["model", *speeds, *npus], fast)]
+    if not are_older:
+        page += ["", "Milliseconds of a run, and Vela's estimates:", "", *table_of(["model", *speeds, *npus], fast)]
     causes: dict[tuple[str, str, str], list[Cause]] = {}
     for item in (item for row in rows for item in row):
         for cause in item.causes:
@@ -288,10 +356,12 @@ def main() -> None:
         page += table_of(["client", "operators", "what came of it", "models", "nodes of the smallest file"], sorted(shown))
     print("\n".join(page))
     if given.markdown:
-        versions = ", ".join(f"{PACKAGES[name]} {version_of(python, name)}" for name, python in clients.items())
-        versions += "".join(f", {name} {version(name)}" for name in ("onnxruntime", *["ethos-u-vela"][: len(npus)]))
+        versions = ", ".join(f"{client_of(name).package} {version_of(python, name)}" for name, python in clients.items())
+        ours = ["onnxruntime", *["ai-edge-litert"][: "tflite" in own], *["ethos-u-vela"][: len(npus)]]
+        versions += "; compared with " + ", ".join(f"{name} {version(name)}" for name in ours)
         words = (__doc__ or "").rpartition("\n\n")[2].strip().replace("\n", " ")
-        title = "Other clients of ONNX" + ("" if any(path.is_relative_to(FIXTURES) for path in models) else ", models of the zoo")
+        title = "Older runtimes" if are_older else "Other clients of ONNX"
+        title += "" if any(path.is_relative_to(FIXTURES) for path in models) else ", models of the zoo"
         body = f"# {title}\n\n`python benchmarks/clients.py`: {versions}. {words}\n\n"
         given.markdown.write_text(body + "\n".join(page) + "\n")
 
@@ -353,7 +423,7 @@ def outcomes(
     import qconvert
     from qconvert.data import random_inputs
 
-    file = folder / "whole" / WHOLE
+    file = folder / "whole" / f"{WHOLE}.{qconvert.plugins.targets()[target].format}"
     file.parent.mkdir()
     try:
         graph = qconvert.load(model)
@@ -363,20 +433,20 @@ def outcomes(
         state, refused = digest(file), ""
     except qconvert.QConvertError as error:
         state = refused = f"no: {' '.join(error.reason.split())[:80]}"
-    heads = {client: f"{TITLES[client]}, {target}" for client in clients}
+    heads = {client: f"{title_of(client)}, {target}" for client in clients}
     heads = {client: head for client, head in heads.items() if (name, head) not in known or known[name, head].file != state}
     if refused or not heads:
         return [Found(name, head, state, refused) for head in heads.values()]
     try:
         run, inputs = store_example(file, random_inputs(qconvert.load(file), 1, 0)[0])
     except Exception as error:  # what onnxruntime does not run cannot be compared
-        return [Found(name, head, state, f"inconclusive: onnxruntime: {shorten(error)[:80]}") for head in heads.values()]
+        return [Found(name, head, state, f"inconclusive: here: {shorten(error)[:80]}") for head in heads.values()]
     found = [Found(name, f"onnxruntime, {target}", state, "", (), time_runs(run, inputs))]
     parts: dict[str, str] = {}
     noise = ""
     for client in heads:
         python = clients[client]
-        outcome, milliseconds = run_files(client, python, file.parent, limit)[WHOLE]
+        outcome, milliseconds = run_files(client, python, file.parent, limit)[file.name]
         causes: list[Cause] = []
         if kept is not None and not outcome.startswith(("equal", "1 step")):
             parts = parts or cut_operators(onnx.load(file), dict(np.load(file.with_suffix(".npz"))), folder / "parts")
@@ -390,9 +460,11 @@ def outcomes(
 
 
 def digest(file: Path) -> str:
-    """Return a digest of an ONNX file without what says how it was made."""
+    """Return a digest of a file, of ONNX without what says how it was made."""
     import onnx
 
+    if file.suffix != ".onnx":
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
     model = onnx.load(file)
     model.producer_version = ""
     for item in (model, *model.graph.node):
@@ -434,9 +506,11 @@ def open_onnxruntime(model: str | bytes) -> Any:
 
 
 def store_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
-    """Write inputs of a file next to it, and what onnxruntime computes of them; return what runs it, and the inputs."""
+    """Write inputs of a file next to it, and what onnxruntime or LiteRT computes of them; return what runs it, and the inputs."""
     import onnx
 
+    if file.suffix == ".tflite":
+        return store_tflite_example(file, feed)
     session = open_onnxruntime(str(file))
     sizes = {item.name: [size if isinstance(size, int) else 1 for size in item.shape] for item in session.get_inputs()}
     types = {item.name: item.type[7:-1].replace("float", "float32") for item in session.get_inputs()}
@@ -445,6 +519,17 @@ def store_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str
     scales = scales_of(onnx.load(file))
     np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs, scales=scales)
     return lambda inputs: session.run(None, inputs), inputs
+
+
+def store_tflite_example(file: Path, feed: Mapping[str, Any]) -> tuple[Run, Mapping[str, Any]]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter, run = Interpreter(model_path=str(file)), open_tflite(str(file))
+    inputs = {item["name"]: feed.get(item["name"], np.zeros(item["shape"], item["dtype"])) for item in interpreter.get_input_details()}
+    outputs = {f"out/{place}": value for place, value in enumerate(run(inputs))}
+    scales = [item["quantization"][0] for item in interpreter.get_output_details()]
+    np.savez(file.with_suffix(".npz"), **{f"in/{name}": value for name, value in inputs.items()}, **outputs, scales=scales)
+    return run, inputs
 
 
 def scales_of(model: Any) -> list[float]:
@@ -557,12 +642,12 @@ def cut_operators(model: Any, example: Mapping[str, Any], folder: Path) -> dict[
 def run_files(client: str, python: str, folder: Path, limit: float) -> dict[str, tuple[str, float | None]]:
     """Return what came of each file of a folder in a client, and milliseconds; a file with which its process ends or hangs is named so."""
     found: dict[str, tuple[str, float | None]] = {}
-    files = {file.name for file in folder.glob("*.onnx")}
+    files = {file.name for file in model_files(folder)}
     while left := sorted(files - found.keys()):
         with tempfile.TemporaryDirectory() as waiting:
             for name in left:
-                for suffix in (".onnx", ".npz"):
-                    shutil.copy((folder / name).with_suffix(suffix), waiting)
+                for file in (folder / name, (folder / name).with_suffix(".npz")):
+                    shutil.copy(file, waiting)
             line = [python, __file__, "--as", client, waiting]
             said = f"inconclusive: longer than {limit:.0f} s"
             with tempfile.TemporaryFile("w+") as printed:
@@ -583,7 +668,7 @@ def run_files(client: str, python: str, folder: Path, limit: float) -> dict[str,
 
 
 def version_of(python: str, client: str) -> str:
-    code = f"import importlib.metadata as m; print(m.version({PACKAGES[client]!r}))"
+    code = f"import importlib.metadata as m; print(m.version({client_of(client).package!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
