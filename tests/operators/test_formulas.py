@@ -420,3 +420,16 @@ def test_a_vector_of_zeros_in_float16_has_no_nan() -> None:
     graph = Graph("g", tensors, (Op("LpNormalization", ("x",), ("y",), {"axis": 1, "p": 1}),), ("x",), ("y",))
     lowered = lower(graph, lambda tensors, op: "no" if op.kind == "LpNormalization" else "").graph
     assert evaluate(lowered, {"x": x})["y"].tolist() == evaluate(graph, {"x": x})["y"].tolist()
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 3, 5), ("batch", 4, 3, 5), (2, 4, "height", 5), (2, 4, 3, 5, 2)])
+def test_group_normalization_is_computed_in_four_axes(shape: tuple[int | str, ...]) -> None:
+    """TensorFlow Lite before 2.15 ends the process where a SQUARED_DIFFERENCE broadcasts more than 4 axes."""
+    tensors = {name: Tensor(name, "float32", (4,), np.ones(4, np.float32)) for name in "sb"}
+    op = Op("GroupNormalization", ("x", "s", "b"), ("y",), {"num_groups": 2, "epsilon": 1e-5, "data_format": "channels_first"})
+    graph = infer(Graph("g", {"x": Tensor("x", "float32", shape), "y": Tensor("y", "float32", shape), **tensors}, (op,), ("x",), ("y",)))
+    lowered = lower(graph, lambda _, op: "no" if op.kind == "GroupNormalization" else "").graph
+    ranks = [len(lowered[name].shape or ()) for op in lowered.of_kind("SquaredDifference", "ReduceMean") for name in op.outputs]
+    assert len(ranks) == 3 and max(ranks) == 4
+    x = np.random.default_rng(0).normal(0, 2, [size if isinstance(size, int) else 3 for size in shape]).astype(np.float32)
+    np.testing.assert_allclose(evaluate(lowered, {"x": x})["y"], evaluate(graph, {"x": x})["y"], atol=2e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -233,9 +234,11 @@ def group_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float, 
     rank, known = len(shape), reshape_sizes(shape)
     channels = known[-1 if is_last else 1]
     parts = [num_groups, channels // num_groups]
-    split = [*known[:-1], *parts] if is_last else [known[0], *parts, *known[2:]]
-    axes = [*range(1, rank - 1), rank] if is_last else list(range(2, rank + 1))
-    even = reshape(_normalize(reshape(x, split), axes, epsilon), known)
+    sizes = known[1:-1] if is_last else known[2:]
+    space = -1 if min(sizes, default=1) < 0 else math.prod(sizes)
+    # One axis of space, since TensorFlow Lite before 2.15 aborts where a SQUARED_DIFFERENCE broadcasts more than 4 axes.
+    split = [known[0], space, *parts] if is_last else [known[0], *parts, space]
+    even = reshape(_normalize(reshape(x, split), [1, 3] if is_last else [2, 3], epsilon), known)
     return _scale_and_shift(even, *(_along_channels(item, rank, data_format) for item in (scale, bias)))
 
 
