@@ -125,14 +125,9 @@ def _export_program(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]
             node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
         notes = () if way == 0 else ("fewer sizes of the inputs are dynamic than in the source: the operators fix the others",)
         return program, notes
-    remedy = (
-        f"State the sizes that the network takes with --input-shape: {', '.join(sizes)} {format_verb(len(sizes), 'are')} open."
-        if sizes
-        else ""
-    )
-    raise QConvertError(
-        f"torch.export does not accept the program: {reason}", where=graph.name, remedy=remedy, rule="runtime-refused-model"
-    )
+    remedy = f"State the sizes that the network takes with --input-shape: {', '.join(sizes)} {format_verb(len(sizes), 'are')} open."
+    refused = f"torch.export does not accept the program: {reason}"
+    raise QConvertError(refused, where=graph.name, remedy=remedy if sizes else "", rule="runtime-refused-model")
 
 
 def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
