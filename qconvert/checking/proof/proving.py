@@ -17,7 +17,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
 from qconvert.checking.proof.deciding import Computed, Run, decide, decide_clip, decide_group, rounds_floats
-from qconvert.checking.proof.elements import Elements, clip_elements
+from qconvert.checking.proof.elements import Elements, Followed, clip_elements
 from qconvert.checking.proof.groups import collect_operators
 from qconvert.checking.proof.running_codes import run_all_codes, run_group
 from qconvert.checking.same_codes import has_byte_codes
@@ -103,6 +103,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
             found.append(item)
             grouped.update(id(op) for op in (*group.source, *group.result))
     found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange if id(op) not in grouped]
+    found += [*_find_wrong_movements(trace.source, own), *_find_wrong_movements(trace.result, other)]
     for ops, side in zip(trace.clips, (own, other), strict=True):
         clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
@@ -125,6 +126,13 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     lost = tuple(op.label for op in trace.lost_operators if id(op) not in grouped)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun, frozenset(same_results - {""}))
+
+
+def _find_wrong_movements(followed: Followed, side: _Read) -> Iterator[Proved]:
+    """The operators of a side that would only move elements, as interpolations of one pixel, if their kernel had no fault."""
+    for op in followed.graph.ops:
+        if kind_of(op).layout.sized and (words := side.find_fault(op)) and followed.follow_movement(op) is not None:
+            yield Proved(op.label, side.output(op), "?", why=words)
 
 
 def _find_extra_roundings(source: Graph, result: Graph) -> Iterator[tuple[Op, str]]:
@@ -204,6 +212,11 @@ class _Read:
         exact = clip_elements(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
         return decide_clip(op.label, self.resolve_operator(op), exact.codes)
+
+    def find_fault(self, op: Op) -> str:
+        """In words, what the kernel of an operator computes wrongly; "" if nothing."""
+        computed = self.resolve_operator(op)
+        return computed.kernels.fault(computed.graph, computed.op)
 
     def run_group(self, inputs: Sequence[str], output: str) -> Array | None:
         """The results of this side's operators from tensors to another one, for all codes of these."""
