@@ -43,7 +43,7 @@ from qconvert.operators.attributes import (
     text,
     texts,
 )
-from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales, onnxruntime_additions
+from qconvert.operators.binary import has_onnx_addition, is_onnxruntime_add, nudge_input_scales, onnxruntime_additions
 from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.kind import ROLES, RULES, Kind
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
@@ -66,6 +66,7 @@ __all__ = [
     "flag",
     "function",
     "has",
+    "has_onnx_addition",
     "integer",
     "integer_weights",
     "integers",

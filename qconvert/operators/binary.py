@@ -11,6 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import (
     ADDITIONS,
+    INTEGER_FACTORS,
     has_addition,
     is_same_addition,
     nudge_add_scales,
@@ -119,6 +120,15 @@ def is_onnxruntime_add(graph: Graph, op: Op) -> bool:
     return has_addition(kernel, (first, second), output) and all(
         is_same_addition(kernel, addition, (first, second), output, tensors[0].dtype) for addition in onnxruntime_additions(graph, op)
     )
+
+
+def has_onnx_addition(graph: Graph, op: Op) -> bool:
+    """Whether ONNX has operators that give the integers of an Add's `arithmetic` for all pairs of inputs."""
+    quantizations = [graph[name].quantization for name in op.names]
+    first, second, output = quantizations if len(quantizations) == 3 else (None,) * 3
+    if first is None or second is None or output is None or not has_addition(str(op["arithmetic"]), (first, second), output):
+        return False
+    return op["arithmetic"] in INTEGER_FACTORS or is_onnxruntime_add(graph, op) or nudge_input_scales(graph, op) is not None
 
 
 def onnxruntime_additions(graph: Graph, op: Op) -> tuple[Addition, ...]:

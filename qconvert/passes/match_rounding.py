@@ -26,7 +26,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, nudge_add_scales, nudge_float_scales, nudge_xnnpack_scales
+from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, nudge_add_scales, nudge_float_scales, nudge_xnnpack_scales
 from qconvert.arithmetic.storage import EXACT_IN_FLOAT32
 from qconvert.errors import format_counts
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, count_kinds, drop_keys, integer_range
@@ -36,7 +36,7 @@ from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.onnxruntime import is_left_in_float
 from qconvert.kernels.products import along_channels
 from qconvert.kernels.proofs import Side, agree_for_all, find_float_limits, integers_for_all
-from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
+from qconvert.operators import has_onnx_addition, is_onnxruntime_add, kind_of
 from qconvert.passes.missing_operators import Tables
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
@@ -246,11 +246,7 @@ class TorchRounding(TorchForms):
         if wanted is not None and _nudge_operands(self, _cut_out(self, op), (self.graph, op, None), wanted, self._target):
             self.done["additions with other input scales, to round as PyTorch does for every pair of inputs"] += 1
             return
-        decomposes = (
-            nudge_input_scales(self.graph, op) is not None or op["arithmetic"] in INTEGER_FACTORS
-            if in_onnx
-            else wanted is not None and _add_in_float(self, op, wanted)
-        )
+        decomposes = has_onnx_addition(self.graph, op) if in_onnx else wanted is not None and _add_in_float(self, op, wanted)
         if not decomposes:
             self.done["additions by another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:

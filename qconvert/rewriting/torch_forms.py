@@ -34,7 +34,7 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic.additions import Quantizations
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators import kind_of
+from qconvert.operators import has_onnx_addition, kind_of
 from qconvert.operators.sizes import reshape_sizes
 from qconvert.rewriting.parts import trace_back
 from qconvert.rewriting.rewriter import Rewriter
@@ -199,9 +199,12 @@ def find_copied(rewriter: Rewriter, name: str) -> str:
     return trace_back(rewriter.producers, name, copies)
 
 
-def has_exact_form(graph: Graph, op: Op) -> bool:
-    """Whether TorchForms writes an operator so that it gives the integers of its `arithmetic` for all data."""
+def has_exact_form(graph: Graph, op: Op, format: str) -> bool:
+    """Whether files of a format have an operator in a form that gives the integers of its `arithmetic` for all data. Some of ONNX's
+    additions and of what TorchForms writes have none: only a note says which kernel is meant."""
     arithmetic = op.attributes.get("arithmetic")
+    if arithmetic in ADDITIONS and format == "onnx":
+        return has_onnx_addition(graph, op)
     if arithmetic == "torch":
         return _has_exact_weights(graph, op)
     if arithmetic in TORCH_AVERAGES and kind_of(op).averages:

@@ -17,6 +17,7 @@ import qconvert
 from qconvert import convert, prove, save
 from qconvert.conversion.comparing import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
+from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import ModelFile, format_named, kernels_named
 
@@ -289,6 +290,73 @@ def test_forms_of_kernels_are_equal_where_they_are_exact(operator: str, class_: 
     off = np.abs(found - Network()(steps * 0.17).numpy()).max()
     item = prove(source, result, engine="fbgemm", input_shape="50,8,5,6").operators[1]
     assert item.class_ == class_ and bool(off) == (class_ == "A")
+
+
+@pytest.mark.onnxruntime
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("size", "mode"), [((1, 2), "bilinear"), ((2, 2), "bilinear"), ((4, 2), "nearest")])
+def test_interpolations_of_one_pixel_are_no_movement_in_pytorch(size: tuple[int, int], mode: str, tmp_path: Path) -> None:
+    """Its kernels give the channels of one pixel in another order."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            x = torch.quantize_per_tensor(x, 0.17, 130, torch.quint8)
+            return torch.nn.functional.interpolate(x, size=size, mode=mode).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    data = torch.arange(5.0).reshape(1, 5, 1, 1) * 0.17
+    torch.jit.trace(Network(), data).save(str(source))
+    convert(source, result, engine="fbgemm", input_shape="1,5,1,1")
+    assert (_run(result, "onnxruntime:optimized", data.numpy()) != Network()(data).numpy()).any()
+    proof = prove(source, result, engine="fbgemm", input_shape="1,5,1,1")
+    assert not proof.equal_for_all_inputs
+    assert [item.class_ for item in proof.operators if item.operator.startswith("aten::upsample")] == ["?"]
+    assert qconvert.check(source, result, samples=1, engine="fbgemm", input_shape="1,5,1,1").verdict == "passed"
+
+
+@pytest.mark.onnxruntime
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_an_addition_of_which_onnx_has_no_exact_form_is_compared_on_all_pairs(tmp_path: Path) -> None:
+    """The file notes which kernel is meant, and has onnxruntime's own: 2 of 65,536 pairs are another integer."""
+    import torch
+
+    grids = (0.18605974316596985, 0), (0.0247814804315567, 170), (1.190931797027588, 125)
+
+    class Network(torch.nn.Module):
+        def forward(self, *data: Any) -> Any:
+            stored = [torch.quantize_per_tensor(x, *grid, torch.quint8) for x, grid in zip(data, grids, strict=False)]
+            return torch.ops.quantized.add(*stored, *grids[2]).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    steps = torch.meshgrid(*[torch.arange(256.0) - point for _, point in grids[:2]], indexing="ij")
+    data = tuple(each * scale for each, (scale, _) in zip(steps, grids, strict=False))
+    torch.jit.trace(Network(), data).save(str(source))
+    convert(source, result, engine="fbgemm", input_shape="256,256;256,256")
+    differing = int((_run(result, "onnxruntime:optimized", *(each.numpy() for each in data)) != Network()(*data).numpy()).sum())
+    item = prove(source, result, engine="fbgemm", input_shape="256,256;256,256").operators[2]
+    assert (item.class_, item.why) == ("R1", f"{differing} of 65536 pairs differ, by at most 1") and differing == 2
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+def test_a_number_is_added_by_a_kernel_of_its_own(tmp_path: Path) -> None:
+    """It adds integers before it multiplies: the sum is the exact one, but where that is a tie."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            stored = torch.quantize_per_tensor(x, 0.9518892168998718, 255, torch.quint8)
+            return torch.ops.quantized.add_scalar(stored, -47.3).dequantize()
+
+    source, data = tmp_path / "m.pt", (torch.arange(256.0) - 255) * 0.9518892168998718
+    torch.jit.trace(Network(), data).save(str(source))
+    graph = qconvert.load(source, engine="fbgemm", input_shape="256")
+    (addition,) = [op for op in graph.ops if op.kind == "Add"]
+    assert not addition.attributes.get("arithmetic")
+    assert np.allclose(evaluate(graph, {graph.inputs[0]: data.numpy()})[graph.outputs[0]], Network()(data).numpy(), rtol=1e-6)
 
 
 @pytest.mark.litert

@@ -99,7 +99,7 @@ class Computed:
     @property
     def has_exact_form(self) -> bool:
         """Whether its form gives the integers of the kernel that it names for all data."""
-        return has_exact_form(self.graph, self.op)
+        return has_exact_form(self.graph, self.op, self.format)
 
     @property
     def scales_data(self) -> bool:
@@ -148,7 +148,7 @@ class Computed:
     def for_all_codes(self) -> Array | None:
         """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
         a tie; or what it gives when it is run."""
-        if self.form:
+        if self.form and self.has_exact_form:
             return integers_for_all(self.graph, self.op, None, WITH_16_BITS)
         if self.row is not None and self.row.reference is not None:
             ways = ways_for_all(self.graph, self.op, self.row, WITH_16_BITS)

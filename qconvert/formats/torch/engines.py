@@ -128,6 +128,8 @@ def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
     first, second, result = (graph[name] for name in op.names)
     if first.quantization is None or second.quantization is None or result.quantization is None or second.dtype != "uint8":
         return ""
+    if not second.rank:  # quantized::add with a number has a kernel of its own (qadd_scalar_kernel), which adds integers
+        return ""
     name = "qnnpack" if engine == "qnnpack" and first.shape == second.shape else "fbgemm"
     return name if has_addition(name, (first.quantization, second.quantization), result.quantization) else ""
 
