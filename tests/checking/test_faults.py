@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from random_graphs import random_graph
 
 from qconvert import check, convert, load
 
@@ -174,3 +175,16 @@ def test_a_scale_that_is_off_by_a_trifle(index: int, sound: Path, tmp_path: Path
     (named,) = [op for op in report.operators if op.verdict == "unexplained"]
     assert named.operator == "CONV_2D #14"
     assert "is off by 0.001" in named.reason
+
+
+def test_values_of_another_shape_explain_nothing(tmp_path: Path) -> None:
+    """An average after a rounding, of which the result turns the axes otherwise: its own values of the data have the source's shape."""
+    source, result = tmp_path / "s.tflite", tmp_path / "r.onnx"
+    convert(random_graph(932279), source, force=True)
+    convert(source, result)
+    model = onnx.load(str(result))
+    (turn,) = (node.attribute[0] for node in model.graph.node if node.op_type == "Transpose" and [*node.attribute[0].ints] == [0, 2, 3, 1])
+    turn.ints[:] = [1, 3, 2, 0]
+    onnx.save(model, str(result))
+    report = check(source, result, samples=3)
+    assert report.verdict == "not equal" and any("the shape (5, 3, 4, 1) instead of (1, 4, 3, 5)" in text for text in report.problems)
