@@ -12,12 +12,13 @@ from pathlib import Path
 import forked
 import numpy as np
 import pytest
+from refusals import refused
 
 import qconvert
 from qconvert import QConvertError, benchmark, html_report
 from qconvert.benchmarking import BenchmarkReport, Measured
 from qconvert.benchmarking.process import _Timed
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, RuntimeRefusedError
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -107,6 +108,9 @@ def test_a_runtime_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: p
     found = benchmark(KWS, targets=["ort-x86"], kernels="litert", runs=3)
     (litert, missing) = found.measured
     assert not litert.problem and missing.target == "ort-x86" and missing.problem.endswith("is not installed")
+    with refused(RuntimeRefusedError, "nothing-measured") as found:
+        benchmark(FIXTURES / "onnx" / "brevitas_int4_weights.onnx", kernels="onnxruntime", runs=3)
+    assert "pip install 'qconvert[check]'" in found.value.remedy
 
 
 @pytest.mark.litert

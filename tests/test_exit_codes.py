@@ -159,9 +159,10 @@ def test_a_pass_that_lies_is_a_fault_of_qconvert(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
-def test_a_pipe_that_closes_early_is_no_verdict() -> None:
+@pytest.mark.parametrize("words", [["formats"], ["convert", str(MODEL), "-", "--to", "onnx"]])
+def test_a_pipe_that_closes_early_is_no_verdict(words: list[str]) -> None:
     """`qconvert formats | head -c 1` ends with the code of programs that SIGPIPE ends, not with that of "not equal"."""
-    command = [sys.executable, "-m", "qconvert", "formats"]
+    command = [sys.executable, "-m", "qconvert", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdout is not None and program.stderr is not None
         program.stdout.close()

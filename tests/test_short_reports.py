@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from qconvert import Graph, QConvertError, Tensor
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison, operators_table
 from qconvert.checking.outputs import Border
 from qconvert.cli.reports import print_check
-from qconvert.errors import OptionError
+from qconvert.errors import InvalidModelError, OptionError
 from qconvert.plugins.registry import format_of, kernels_named, read_encodings, target_named
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -64,8 +65,28 @@ def test_what_a_plugin_of_the_repository_adds_is_said_by_its_name() -> None:
         format_of(Path("model.gguf"))
     with refused(OptionError, "unknown-target", holds=("qconvert-ethos",)):
         target_named("ethos-u55")
+    with refused(OptionError, "unknown-suffix", holds=("TFLiteConverter",)):
+        format_of(Path("model.keras"))
     with refused(OptionError, "unknown-suffix", holds=("--to",)):
         format_of(Path("folder"))
+
+
+def test_a_saved_model_is_no_onnx_file(tmp_path: Path) -> None:
+    """Both begin with a version in field 1; a version of ONNX is at least 3."""
+    (tmp_path / "saved_model.pb").write_bytes(b"\x08\x01\x12\x05hello\x0a\x10")
+    with refused(OptionError, "unknown-suffix", holds=("TFLiteConverter",)):
+        qconvert.load(tmp_path / "saved_model.pb")
+
+
+@pytest.mark.parametrize("convert", [False, True])
+def test_scales_are_no_model(convert: bool, tmp_path: Path) -> None:
+    (tmp_path / "scales.json").write_text('{"encodings": []}')
+    (tmp_path / "labels.json").write_text('{"0": "cat"}')
+    read = partial(qconvert.convert, result=tmp_path / "out.onnx") if convert else qconvert.load
+    with refused(OptionError, "networks-not-read", holds=("qconvert apply FLOAT.onnx scales.json",)):
+        read(tmp_path / "scales.json")
+    with refused(InvalidModelError, "not-this-format"):
+        read(tmp_path / "labels.json")
 
 
 def test_the_scales_of_a_model_are_taken_out_first() -> None:

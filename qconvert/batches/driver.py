@@ -8,13 +8,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import Progress, with_checked_arguments
 from qconvert.batches.jobs import BatchReport, Job, Outcome, Processes, read_record, run_job
+from qconvert.conversion.loading import recognize_format
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import require_utf8, whole_file
 from qconvert.files.names import require_there
@@ -63,7 +64,7 @@ def plan_batch(
         raise FileAccessError("is not a folder", file=str(folder), rule="not-a-folder")
     folder, out = Path(os.path.realpath(folder)), Path(os.path.realpath(out))
     suffixes = {suffix for item in formats().values() if item.content == "model" and item.read is not None for suffix in item.suffixes}
-    found = [path for path in _files(folder, out) if path.suffix.lower() in suffixes]
+    found = [path for path in _files(folder, out) if path.suffix.lower() in suffixes and not _is_no_model(path)]
     if not found:
         raise OptionError(
             "holds no models",
@@ -112,6 +113,16 @@ def _no_file(path: Path) -> str:
     if path.is_symlink():
         return "is a link"
     return "" if path.is_file() else "is not a regular file"
+
+
+def _is_no_model(path: Path) -> bool:
+    """Whether the suffix is also that of files of scales and the like, and the content is that of no model: labels.json, say."""
+    if _no_file(path) or all(path.suffix.lower() not in item.suffixes for item in formats().values() if item.content == "encodings"):
+        return False
+    with suppress(FileAccessError):  # the job of this file says so
+        found = recognize_format(path)
+        return not found or formats()[found].read is None
+    return False
 
 
 def _stem(path: Path) -> tuple[Path, str]:

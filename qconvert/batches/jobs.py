@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import QConvertError
+from qconvert.errors import QConvertError, format_count
 from qconvert.files import map_file, whole_file
 from qconvert.files.documents import integer, json_of, number, object_of, text
 from qconvert.files.system import describe_exit
@@ -117,7 +117,9 @@ class BatchReport(Shown):
         """How many models ended in which way."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
         before = sum(item.before for item in self.outcomes)
-        return f"{len(self.outcomes)} models: {counts}; {self.seconds:.1f} s" + (f"; {before} were done before" if before else "")
+        return f"{format_count(len(self.outcomes), 'model')}: {counts}; {self.seconds:.1f} s" + (
+            f"; {before} were done before" if before else ""
+        )
 
     def tables(self) -> tuple[Rows, ...]:
         """What came of each model."""
@@ -252,10 +254,8 @@ def _run_commands(job: Job, processes: Processes) -> Outcome:
     code, document, said = _run_command(job, "check", job.check, processes)
     if code == 0:
         return replace(written, status="as declared" if document.get("verdict") == "as declared" else "passed")
-    problems = [*document.get("problems", ()), *document.get("unjudged", ())]
-    return replace(
-        written, status=_status_of_exit_code(code, "inconclusive"), reason=_shorten_text("; ".join(problems)) if problems else said
-    )
+    problems = "; ".join([*document.get("problems", ()), *document.get("unjudged", ())]).replace(f"{job.source}: ", "")
+    return replace(written, status=_status_of_exit_code(code, "inconclusive"), reason=_shorten_text(problems) or said)
 
 
 def _status_of_exit_code(code: int | None, refused: str) -> str:

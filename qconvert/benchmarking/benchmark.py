@@ -48,6 +48,7 @@ class Measured:
         memory: bytes that the process held at most, beyond what it held before it loaded the file; 0 where the system does not say.
         note: what the runtime says of how it runs.
         problem: why nothing was measured; "" if it was.
+        remedy: what helps against that.
     """
 
     file: str
@@ -63,6 +64,7 @@ class Measured:
     memory: int = 0
     note: str = ""
     problem: str = ""
+    remedy: str = ""
 
     @property
     def name(self) -> str:
@@ -249,7 +251,7 @@ def benchmark(
             except QConvertError as error:
                 if file is files[0]:
                     raise
-                started.append(Measured(str(file.path), "", file.target, problem=error.reason))
+                started.append(Measured(str(file.path), "", file.target, problem=error.reason, remedy=error.remedy))
         for turn in range(_TURNS):
             progress("running", turn, _TURNS)
             for runner in started:
@@ -260,7 +262,8 @@ def benchmark(
     if not report.done:
         listed = dict.fromkeys(f"{item.kernels or item.name}: {_first_line(item.problem)}" for item in found)
         reasons = "; ".join(listed) or "no runtime runs the format"
-        raise RuntimeRefusedError(f"nothing could be measured: {reasons}", file=str(model), rule="nothing-measured")
+        remedy = next((item.remedy for item in found if item.remedy), "")
+        raise RuntimeRefusedError(f"nothing could be measured: {reasons}", file=str(model), remedy=remedy, rule="nothing-measured")
     return report
 
 
@@ -285,7 +288,7 @@ def _conversions(
         try:
             convert(source.path, place, source_format=source.format.name, target=target.name, **own)
         except QConvertError as error:
-            refused.append(Measured(str(source.path), target.name, target.name, problem=error.reason))
+            refused.append(Measured(str(source.path), target.name, target.name, problem=error.reason, remedy=error.remedy))
         else:
             files.append(_File(place, target=target.name))
     return files, refused
@@ -312,13 +315,13 @@ def _start_runners(
         try:
             answer = child.request({"load": {**question, "kernels": chosen}, "inputs": described}, [*inputs.values()])
         except RuntimeRefusedError as error:
-            answer = {"refused": error.reason}
+            answer = {"refused": error.reason, "remedy": error.remedy}
         if "refused" not in answer:
             ran = replace(measured, ran=str(answer["ran"]), note=str(answer["note"]), first=float(answer["first"]))
             found.append(_Runner(ran, child))
             continue
         child.close()
-        found.append(replace(measured, problem=str(answer["refused"])))
+        found.append(replace(measured, problem=str(answer["refused"]), remedy=str(answer.get("remedy", ""))))
     return found
 
 

@@ -31,7 +31,7 @@ def start(folder: str) -> Callable[..., tuple[dict[str, Any], list[Any]]]:
         try:
             return (timed.load(question["load"], inputs) if "load" in question else timed.times(question["times"])), []
         except QConvertError as error:
-            return {"refused": str(error.reason)}, []
+            return {"refused": str(error.reason), "remedy": error.remedy}, []
         except Exception as error:  # of a plugin, or of a runtime: this process is there to hold it
             return {"refused": f"{type(error).__name__}: {error}"}, []
 

@@ -272,7 +272,8 @@ def _extract(
         print_document("extract-scales", {**said, "changes": [str(change) for change in changes]})
     elif not quiet:
         counts = f"{format_count(len(found) - constants, 'activation')} and {format_count(constants, 'constant')}"
-        typer.echo(f"{model} -> {result}: the model has scales of {counts}")
+        written = " and ".join(str(item) for item in (result, real) if item)
+        typer.echo(f"{model} -> {written}: the model has scales of {counts}")
         for change in changes:  # and what the file has no place for
             typer.echo(str(change))
 

@@ -85,6 +85,8 @@ def write_to(path: str | Path, format: str) -> Iterator[str | Path]:
             with result.open("rb") as stream:
                 shutil.copyfileobj(stream, sys.stdout.buffer)
             sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads it any more, which is no error
+            raise
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer is not tried again
             raise FileAccessError(f"standard output cannot be written: {error.strerror or error}", rule="not-writable") from error

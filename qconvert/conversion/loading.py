@@ -51,16 +51,13 @@ def load(path: Model, format: str = "", **options: Unpack[ReadOptions]) -> Graph
 
 def _load_file(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
-    if reader.read is None:
-        scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
-        raise OptionError(
-            f"the format is {reader.name}, whose networks cannot be read", file=str(path), remedy=scales, rule="networks-not-read"
-        )
+    _require_network(path, reader)
     given = check_options(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
         return adapt_graph(_read_normal_form(path, reader, fill_defaults(given, reader.read_options)), pick_shared_options(reader, given))
     except QConvertError as error:
-        if isinstance(error, InvalidModelError) and (found := _recognize_format(path, reader.name)):
+        if isinstance(error, InvalidModelError) and (found := recognize_format(path, reader.name)):
+            _require_network(path, format_named(found))
             raise WrongFormatError(
                 f"the file is of the format {found}, not {reader.name}",
                 found=found,
@@ -70,6 +67,14 @@ def _load_file(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
             ) from error
         error.file = error.file or str(path)
         raise
+
+
+def _require_network(path: Path, reader: Format) -> None:
+    if reader.read is None:
+        scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
+        raise OptionError(
+            f"the format is {reader.name}, whose networks cannot be read", file=str(path), remedy=scales, rule="networks-not-read"
+        )
 
 
 def _read_normal_form(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
@@ -134,7 +139,7 @@ def source_format(path: Path, format: str = "") -> Format:
             raise FileAccessError(
                 "is a directory, not a model file", file=str(path), remedy=_suggest_model(path), rule="is-a-folder"
             ) from error
-        if found := _recognize_format(path):
+        if found := recognize_format(path):
             error.reason += f"; by its content it is a file of the format {found}"
             error.remedy = _format_remedy(found)
         raise
@@ -157,7 +162,7 @@ def _format_remedy(format: str) -> str:
     return f"Give it the suffix {formats()[format].suffixes[0]}, or name the format (--from {format})."
 
 
-def _recognize_format(path: Path, tried: str = "") -> str:
+def recognize_format(path: Path, tried: str = "") -> str:
     """The name of the format that a file is of by its content, if it is another than the one that was tried; "" if nobody knows."""
     require_utf8(path)
     try:
@@ -168,7 +173,11 @@ def _recognize_format(path: Path, tried: str = "") -> str:
             start = stream.read(64)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
-    names = [item.name for item in formats().values() if item.recognizes is not None and item.recognizes(start)]
+    names = [
+        item.name
+        for item in formats().values()
+        if (item.recognizes is not None and item.recognizes(start)) or (item.holds is not None and item.holds(path))
+    ]
     return "" if tried in names else next(iter(names), "")
 
 

@@ -142,6 +142,8 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
             f"the manifest has {len(data):,} bytes; at most {_LARGEST:,} are allowed", file=str(path), rule="file-too-large"
         )
     at, found = "manifest", json_of(bytes(data), "the manifest")
+    if not isinstance(found, dict) or _KEY not in found:
+        raise InvalidModelError("is not the manifest of a partition", file=str(path), rule="not-this-format")
     item = object_of(found, at, (_KEY, "qconvert", *_MEMBERS), ("read",))
     if integer(item[_KEY], f"{at}.{_KEY}") != _VERSION:
         fail(f"{at}.{_KEY}", f"is {item[_KEY]}; version {_VERSION} can be read", rule="unknown-version")

@@ -28,6 +28,9 @@ _PLUGINS = {
     "qconvert-tvm": ("tvm",),
 }
 
+#: Suffixes of models of TensorFlow and Keras, which have to become .tflite files first.
+_OF_TENSORFLOW = (".h5", ".keras", ".pb")
+
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Graph
@@ -137,12 +140,14 @@ def format_of(path: Path) -> Format:
             remedy=f"Name the format with --from or --to, or add one of {known}.",
             rule="unknown-suffix",
         )
-    remedy = f"{_name_plugin(path.suffix.lower())}Known suffixes: {known}."
+    remedy = f"{_suggest_tool(path.suffix.lower())}Known suffixes: {known}."
     raise OptionError(f"the suffix {path.suffix!r} {reason}", file=str(path), remedy=remedy, rule="unknown-suffix")
 
 
-def _name_plugin(name: str) -> str:
-    """Return a sentence that names the package which adds a format, its suffix or a target; "" if none of this repository does."""
+def _suggest_tool(name: str) -> str:
+    """Return a sentence that names what makes a file readable here, or the plugin that adds a format or target; "" without one."""
+    if name in _OF_TENSORFLOW:
+        return "TensorFlow's converter, tf.lite.TFLiteConverter, makes a .tflite file of it. "
     found = next((package for package, names in _PLUGINS.items() if name in names), "")
     return f"The plugin {found} adds it (`qconvert plugins` lists those that are installed). " if found else ""
 
@@ -167,7 +172,7 @@ def encodings_format_of(path: Path, *, is_read: bool) -> Format:
         is_model = is_read and any(path.suffix.lower() in item.suffixes for item in formats().values() if item.read is not None)
         command = f"qconvert extract-scales {shlex.quote(str(path))} scales.json"
         model = f"Take the scales out of the model first: {command}. " if is_model else ""
-        remedy = f"{model}{_name_plugin(path.suffix.lower())}Suffixes of scales: {suffixes}."
+        remedy = f"{model}{_suggest_tool(path.suffix.lower())}Suffixes of scales: {suffixes}."
         raise OptionError(reason, file=str(path), remedy=remedy, rule="unknown-suffix")
     if not is_read:
         return fitting[0]
@@ -221,7 +226,7 @@ def _find_named(what: str, name: str, known: Mapping[str, T]) -> T:
     from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
     kinds = {"pass": "passes"}.get(what, f"{what}s")
-    remedy = f"{_name_plugin(name)}Known {kinds}: {', '.join(sorted(known))}."
+    remedy = f"{_suggest_tool(name)}Known {kinds}: {', '.join(sorted(known))}."
     raise OptionError(f"there is no {what} {quote_nearest([name], known)}", remedy=remedy, rule=f"unknown-{what}")
 
 
@@ -280,7 +285,7 @@ def kernels_named(name: str) -> tuple[Runtime, str]:
     known = [f"{item.name}:{kernels}" for item in runtimes().values() for kernels in item.kernels]
     raise OptionError(
         f"there are no kernels {quote_nearest([name], known)}",
-        remedy=f"{_name_plugin(title)}Known kernels: {', '.join(known)}.",
+        remedy=f"{_suggest_tool(title)}Known kernels: {', '.join(known)}.",
         rule="unknown-kernels",
     )
 

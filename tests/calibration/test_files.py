@@ -437,6 +437,6 @@ def test_a_check_without_the_scales_says_what_keeps_them(images: np.ndarray, tmp
     calibrate_file(FLOAT, images[:32], result, scales=kept)
     assert any("`qconvert calibrate --scales FILE` keeps them" in reason for reason in qconvert.check(FLOAT, result).unjudged)
     assert not qconvert.check(FLOAT, result, encodings=str(kept)).unjudged
-    command = [sys.executable, "-m", "qconvert", "extract-scales", str(result), str(taken)]
+    command = [sys.executable, "-m", "qconvert", "extract-scales", str(result), str(taken), "--float", str(tmp_path / "float.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{result} -> {taken}: the model has scales of 14 activations and 16 constants\n"
+    assert done.stdout == f"{result} -> {taken} and {tmp_path / 'float.onnx'}: the model has scales of 14 activations and 16 constants\n"

@@ -19,8 +19,11 @@ _SECOND_TAGS = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b
 
 
 def _recognizes(start: bytes) -> bool:
-    """Every known writer begins with the IR version, a small number in field 1, and goes on with another field of a ModelProto."""
-    return start[:1] == b"\x08" and 1 <= int.from_bytes(start[1:2], "little") <= 32 and start[2:3] in _SECOND_TAGS
+    """Every known writer begins with the IR version, a small number in field 1, and goes on with another field of a ModelProto.
+
+    Files have version 3 (ONNX 1.0) or later; TensorFlow's saved_model.pb begins likewise with 1.
+    """
+    return start[:1] == b"\x08" and 3 <= int.from_bytes(start[1:2], "little") <= 32 and start[2:3] in _SECOND_TAGS
 
 
 _WRITE_OPTIONS = (
