@@ -265,12 +265,12 @@ def test_scales_and_labels_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"qconvert_partition": 1}')
     report = batch(tmp_path, tmp_path / "out", to="qgraph")
     assert {item.name: item.status for item in report.outcomes} == {"a.onnx": "converted", "manifest.json": "refused"}
-    assert str(report).startswith("2 models: ")
+    assert report.sentence.startswith("2 models: ")
 
 
 def test_one_model_is_no_models(tmp_path: Path) -> None:
     report = batch(shutil.copy(SMALL, tmp_path / "a.onnx").parent, tmp_path / "out", to="qgraph")
-    assert str(report).startswith("1 model: 1 converted")
+    assert report.sentence.startswith("1 model: 1 converted")
 
 
 def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:

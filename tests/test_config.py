@@ -52,7 +52,7 @@ def test_a_file_sets_defaults_and_the_command_line_comes_first(project: Path) ->
 
 
 def test_no_config_and_another_file(project: Path) -> None:
-    (project / "qconvert.toml").write_text('target = "ort-arm"\n')
+    (project / "qconvert.toml").write_text('target = "ort-arm"\r\n', encoding="utf-8-sig")  # as editors on Windows save it
     (project / "other.toml").write_text('[convert]\ntarget = "generic"\n')
     assert document(project, "convert", "m.tflite", "a.onnx", "--no-config")["target"] == "ort-x86"
     for words in (("--config", "other.toml"), ("--config=other.toml",)):

@@ -24,7 +24,7 @@ from qconvert.operators.shapes_and_functions import closed_graphs
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_of_target, target_named, targets
 from qconvert.plugins.options import ReadOptions
 from qconvert.tables import Rows, Shown, format_sentence, format_text
-from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, refuse_violations, runs_on
+from qconvert.targets.audit import NOT_QUANTIZED, AuditLine, audit_operators, audited_counts, refuse_violations, runs_on
 from qconvert.targets.audit import audit as predicted
 
 
@@ -358,10 +358,9 @@ class TargetAudits(Shown):
     def sentence(self) -> str:
         """How many targets take the model, and how many of these run all of it on integers."""
         taken = [item for item in self.targets if not item.refused]
-        whole = sum(not item.reasons for item in taken)
-        return (
-            f"{format_text(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {whole} run all of it on integers"
-        )
+        whole = f"{sum(not item.reasons for item in taken)} run all of it on integers"
+        found = whole if not taken or any(item.total for item in taken) else NOT_QUANTIZED
+        return f"{format_text(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {found}"
 
     def tables(self) -> tuple[Rows, ...]:
         """A row for each target."""

@@ -230,8 +230,9 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
             return RepeatedConversion(
                 altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy
             )
-    except (QConvertError, ValueError, TypeError, KeyError, AttributeError):
-        return RepeatedConversion(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated",))
+    except (QConvertError, ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f": {error.sentence}" if isinstance(error, QConvertError) else ""
+        return RepeatedConversion(notes=(f"the conversion that the metadata of {result.path.name} name cannot be repeated{why}",))
 
 
 def _describe_other_origin(said: Mapping[str, object], source: Path, files: Mapping[str, Any], result: str) -> str:

@@ -95,7 +95,7 @@ def _result(report: ConversionReport) -> str:
 
 def _hints(report: ConversionReport) -> Iterator[str]:
     """An option and a target that are faster on this CPU, and the command to run next: a check where something runs both files."""
-    from qconvert.graph.metadata import OPTIONS, read_entries
+    from qconvert.graph.metadata import OPTIONS, SIDE_FILE, read_entries
     from qconvert.runtimes.onnx_rewrites import has_vnni
 
     is_guarded = report.target == "ort-x86" and any(change.by == "guard_saturation" for change in report.changes)
@@ -119,8 +119,10 @@ def _hints(report: ConversionReport) -> Iterator[str]:
             yield f"next: qconvert diff {source} {result}"
         return
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
-    is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone
-    if {report.source_format, report.result_format} <= loaded and is_there:
+    if {report.source_format, report.result_format} <= loaded:
+        if f"{SIDE_FILE}encodings" in report.provenance and "encodings" not in report.files:  # those of a calibration, which are gone
+            yield "next: the same command with --scales scales.json --force, since a check needs the scales"
+            return
         options = "".join(f" --{name.replace('_', '-')} {shlex.quote(path)}" for name, path in report.files.items())
         yield f"next: qconvert check {source} {result}{options}"
     elif formats()[report.result_format].read is not None:

@@ -41,8 +41,7 @@ def _audit_lines(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
     from qconvert.targets.audit import audited_counts
 
     audit = tuple(audit)
-    lines = [audited_counts(audit)] if audit else []
-    return lines + [f"  {line}" for line in audit if verbose or not (line.integer or line.converts)]
+    return [audited_counts(audit)] + [f"  {line}" for line in audit if verbose or not (line.integer or line.converts)]
 
 
 def audit_document(report: AuditReport) -> dict[str, Any]:

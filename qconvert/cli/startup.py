@@ -150,7 +150,7 @@ def _read(file: Path) -> dict[str, Any]:
     if len(content) > _LARGEST:
         raise OptionError(f"is larger than {_LARGEST:,} bytes", file=str(file), rule="file-too-large")
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise OptionError(f"is no TOML: {error}", file=str(file), rule="not-toml") from error
 

@@ -49,12 +49,18 @@ def runs_on(integer: bool, accelerator: str) -> str:
     return words[0] if integer else words[1]
 
 
+#: What an audit says of a float model.
+NOT_QUANTIZED = "no operator is quantized"
+
+
 def audited_counts(lines: Iterable[AuditLine]) -> str:
     """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
     lines = tuple(lines)
+    if not lines:
+        return NOT_QUANTIZED
     conversions = sum(line.count for line in lines if line.converts and not line.integer)
     integers, total = sum(line.count for line in lines if line.integer), sum(line.count for line in lines) - conversions
-    if lines and lines[0].accelerator:
+    if lines[0].accelerator:
         return f"{integers} of {total} operators run on {lines[0].accelerator}" + (", the others on the CPU" if integers < total else "")
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
     return f"{integers} of {total} operators run on integers{more}"

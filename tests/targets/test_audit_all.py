@@ -53,3 +53,10 @@ def test_the_command() -> None:
     assert done.returncode == 0 and document["schema"] == "qconvert/audit-all/1" and document["source"] == model
     assert {item["target"] for item in document["targets"]} >= {"ort-x86", "tflite", "tensorrt"}
     assert forked.run(["audit", model, "--all-targets", "--target", "ort-x86"]).returncode == 2
+
+
+def test_a_float_model_runs_nothing_on_integers() -> None:
+    path = FIXTURES / "mnn" / "float.onnx"
+    assert audit_all(path).sentence.endswith("targets take it, no operator is quantized")
+    assert audit(path, "ort-x86").sentence == "float.onnx for ort-x86: no operator is quantized."
+    assert forked.run(["audit", path, "--target", "ort-x86"]).stdout == f"{path} for ort-x86\nno operator is quantized\n"
