@@ -55,6 +55,7 @@ def test_the_command() -> None:
     assert forked.run(["audit", model, "--all-targets", "--target", "ort-x86"]).returncode == 2
 
 
+@pytest.mark.end_to_end
 def test_a_float_model_runs_nothing_on_integers() -> None:
     path = FIXTURES / "mnn" / "float.onnx"
     assert audit_all(path).sentence.endswith("targets take it, no operator is quantized")
