@@ -154,7 +154,7 @@ def _run_conversion(
         more = {**arguments, **options}
         report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, progress=step, **more)
         page(report)
-    report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
+    report = replace(report, source=str(source), result="nothing" if dry_run else str(Path(result)))
     aside = is_stream(result) and not dry_run  # standard output has the model
     if json:
         print_document("convert", asdict(report), aside=aside)
