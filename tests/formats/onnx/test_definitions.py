@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_models
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 from tflite_models import run_litert
 
 from qconvert import check, convert, load, save
@@ -68,3 +68,25 @@ def test_data_rounded_at_each_run_that_no_product_reads(shape: tuple[int, ...], 
         assert np.array_equal(found, wanted)
         assert scale == 0 or len(np.unique(found)) > 5
     assert check(source, result, per_op=True).verdict == "passed"
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("scales", ["w", "v"])
+def test_sums_of_data_rounded_at_each_run_times_a_computed_scale(scales: str, tmp_path: Path) -> None:
+    """MatMulInteger and a DequantizeLinear of its int32 sums, by the scale of the data times one of the weights, or one a column."""
+    body = f"q, s, z = DynamicQuantizeLinear(a)  p = MatMulInteger(q, k, z)  t = Mul(s, {scales})  y = DequantizeLinear(p, t)"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]> g (float[3,6] a) => (float[3,4] y) {{ {body} }}')
+    rng = np.random.default_rng(3)
+    weights, one, several = rng.integers(-127, 128, (6, 4), np.int8), np.float32(0.02), np.linspace(0.01, 0.05, 4, dtype=np.float32)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(data), name) for name, data in (("k", weights), ("w", one), ("v", several))
+    )
+    source, result = tmp_path / "m.onnx", tmp_path / "m.tflite"
+    source.write_bytes(model.SerializeToString())
+    convert(source, result)
+    for spread in (0.5, 3.0):
+        values = (rng.normal(size=(3, 6)) * spread).astype(np.float32)
+        (wanted,), (found,) = onnx_models.run(source.read_bytes(), {"a": values}), run_litert(result.read_bytes(), [values])
+        assert np.abs(wanted - found).max() <= 0.02 * np.ptp(wanted)
+    assert [op["arithmetic"] for op in load(source).ops] == ["dynamic_tensor"]
+    assert check(source, result).verdict in ("passed", "as declared")

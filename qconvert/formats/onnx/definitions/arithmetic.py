@@ -152,23 +152,6 @@ def _fused_gemm(s: Decomposition) -> None:
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp"
 
 
-def _dequantize(s: Decomposition) -> None:
-    """(x - zero point) * scale, where these are computed: one of each, for integers of 8 bits, which float32 holds."""
-    if (
-        s.tensor(0).dtype not in ("int8", "uint8")
-        or s.tensor(1).dtype != "float32"
-        or math.prod(s.shape(1)) != 1
-        or s.attribute("block_size", 0)
-    ):
-        raise NoDefinitionError("several scales")
-    value, point = (s("Cast", s.input(index), to=1) if s.input(index) else "" for index in (0, 2))
-    s.end(s("Mul", s("Sub", value, _scalar(s, point, 2)) if point else value, _scalar(s, s.input(1), 1)))
-
-
-def _scalar(s: Decomposition, name: str, index: int) -> str:
-    return name if s.rank(index) == 0 else s("Reshape", name, [])
-
-
 def _real(s: Decomposition, index: int, scale: int, axis: int | None = None) -> str:
     """The float values of input `index`, whose scale and zero point are the inputs from `scale` on."""
     along = axis if axis is not None and math.prod(s.shape(scale)) > 1 else None
@@ -291,7 +274,6 @@ def _linear_classifier(s: Decomposition) -> None:
 
 
 DEFINITIONS: Definitions = {
-    "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
     "MatMulInteger": _matmul,
     "LpPool": _lp_pool,

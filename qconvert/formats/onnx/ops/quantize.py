@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -108,10 +109,47 @@ def read_quantize_linear(r: Reading) -> None:
 
 def read_dequantize_linear(r: Reading) -> None:
     """DequantizeLinear: the scale is a label of the integers, and its type that of the float values."""
+    if r.constant(1) is None or (r.has(2) and r.constant(2) is None):
+        _read_computed_scale(r)
+        return
     quantization = _read_quantization(r)
     dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
     stored = r.tensor(2).dtype if r.has(2) else "int32" if r.tensor(0).dtype == "unknown" else ""
     r.emit("Dequantize", [_without_zero_point(r, quantization) or r.label_input(0, quantization, stored)], dtype=dtype)
+
+
+def _read_computed_scale(r: Reading) -> None:
+    """(x - zero point) * scale, where these are computed when the model runs, of types for which onnxruntime computes no more exactly.
+
+    float32 holds integers of 16 bits; sums of int32 have no zero point, and are rounded to float32 once (onnxruntime, quantize_linear.cc).
+    """
+    point = r.constant(2) if r.has(2) else np.zeros((), np.int64)
+    has_point = point is None or bool(point.any())
+    types = ("int8", "uint8", "int16", "uint16") if has_point else ("int8", "uint8", "int16", "uint16", "int32")
+    if r.tensor(0).dtype not in types or r.tensor(1).dtype != "float32" or r.attribute("block_size", 0):
+        raise NotCoveredError(f"a scale {r.tensor(1).name!r} that is computed at run time")
+    scale_sizes, point_sizes = _broadcast_sizes(r, 1), _broadcast_sizes(r, 2) if has_point else None
+    value = r.emit_inner("Cast", [r.input(0)], "steps", "float32", to="float32")
+    if has_point:
+        shift = r.emit_inner("Cast", [r.input(2)], "zero_point", "float32", to="float32")
+        value = r.emit_inner("Sub", [value, _reshape(r, shift, point_sizes)], "shifted")
+    r.emit("Mul", [value, _reshape(r, r.input(1), scale_sizes)], dtype="float32")
+
+
+def _broadcast_sizes(r: Reading, index: int) -> list[int] | None:
+    """The sizes with which scales or zero points, one or several along the node's axis, are broadcast to the data; None for their own."""
+    sizes = r.tensor(index).static_shape
+    if sizes is None:
+        raise NotCoveredError(f"scales of unknown number in {r.tensor(index).name!r}")
+    count = math.prod(sizes)
+    if not sizes or count == 1:
+        return [] if sizes else None
+    axis, rank = r.axis(int(r.attribute("axis", 1)), r.rank()), r.rank()
+    return None if axis == rank - 1 else [count, *[1] * (rank - 1 - axis)]
+
+
+def _reshape(r: Reading, value: str, sizes: list[int] | None) -> str:
+    return value if sizes is None else r.emit_inner("Reshape", [value, r.const(np.array(sizes, np.int64), "sizes")], "along")
 
 
 def _without_zero_point(r: Reading, quantization: Quantization) -> str:
