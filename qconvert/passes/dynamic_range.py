@@ -19,6 +19,10 @@ for the order in which float32 multiplies both scales.
   become as fine as the data.
 
 What else reads the nodes between keeps them.
+
+fuse_integer_products: the same of data that a Quantize rounds with a known scale. MatMulInteger, an Add of a bias and a Dequantize of the
+sums by the product of both scales are a MatMul of quantized operands, and an Add of the bias with that scale. Exact, but for the order in
+which float32 adds and multiplies. It comes before absorb_quantization, which moves a Dequantize past data movement.
 """
 
 from __future__ import annotations
@@ -223,6 +227,10 @@ _PLAIN = {"activation": ""}
 #: Integers of data that are rounded, as onnxruntime's quantize_dynamic multiplies them, and their product with both scales.
 _INTEGERS = Pattern("MatMulInteger|ConvInteger", Pattern("DynamicQuantizeLinear", name="rounding"), "weights", name="product")
 _PRODUCT = Pattern("Cast", _INTEGERS, name="cast", attributes={"to": "float32"})
+#: Integers of data with a scale of their own, their product, a constant that is added to it, and the scale of the sum.
+_STATIC_PRODUCT = Pattern("MatMulInteger", name="product")
+_STATIC_SUMS = (_STATIC_PRODUCT, Pattern("Add", _STATIC_PRODUCT, "bias", any_order=True, attributes=_PLAIN))
+_LABELLED_SUMS = tuple(Pattern("Dequantize", labelled) for total in _STATIC_SUMS for labelled in (total, Pattern("Reinterpret", total)))
 _SCALED_PRODUCT = Pattern("Mul", _PRODUCT, Pattern("Mul", name="scales", attributes=_PLAIN), any_order=True, attributes=_PLAIN)
 
 
@@ -255,6 +263,19 @@ def fuse_dynamic(graph: Graph, target: Target | None) -> PassResult:
             fusing.replace(op, found)
     return fusing.finish_with(
         lambda count: f"{format_count(count, 'product')} of dynamically quantized data {format_verb(count, 'are')} one operator each",
+        prune=lambda op: id(op) in fusing.fused,
+    )
+
+
+def fuse_integer_products(graph: Graph, target: Target | None) -> PassResult:
+    """Change every such product of data with one scale, whose weights have one, or one for each output channel."""
+    fusing = _Fusing(graph)
+    for op in fusing.of_kind("Dequantize"):
+        found = fusing.fuse_labelled_product(op)
+        if found is not None:
+            fusing.replace(op, found)
+    return fusing.finish_with(
+        lambda count: f"{format_count(count, 'product')} of integers {format_verb(count, 'have')} quantized operands",
         prune=lambda op: id(op) in fusing.fused,
     )
 
@@ -339,6 +360,43 @@ class _Fusing(Rewriter):
         self.fused.update(map(id, match.ops))
         attributes = {**product.attributes, "arithmetic": "dynamic_tensor"}
         return op.derive(kind_of(product).float_kind, (rounding.inputs[0], weights), op.outputs, **attributes)
+
+    def fuse_labelled_product(self, op: Op) -> Op | None:
+        """Return the product of float values that this Dequantize of a product of integers is, whose data have a scale, and whose sums that
+        of the data times one of the weights; None if it is no such Dequantize. A constant that is added to the sums follows as a bias."""
+        match = next((found for pattern in _LABELLED_SUMS if (found := self.match(pattern, op.name)) is not None), None)
+        if match is None or self.graph[op.name].dtype != "float32":
+            return None
+        product, sums = match.named["product"], self.graph[op.inputs[0]].quantization
+        data = self.graph[product.inputs[0]].quantization
+        points = [self.graph.constant(product.inputs[at]) if product.has(at) else np.zeros((), np.int64) for at in (2, 3)]
+        if data is None or sums is None or not data.is_per_tensor or not sums.is_symmetric or points[0] is None or points[1] is None:
+            return None
+        rank = self.graph[op.name].rank
+        step = np.float32(data.step)
+        scale = sums.scale / step
+        for other in (np.nextafter(scale, np.float32(0)), np.nextafter(scale, np.float32(np.inf))):
+            scale = np.where(scale * step == sums.scale, scale, other)
+        is_exact = bool((scale * step == sums.scale).all())
+        if not is_exact or (points[0] != data.point).any() or sums.axis not in (None, (rank or 0) - 1):
+            return None
+        inner = [item for item in match.ops if item is not op]
+        if not all(self.is_read_once(name) for item in inner for name in item.outputs):
+            return None
+        bias = self.graph[match.tensors["bias"]] if "bias" in match.tensors else None
+        offsets = None if bias is None else bias.data
+        if bias is not None and (offsets is None or bias.dtype != "int32" or bias.is_quantized or bias.rank != 1):
+            return None
+        weights = self._weights(product, scale if sums.axis is not None else scale.reshape(()), points[1], True)
+        if not weights:
+            return None
+        self.fused.update(map(id, inner))
+        if bias is None or offsets is None:
+            return op.derive("MatMul", (product.inputs[0], weights), op.outputs)
+        value = self.compute_plain("MatMul", (product.inputs[0], weights), self.graph[op.name], "float32")
+        label = Quantization(sums.scale, sums.zero_point, None if sums.axis is None else 0)
+        stored = self.constant(bias.name, offsets, quantization=label)
+        return op.derive("Add", (value, self.compute_plain("Dequantize", (stored,), bias, "float32")), op.outputs)
 
     def _weights(self, product: Op, scale: Array, point: Array, whole: bool) -> str:
         """Return the name of the constant weights with their quantization; "" if they have none that fits.

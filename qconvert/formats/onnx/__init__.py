@@ -59,6 +59,7 @@ def qconvert_formats() -> Iterable[Format]:
             as_written=_lazy("reader", "as_written"),
             normal_form=(
                 "io_to_states",
+                "fuse_integer_products",
                 "absorb_quantization",
                 "restore_zero_points",
                 "fuse_dynamic",

@@ -90,3 +90,28 @@ def test_sums_of_data_rounded_at_each_run_times_a_computed_scale(scales: str, tm
         assert np.abs(wanted - found).max() <= 0.02 * np.ptp(wanted)
     assert [op["arithmetic"] for op in load(source).ops] == ["dynamic_tensor"]
     assert check(source, result).verdict in ("passed", "as declared")
+
+
+@pytest.mark.litert
+@pytest.mark.parametrize("scales", [0.02, (0.01, 0.02, 0.03, 0.05)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_sums_of_integers_times_a_known_scale(bias: bool, scales: float | tuple[float, ...], tmp_path: Path) -> None:
+    """QuantizeLinear, MatMulInteger, a bias of int32 and a DequantizeLinear by the product of both scales: a product with a bias."""
+    total = "u = Add(p, b)  y = DequantizeLinear(u, t)" if bias else "y = DequantizeLinear(p, t)"
+    body = f"q = QuantizeLinear(a, s, z)  p = MatMulInteger(q, k, z)  t = Mul(s, w)  {total}  v = Reshape(y, o)"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 21]> g (float[3,6] a) => (float[12] v) {{ {body} }}')
+    rng = np.random.default_rng(3)
+    constants = {"k": rng.integers(-127, 128, (6, 4), np.int8), "b": rng.integers(-9000, 9000, 4, np.int32)}
+    constants |= {"s": np.float32(0.03), "z": np.uint8(120), "w": np.float32(scales), "o": np.array([-1], np.int64)}
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items())
+    source, result = tmp_path / "m.onnx", tmp_path / "m.tflite"
+    source.write_bytes(model.SerializeToString())
+    product = next(op for op in load(source).ops if op.kind == "MatMul")
+    weights = load(source)[product.inputs[1]]
+    assert weights.data is not None and np.array_equal(weights.data, constants["k"])
+    assert weights.quantization is not None and np.allclose(weights.quantization.scale, scales)
+    convert(source, result)
+    values = rng.normal(size=(3, 6)).astype(np.float32)
+    (wanted,), (found,) = onnx_models.run(source.read_bytes(), {"a": values}), run_litert(result.read_bytes(), [values])
+    assert np.abs(wanted - found).max() <= 1e-5 * np.ptp(wanted)
+    assert check(source, result).verdict in ("passed", "as declared")
