@@ -362,8 +362,10 @@ class _Fusing(Rewriter):
         return op.derive(kind_of(product).float_kind, (rounding.inputs[0], weights), op.outputs, **attributes)
 
     def fuse_labelled_product(self, op: Op) -> Op | None:
-        """Return the product of float values that this Dequantize of a product of integers is, whose data have a scale, and whose sums that
-        of the data times one of the weights; None if it is no such Dequantize. A constant that is added to the sums follows as a bias."""
+        """Return the product of float values that a Dequantize of a product of integers stands for; None if this is no such Dequantize.
+
+        The data have a scale, and the sums that of the data times one of the weights. A constant added to the sums follows as a bias.
+        """
         match = next((found for pattern in _LABELLED_SUMS if (found := self.match(pattern, op.name)) is not None), None)
         if match is None or self.graph[op.name].dtype != "float32":
             return None

@@ -75,7 +75,7 @@ class LoadedModel(Protocol):
     parts has `parts`: tensor -> which of them computes it, in words, for a check that finds it wrong.
 
     One that runs in a process of its own may have a function `time_runs(inputs, times)`, how long its runs take there (Timing). Another
-    may have `bind(inputs)`, a function that runs it on these without copies of inputs and outputs, which is what a benchmark times.
+    may have `bind(inputs)`, a function that runs it on these without copies of inputs and outputs, for benchmarks.
 
     A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
     outputs that stand for states (graph/carried_states.py) are none of its own.

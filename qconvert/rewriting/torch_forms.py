@@ -4,8 +4,8 @@ An average of an even number of integers often is a tie, which each kernel round
 is an exact sum that is multiplied once and rounded to even. Where PyTorch takes ties by the stored integers, and not by the steps from the
 zero point, the convolution sees the data with a quantization with zero point 0. An average of an odd number is never near a tie. First
 roundings are those of torch.quantize_per_tensor. What PyTorch computes as one fused sum is exact in float64, which ONNX has: four more
-operators. TFLite has no arithmetic in float64, so there the product is split in two (arithmetic/torch_kernels.py). Where the zero point is
-0, a product in float32 is the same, as it is where PyTorch multiplies by a reciprocal, which LiteRT's own operator does too.
+operators. TFLite has no arithmetic in float64, so there the product is split in two (arithmetic/torch_kernels.py). With zero point 0 a
+product in float32 is the same; so it is for PyTorch's product with a reciprocal, which LiteRT's own operator computes too.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunct
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch warns, and logs the traceback of each shape that does not fit, where an export merely asks which sizes may be open."""
+    """An export tries which sizes may be open; PyTorch's warnings of this, and the tracebacks of shapes that do not fit, are not shown."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
