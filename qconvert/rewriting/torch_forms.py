@@ -203,13 +203,13 @@ def has_exact_form(graph: Graph, op: Op, format: str) -> bool:
     """Whether files of a format have an operator in a form that gives the integers of its `arithmetic` for all data. Some of ONNX's
     additions and of what TorchForms writes have none: only a note says which kernel is meant."""
     arithmetic = op.attributes.get("arithmetic")
+    if arithmetic in TORCH_AVERAGES and kind_of(op).averages:
+        form = _find_average_form(graph, op)
+        return form is not None and not form[1][2]
     if arithmetic in ADDITIONS and format == "onnx":
         return has_onnx_addition(graph, op)
     if arithmetic == "torch":
         return _has_exact_weights(graph, op)
-    if arithmetic in TORCH_AVERAGES and kind_of(op).averages:
-        form = _find_average_form(graph, op)
-        return form is not None and not form[1][2]
     return arithmetic != FLOAT_MEAN  # whose order of adding no form has
 
 

@@ -275,8 +275,8 @@ def test_a_manifest_that_lies_is_refused(lie: str, parts: Path, tmp_path: Path) 
     [
         (b"", "empty-file"),
         (b"{", "not-json"),
-        (b"[]", "wrong-type"),
-        (b"{}", "missing-member"),
+        (b"[]", "not-this-format"),
+        (b"{}", "not-this-format"),
         (b"nothing", "not-json"),
         (b'{"qconvert_partition": 1}', "missing-member"),
         (b"\xff\xfe", "not-json"),

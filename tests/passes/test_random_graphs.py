@@ -69,6 +69,7 @@ IDLE = (
     "crop_transposed",
     "dense_weights",
     "fold_qat_batch_norm",
+    "fuse_integer_products",
     "fuse_recurrence",
     "io_to_states",
     "join_wide_weights",
