@@ -222,7 +222,7 @@ def _run_inputs(
 ) -> tuple[list[_Row], int, tuple[str, ...]]:
     """Run both sides on the labelled inputs; return a row for each, how many classes there are, and notes."""
     graph, other = (side.graph for side in sides)
-    border = Border.of(graph, other, declared_names(other, graph))
+    border = Border.of(graph, other, declared_names(other, graph), sides[1].find_other_layout(sides[0]))
     first, second = (side.open() for side in sides)
     rows: list[_Row] = []
     for index, feed in enumerate(inputs):

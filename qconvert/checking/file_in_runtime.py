@@ -72,6 +72,10 @@ class Side:
         target = self.format.own_target or self.format.default_target
         return self.runtime.layout or (target_named(target).layout if target else "")
 
+    def find_other_layout(self, source: Side) -> str:
+        """Return this side's layout where the source's is another one; "" else."""
+        return self.layout if self.layout != source.layout else ""
+
     @property
     def graph(self) -> Graph:
         """The file's canonical graph, read when first asked for."""

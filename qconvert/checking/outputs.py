@@ -40,6 +40,7 @@ class Border:
         problems: in sentences, what is at another place than in the source.
         turned: the result's layout of the source's names that have another one there, whether or not the shape shows it.
         requantized: names whose quantization the conversion declared to be another.
+        layout: of the result's files where the source's have another one: what fits it alone is taken to be turned; "" else.
     """
 
     graph: Graph
@@ -49,16 +50,22 @@ class Border:
     problems: tuple[str, ...]
     turned: Mapping[str, str]
     requantized: Collection[str] = ()
+    layout: str = ""
 
     @classmethod
-    def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = ()) -> Border:
+    def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = (), layout: str = "") -> Border:
         """Pair the names of both. Raise OptionError if one side has more inputs or outputs than the other, or an input of another size."""
         inputs, wrong_inputs = _pair_names("input", graph.inputs, other.inputs)
         outputs, wrong_outputs = _pair_names("output", graph.outputs, other.outputs)
         for name, there in inputs.items():
             _require_same_size(graph[name], other[there])
         turned = find_transposed(graph, other, "channels_first", {**inputs, **outputs})
-        return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
+        for name, there in inputs.items():
+            own, its = graph[name].static_shape or (), other[there].static_shape or ()
+            moved = (tuple(own[axis] for axis in order) for order in _list_orders(len(own), (turned.get(name, ""), layout)))
+            if sorted(own) == sorted(its) and its not in moved:  # runtimes take inputs of another shape, and their results vary with it
+                wrong_inputs.append(f"the axes of the input {name!r} are in another order: {its} instead of {own}")
+        return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized, layout)
 
     def convert_inputs(self, feed: Arrays, runtime: LoadedModel) -> dict[str, Array]:
         """Return the source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
@@ -68,7 +75,7 @@ class Border:
             other = self.other[self.inputs[name]]
             there = own_names[other.name]
             stored = _convert_storage(self.graph[name], other, value, name in self.requantized)
-            matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], self.turned.get(name, ""))
+            matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], (self.turned.get(name, ""), self.layout))
         return {name: matched[name] for name in runtime.inputs if name in matched}
 
     def pair_outputs(self, expected: Arrays, actual: Arrays) -> list[tuple[str, Array, Array]]:
@@ -97,7 +104,7 @@ class Border:
         there = dict(zip(self.other.outputs, actual.values(), strict=True))
         for name, a in zip(self.graph.outputs, expected.values(), strict=True):
             b = there[self.outputs[name]]
-            orders = _list_orders(a.ndim, self.turned.get(name, "")) if a.ndim == b.ndim else ()
+            orders = _list_orders(a.ndim, (self.turned.get(name, ""), self.layout)) if a.ndim == b.ndim else ()
             yield name, a, b, next((order for order in orders if tuple(a.shape[axis] for axis in order) == b.shape), ())
 
     def pair_runs(self, runs: Iterable[tuple[Arrays, Arrays]]) -> dict[str, list[tuple[Array, Array]]]:
@@ -168,20 +175,19 @@ def _has_same_width(own: Tensor, other: Tensor) -> bool:
     return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
 
 
-def _transpose_to_layout(value: Array, shape: tuple[Any, ...], layout: str) -> Array:
-    """Return `value`, transposed to a layout, or if only that of a layout fits `shape`."""
+def _transpose_to_layout(value: Array, shape: tuple[Any, ...], layouts: tuple[str, str]) -> Array:
+    """Return `value` in the first order of _list_orders() that fits `shape`."""
     if value.ndim != len(shape):
         return value
-    moved = (value.transpose(order) for order in _list_orders(value.ndim, layout))
+    moved = (value.transpose(order) for order in _list_orders(value.ndim, layouts))
     return next((item for item in moved if _fits(item.shape, shape)), value)
 
 
-def _list_orders(rank: int, layout: str) -> Iterator[tuple[int, ...]]:
-    """Yield the orders of axes that the result's values may have: those of a layout if it is known, the source's, and any layout's."""
-    if layout and rank > 2:
-        yield permutation(layout, rank)
-    yield tuple(range(rank))
-    yield from (permutation(item, rank) for item in LAYOUTS if rank > 2)
+def _list_orders(rank: int, layouts: tuple[str, str]) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of axes that the result's values may have: that of their layout if it is known to be another one, the source's, and
+    that of the layout that the result's files have and the source's have not."""
+    known, other = (permutation(layout, rank) if layout in LAYOUTS and rank > 2 else None for layout in layouts)
+    yield from filter(None, (known, tuple(range(rank)), other))
 
 
 def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:

@@ -103,7 +103,7 @@ class SideCheck:
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
         self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else LIMIT)
         self.declared = frozenset() if quick else declared_names(other, graph)
-        self.border = Border.of(graph, other, self.declared)
+        self.border = Border.of(graph, other, self.declared, result.find_other_layout(source))
         self.steps = STEPS if graph.states or other.states else 0
         self.problems += (*self.border.problems, *state_problems(graph, other, self.declared))
         try:

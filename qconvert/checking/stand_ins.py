@@ -245,8 +245,8 @@ def compare_with_float_source(
     """
     original = source.open()
     models = [Sequences(item, side.open, steps) for item, side in ((original, source), (model, sides[1]))] if steps else [original, model]
-    entering = [Border.of(sides[0].graph, side.graph) for side in (source, sides[1])]
-    border = Border.of(source.graph, sides[1].graph)
+    entering = [Border.of(sides[0].graph, side.graph, layout=side.find_other_layout(sides[0])) for side in (source, sides[1])]
+    border = Border.of(source.graph, sides[1].graph, layout=sides[1].find_other_layout(source))
 
     def run(place: int, feed: Arrays) -> dict[str, Array]:
         return models[place].run(entering[place].convert_inputs(feed, models[place]))

@@ -111,16 +111,37 @@ def test_another_order_of_axes_is_named_and_no_result_of_the_conversion(tmp_path
     made = load(result)
     report = check(source, result, samples=1)
     assert (report.verdict, report.notes) == ("passed", ())
-    note = "output 'y' has the source's axes in the order 0,3,1,2, in which it is compared"
-    other = _transposed((0, 1, 2, 3), (1, 4, 2, 6), ("renamed_x", "renamed_y"))
+    note = "output 'y' has the source's axes in the order 0,2,3,1, in which it is compared"
+    other = _transposed((0, 3, 1, 2), (1, 6, 4, 2), ("renamed_x", "renamed_y"))
     save(other, result, force=True)
     report = check(source, result, samples=2)
     assert report.notes == (note,) and report.outputs[0].equal == 1  # whoever made it does not say the layout
     save(other.evolve(metadata=made.metadata), result, force=True)
     report = check(source, result, samples=1)
-    words = "the axes of 'renamed_y' are in another order: (1, 4, 2, 6) instead of (1, 2, 6, 4)"
+    words = "the axes of 'renamed_y' are in another order: (1, 6, 4, 2) instead of (1, 2, 6, 4)"
     assert report.problems == (f"differs from what the conversion makes: {words}",)
     assert report.notes == (note,)
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("suffix", ["onnx", "tflite"])
+def test_an_output_is_turned_to_the_layout_of_the_result_alone(tmp_path: Path, suffix: str) -> None:
+    """Another perm of the last Transpose passed, if its shape was that of the source's channels first: also in files of one format."""
+    source, result = tmp_path / f"source.{suffix}", tmp_path / "result.tflite"
+    save(_transposed((0, 2, 3, 1), (1, 2, 6, 4)), source)
+    save(_transposed((0, 1, 2, 3), (1, 4, 2, 6)), result)
+    assert "output 'y' has the shape (1, 4, 2, 6) instead of (1, 2, 6, 4)" in check(source, result, samples=2).problems
+
+
+@pytest.mark.litert
+def test_an_input_with_axes_in_another_order_is_named(tmp_path: Path) -> None:
+    """LiteRT gave the result's input the source's shape, and all outputs were equal."""
+    for name, shape in (("source", (1, 4, 2, 6)), ("result", (1, 6, 4, 2))):
+        tensors = {item: Tensor(item, "float32", shape) for item in "xy"}
+        save(Graph("g", tensors, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",)), tmp_path / f"{name}.tflite")
+    words = "the axes of the input 'x' are in another order: (1, 6, 4, 2) instead of (1, 4, 2, 6)"
+    assert check(tmp_path / "source.tflite", tmp_path / "result.tflite").problems == (words,)
 
 
 @pytest.mark.litert
