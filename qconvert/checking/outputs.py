@@ -184,10 +184,18 @@ def _transpose_to_layout(value: Array, shape: tuple[Any, ...], layouts: tuple[st
 
 
 def _list_orders(rank: int, layouts: tuple[str, str]) -> Iterator[tuple[int, ...]]:
-    """Yield the orders of axes that the result's values may have: that of their layout if it is known to be another one, the source's, and
-    that of the layout that the result's files have and the source's have not."""
-    known, other = (permutation(layout, rank) if layout in LAYOUTS and rank > 2 else None for layout in layouts)
-    yield from filter(None, (known, tuple(range(rank)), other))
+    """Yield the orders of axes that the result's values may have.
+
+    Args:
+        rank: how many axes there are.
+        layouts: of values that are known to be turned their layout, which may be a guess; that of the result's files where the source's
+            have another one. "" for neither.
+    """
+    turned, other = layouts
+    if turned and rank > 2:
+        yield permutation(turned, rank)
+    yield tuple(range(rank))
+    yield from (permutation(item, rank) for item in (LAYOUTS if turned else (other,)) if item in LAYOUTS and rank > 2)
 
 
 def _fits(actual: tuple[int, ...], wanted: tuple[Any, ...]) -> bool:
