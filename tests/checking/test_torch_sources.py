@@ -20,6 +20,8 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import ModelFile, format_named, kernels_named
+from qconvert.runtimes.onnx_rewrites import has_vnni
+from qconvert.runtimes.torch_engines import use_engine
 
 pytestmark = pytest.mark.torch
 
@@ -357,6 +359,63 @@ def test_a_number_is_added_by_a_kernel_of_its_own(tmp_path: Path) -> None:
     (addition,) = [op for op in graph.ops if op.kind == "Add"]
     assert not addition.attributes.get("arithmetic")
     assert np.allclose(evaluate(graph, {graph.inputs[0]: data.numpy()})[graph.outputs[0]], Network()(data).numpy(), rtol=1e-6)
+
+
+@pytest.mark.onnxruntime
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("engine", "channels", "size", "options", "is_wrong"),
+    [
+        ("onednn", (3, 2), (3, 3), {}, True),
+        ("x86", (3, 2), (3, 3), {}, True),
+        ("x86", (6, 4), (2, 2), {"groups": 2}, True),
+        ("x86", (3, 2), (3, 3), {"stride": 2, "output_padding": 1}, False),
+        ("x86", (3, 3), (3, 3), {}, False),
+        ("onednn", (3, 1), (3, 3), {}, False),
+        ("x86", (8, 8), (2, 2), {}, False),
+        ("x86", (8, 8), (2, 2), {"stride": 2, "output_padding": 1}, True),
+        ("fbgemm", (8, 16), (2, 3), {}, True),
+        ("fbgemm", (8, 16), (2, 3), {"padding": 1}, False),
+        ("fbgemm", (8, 16), (3, 2), {}, False),
+        ("fbgemm", (3, 2), (2, 2), {}, False),
+    ],
+)
+def test_transposed_convolutions_that_an_engine_computes_wrongly(
+    engine: str, channels: tuple[int, int], size: tuple[int, int], options: dict[str, int], is_wrong: bool, tmp_path: Path
+) -> None:
+    """PyTorch's own result is far from the converted one where the row says so, and nowhere else."""
+    import torch
+    from torch.ao.nn import quantized
+
+    if engine == "x86" and not has_vnni():
+        pytest.skip("x86 is fbgemm on CPUs without VNNI")
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            groups = options.get("groups", 1)
+            self.layer = quantized.ConvTranspose2d(*channels, size, **options)
+            shape = (channels[0], channels[1] // groups, *size)
+            weights = torch.from_numpy(np.random.default_rng(0).integers(-127, 128, shape).astype(np.int8))
+            self.layer.set_weight_bias(torch._make_per_tensor_quantized_tensor(weights, 0.0123, 0), None)
+            self.layer.scale, self.layer.zero_point = 0.9, 121
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(torch.quantize_per_tensor(x, 0.031, 117, torch.quint8)).dequantize()
+
+    shape = (1, channels[0], 5, 6)
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    data = (torch.from_numpy(np.random.default_rng(1).integers(-117, 139, shape).astype(np.float32))) * 0.031
+    with use_engine(engine):
+        network = Network()
+        torch.jit.trace(network, data).save(str(source))
+        own = network(data).numpy()
+    text = ",".join(map(str, shape))
+    convert(source, result, engine=engine, input_shape=text)
+    off = np.abs(_run(result, "onnxruntime:optimized", data.numpy()) - own).max() / 0.9
+    (item,) = [item for item in prove(source, result, engine=engine, input_shape=text).operators if "conv" in item.operator]
+    assert (off > 3, item.class_ == "?") == (is_wrong, is_wrong), (off, item)
 
 
 @pytest.mark.litert
