@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import REQUANTIZERS, effective_scale
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER
-from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel
+from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantizations_of
 from qconvert.kernels.products import ExactProducts, Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
@@ -246,6 +247,32 @@ def _find_wrong_layer(graph: Graph, op: Op) -> str:
     return "leaves rows that no weight reaches undefined" if any(gap > 1 for gap in gaps[:-1]) else ""
 
 
+def _unlike_quantized_mul(graph: Graph, op: Op) -> str:
+    """Say which products are none of the operator quantized::mul of a TorchScript file."""
+    named = SOURCE_KERNELS in graph.metadata and op.source.startswith("quantized::mul")
+    return "" if named and all(graph[name].dtype == "uint8" for name in op.names) else "another operator"
+
+
+def _unlike_quantized_sum(graph: Graph, op: Op) -> str:
+    """Say which additions are none of a number by the operator quantized::add_scalar of a TorchScript file."""
+    named = SOURCE_KERNELS in graph.metadata and op.source.startswith("quantized::add")
+    is_number = graph[op.inputs[1]].rank == 0 and graph.constant(op.inputs[1]) is not None
+    return "" if named and is_number and graph[op.inputs[0]].dtype == graph[op.name].dtype == "uint8" else "another operator"
+
+
+def _add_number(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """qadd_scalar_kernel (quantized/cpu/kernels/QuantizedOpKernels.cpp): the number is a whole number of steps of the data, and a float32
+    multiplies the sum."""
+    quantizations = quantizations_of(graph, op)
+    if not quantizations or stored[0] is None:
+        return None
+    data, result = quantizations
+    steps = np.rint(graph[op.inputs[1]].float_values().astype(np.float64) / data.step)
+    total = stored[0].astype(np.int64) - data.point + int(steps)
+    found = REQUANTIZERS["single_float32"](total, effective_scale(data.scale, 1.0, result.scale, "reciprocal"))
+    return Integers.clip_to_limits(graph, op, found + result.point)
+
+
 def _compute_exactly(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A program rebuilt for a check computes operators between integers in float64 (formats/torch/writing.py, Builder.wide)."""
     known = graph[op.name].is_quantized and all(not name or value is not None for name, value in zip(op.inputs, stored, strict=True))
@@ -293,6 +320,12 @@ _EXACT = ("Add", "Sub", "Mul", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min"
 #: Layers of qnnpack, which has an integer bias: a float32 multiplies, ties to even (qnnpack/src/q8gemm, q8conv, q8dwconv).
 _OF_QNNPACK = Kernel(("Conv", "ConvTranspose", "Gemm"), ("uint8",), "float", lacks=_unlike_qnnpack, tolerance=program,
                      reference=Requantizer("single_float32", "reciprocal"))  # fmt: skip
+#: Operators of TorchScript files in which a float32 multiplies an integer (qmul_kernel and qadd_scalar_kernel, QuantizedOpKernels.cpp).
+_OF_INTEGERS = (
+    Kernel(("Mul",), ("uint8",), "float", lacks=_unlike_quantized_mul, tolerance=few_roundings,
+           reference=Requantizer("single_float32", "reciprocal")),
+    Kernel(("Add",), ("uint8",), "float", lacks=_unlike_quantized_sum, tolerance=few_roundings, reference=_add_number),
+)  # fmt: skip
 #: What computes in float32.
 IN_FLOAT = (
     Kernel(("Resize",), runs="float", tolerance=few_roundings, fault=_find_misplaced, reference=_misplace_pixels),
@@ -303,6 +336,7 @@ IN_FLOAT = (
 #: Programs in float64, whose layers the engine of the file may run, or those of torch.export, in float32.
 PROGRAM = (
     _OF_QNNPACK,
+    *_OF_INTEGERS,
     Kernel(
         ("Conv", "ConvTranspose", "Gemm"),
         ("int8", "uint8"),
@@ -317,6 +351,7 @@ PROGRAM = (
 )
 #: Files that PyTorch runs itself.
 TRUSTED = (
+    *_OF_INTEGERS,
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
     Kernel(("Max", "Min"), runs="float", tolerance=program, reference=_reorder_channels),  # a Clip's, in proofs
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, fault=_find_wrong_layer, reference=_reorder_channels),

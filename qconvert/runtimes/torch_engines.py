@@ -159,6 +159,8 @@ def _gemm(op: Op, b: Builder) -> Any:
 
 
 def _add(op: Op, b: Builder) -> Any:
+    if not b.operand(op, 1).rank and op.source.startswith("quantized::add"):
+        return _add_number(op, b)
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
         return None
@@ -170,6 +172,28 @@ def _add(op: Op, b: Builder) -> Any:
         return run(on[0](first), on[1](second), *quantization).int_repr()
 
     return add, b.stored_input(op), b.stored_input(op, 1)
+
+
+def _add_number(op: Op, b: Builder) -> Any:
+    data, number = b.operand(op), b.operand(op, 1)
+    if not _is_quantized(data) or number.data is None:
+        return None
+    on, steps = _as_quantized(data), np.rint(number.float_values().astype(np.float64) / data.require_quantization().step)
+    value, run = float(steps) * data.require_quantization().step, torch_package().ops.quantized.add_scalar
+    return lambda values: run(on(values), value).int_repr(), b.stored_input(op)
+
+
+def _mul(op: Op, b: Builder) -> Any:
+    sides = [b.operand(op), b.operand(op, 1)]
+    if not op.source.startswith("quantized::mul") or not all(map(_is_quantized, sides)):
+        return None
+    quantization, on = _scale_and_zero_point(b.result(op)), [_as_quantized(side) for side in sides]
+    run = torch_package().ops.quantized.mul_relu if op["activation"] else torch_package().ops.quantized.mul
+
+    def multiply(first: Any, second: Any) -> Any:
+        return run(on[0](first), on[1](second), *quantization).int_repr()
+
+    return multiply, b.stored_input(op), b.stored_input(op, 1)
 
 
 def _average(op: Op, b: Builder, averaging: Callable[[Op, Builder], Callable[[Any], Any]]) -> Any:
@@ -237,6 +261,7 @@ _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {
     "ConvTranspose": _conv,
     "Gemm": _gemm,
     "Add": _add,
+    "Mul": _mul,
     "AveragePool": partial(_average, averaging=_average_windows),
     "GlobalAveragePool": partial(_average, averaging=_average_all),
     "ReduceMean": partial(_average, averaging=_average_axes),

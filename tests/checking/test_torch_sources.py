@@ -21,6 +21,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import ModelFile, format_named, kernels_named
 from qconvert.runtimes.onnx_rewrites import has_vnni
+from qconvert.runtimes.torch import open_model
 from qconvert.runtimes.torch_engines import use_engine
 
 pytestmark = pytest.mark.torch
@@ -340,6 +341,40 @@ def test_an_addition_of_which_onnx_has_no_exact_form_is_compared_on_all_pairs(tm
     differing = int((_run(result, "onnxruntime:optimized", *(each.numpy() for each in data)) != Network()(*data).numpy()).sum())
     item = prove(source, result, engine="fbgemm", input_shape="256,256;256,256").operators[2]
     assert (item.class_, item.why) == ("R1", f"{differing} of 65536 pairs differ, by at most 1") and differing == 2
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
+@pytest.mark.parametrize("operator", ["mul", "add_scalar"])
+def test_products_and_sums_with_a_number_are_those_of_pytorchs_kernels(operator: str, suffix: str, tmp_path: Path) -> None:
+    """A float32 multiplies the integers, so that next to ties another integer is stored than the exact value's."""
+    import torch
+
+    grids = ((0.02, 0), (0.0116, 77), (0.036, 0)) if operator == "mul" else ((0.026, 0),)
+
+    class Network(torch.nn.Module):
+        def forward(self, *data: Any) -> Any:
+            stored = [torch.quantize_per_tensor(x, *grid, torch.quint8) for x, grid in zip(data, grids, strict=False)]
+            run = torch.ops.quantized
+            return (run.mul(*stored, *grids[2]) if operator == "mul" else run.add_scalar(*stored, 6.64)).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / f"m{suffix}"
+    steps = torch.meshgrid(*[torch.arange(256.0) - point for _, point in grids[:2]], indexing="ij")
+    data = tuple(each * scale for each, (scale, _) in zip(steps, grids, strict=False))
+    torch.jit.trace(Network(), data).save(str(source))
+    options = {"engine": "fbgemm", "input_shape": ";".join(",".join(map(str, each.shape)) for each in data)}
+    convert(source, result, **options)
+    own, inputs = Network()(*data).numpy(), [each.numpy() for each in data]
+    model = open_model(ModelFile(source, "rebuilt", options))
+    assert np.array_equal(next(iter(model.run(dict(zip(model.inputs, inputs, strict=True))).values())), own)
+    kernels = "onnxruntime:optimized" if suffix == ".onnx" else "litert:default"
+    differing = int((_run(result, kernels, *inputs) != own).sum())
+    (item,) = [item for item in prove(source, result, **options).operators if operator in item.operator]
+    counted = f"{differing} of {own.size} {'pairs' if operator == 'mul' else 'codes'} differ, by at most 1"
+    assert (item.class_, item.why) == (("R1", counted) if differing else ("E1", "")), (differing, item)
 
 
 @needs_torch
