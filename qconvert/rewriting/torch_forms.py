@@ -206,7 +206,7 @@ def has_exact_form(graph: Graph, op: Op, format: str) -> bool:
     if arithmetic in TORCH_AVERAGES and kind_of(op).averages:
         form = _find_average_form(graph, op)
         return form is not None and not form[1][2]
-    if arithmetic in ADDITIONS and format == "onnx":
+    if kind_of(op).sum_sign and arithmetic in ADDITIONS and format == "onnx":
         return has_onnx_addition(graph, op)
     if arithmetic == "torch":
         return _has_exact_weights(graph, op)

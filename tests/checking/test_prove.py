@@ -678,6 +678,16 @@ def test_scales_along_an_axis_turn_with_the_data(axis: int, is_proved: bool, tmp
 
 
 @pytest.mark.torch
+def test_a_requantization_in_another_form_has_the_integers_of_xnnpack(tmp_path: Path) -> None:
+    """Its form has the name of an addition's too; the scales are those of a Resize of DeepLab."""
+    scales = {"x": 0.012298396788537502, "y": 0.029082998633384705}
+    tensors = {name: Tensor(name, "uint8", (256,), None, Quantization.per_tensor(scale, 0)) for name, scale in scales.items()}
+    save(Graph("requantize", tensors, (Op("Requantize", ("x",), ("y",)),), ("x",), ("y",)), tmp_path / "m.tflite")
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    proof = prove(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    assert [(item.class_, item.method) for item in proof.operators] == [("E1", "form of the kernel")]
+
+
 @pytest.mark.parametrize("kind", ["Quantize", "Requantize"])
 def test_a_quantization_with_other_limits_clips_other_codes(kind: str, tmp_path: Path) -> None:
     whole = Quantization.per_tensor(0.1, 0)
