@@ -178,8 +178,7 @@ def _add_number(op: Op, b: Builder) -> Any:
     data, number = b.operand(op), b.operand(op, 1)
     if not _is_quantized(data) or number.data is None:
         return None
-    on, steps = _as_quantized(data), np.rint(number.float_values().astype(np.float64) / data.require_quantization().step)
-    value, run = float(steps) * data.require_quantization().step, torch_package().ops.quantized.add_scalar
+    on, value, run = _as_quantized(data), float(number.float_values()), torch_package().ops.quantized.add_scalar
     return lambda values: run(on(values), value).int_repr(), b.stored_input(op)
 
 

@@ -125,7 +125,7 @@ def _read_computed_scale(r: Reading) -> None:
     """
     point = r.constant(2) if r.has(2) else np.zeros((), np.int64)
     has_point = point is None or bool(point.any())
-    types = ("int8", "uint8", "int16", "uint16") if has_point else ("int8", "uint8", "int16", "uint16", "int32")
+    types = ("int8", "uint8", "int16", "uint16", *(() if has_point else ("int32",)))
     if r.tensor(0).dtype not in types or r.tensor(1).dtype != "float32" or r.attribute("block_size", 0):
         raise NotCoveredError(f"a scale {r.tensor(1).name!r} that is computed at run time")
     scale_sizes, point_sizes = _broadcast_sizes(r, 1), _broadcast_sizes(r, 2) if has_point else None
