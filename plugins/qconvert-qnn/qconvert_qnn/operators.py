@@ -7,6 +7,7 @@ Reshape, and has few operators of int16. So the target has data of uint8 and uin
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -148,7 +149,8 @@ def needs_clipped_data(op: Op, data: Tensor, result: Tensor) -> bool:
     if q is None:
         return False
     x = np.linspace(2 * low - high, 2 * high - low, 2**10)
-    real = np.stack([apply(op.kind, values, **op.attributes) for values in (x, np.clip(x, low, high))])
+    attributes: dict[str, Any] = dict(op.attributes)
+    real = np.stack([apply(op.kind, values, **attributes) for values in (x, np.clip(x, low, high))])
     beyond, clipped = np.clip(real / float(q.scale[0]) + q.point, *integer_range(result.dtype))
     return bool(np.abs(beyond - clipped).max() > 1)
 
