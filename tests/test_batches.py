@@ -18,7 +18,7 @@ import pytest
 from clusters import four_workers
 from refusals import refused
 
-from qconvert import batch, load
+from qconvert import batch, load, partition
 from qconvert.batches.driver import plan_batch
 from qconvert.batches.jobs import run_job
 from qconvert.errors import FileAccessError, OptionError
@@ -266,6 +266,16 @@ def test_scales_and_labels_are_no_models(tmp_path: Path) -> None:
     report = batch(tmp_path, tmp_path / "out", to="qgraph")
     assert {item.name: item.status for item in report.outcomes} == {"a.onnx": "converted", "manifest.json": "refused"}
     assert report.sentence.startswith("2 models: ")
+
+
+def test_parts_of_a_partition_are_no_models_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    partition(KEYWORDS, "tflite-micro", split=tmp_path / "models" / "parts")
+    report = batch(tmp_path / "models", tmp_path / "out")
+    found = {item.name: (item.status, item.reason) for item in report.outcomes}
+    assert found.pop("parts/manifest.json") == ("converted", "") and (tmp_path / "out" / "parts" / "manifest.onnx").is_file()
+    assert set(found) == {"parts/00_tflite-micro_0.tflite", "parts/values.qgraph"}
+    assert set(found.values()) == {("skipped", "belongs to parts/manifest.json")}
 
 
 def test_one_model_is_no_models(tmp_path: Path) -> None:

@@ -254,9 +254,20 @@ def test_an_unknown_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["new/", "there/"])
 def test_a_name_of_a_folder_is_refused_where_the_format_writes_a_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    for words in (("tflite2onnx", MODEL), ("apply", MODEL, "scales.json", "--to", "onnx", "-o")):
+    to_onnx = ("--to", "onnx")
+    for words, file in (
+        (("tflite2onnx", MODEL), "model.onnx"),
+        (("tflite2onnx", MODEL, "--dry-run"), "model.onnx"),
+        (("apply", MODEL, "scales.json", *to_onnx, "-o"), "model.onnx"),
+        (("calibrate", MODEL, "--data", MODEL.parent, *to_onnx, "-o"), "model.onnx"),
+        (("partition", MODEL, "--target", "tflite-micro", *to_onnx), "model.onnx"),
+        (("extract-scales", MODEL, "--to", "encodings"), "scales.json"),
+        (("extract-scales", MODEL, "--to", "mnn"), "scales.mnn"),
+    ):
         done = run(*words, f"{tmp_path}/{name}")
-        assert done.returncode == 2 and f"{tmp_path}/{name}model.onnx" in done.stderr
+        assert done.returncode == 2 and f"{tmp_path}/{name}{file}" in done.stderr, words
+    for folder in (".", "./", ".."):
+        assert run("tflite2onnx", MODEL, folder, "--dry-run").returncode == 2
     assert [item.name for item in tmp_path.iterdir()] == ["there"] and not [*(tmp_path / "there").iterdir()]
     made = run("tflite2mnn", MODEL, f"{tmp_path}/{name}", "--no-mnn", "--json")
     assert json.loads(made.stdout)["result"] == str(tmp_path / name)  # without the /, as convert() says it

@@ -16,10 +16,10 @@ from typing import Any
 from qconvert.arguments import Progress, with_checked_arguments
 from qconvert.batches.jobs import BatchReport, Job, Outcome, Processes, read_record, run_job
 from qconvert.conversion.loading import recognize_format
-from qconvert.errors import FileAccessError, OptionError
+from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files import require_utf8, whole_file
 from qconvert.files.names import require_there
-from qconvert.plugins import Format, format_named, formats, target_named
+from qconvert.plugins import Format, format_named, format_of, formats, target_named
 from qconvert.version import __version__
 
 #: Within the folder of results: a file for each model that is done.
@@ -73,7 +73,9 @@ def plan_batch(
             rule="no-models",
         )
     names = {path: path.relative_to(folder).as_posix() for path in found}
-    plain = {path: reason for path in found if (reason := _no_file(path))}
+    owners = {part: path for path in found for part in _companions(path)}
+    parts = {path: f"belongs to {names[owners[path]]}" for path in found if path in owners}
+    plain = {path: reason for path in found if (reason := _no_file(path) or parts.get(path, ""))}
     stems = Counter(_stem(path) for path in found if path not in plain)
     jobs = []
     for path, name in names.items():
@@ -113,6 +115,14 @@ def _no_file(path: Path) -> str:
     if path.is_symlink():
         return "is a link"
     return "" if path.is_file() else "is not a regular file"
+
+
+def _companions(path: Path) -> tuple[Path, ...]:
+    """The files that belong to a model, such as the parts of a partition."""
+    with suppress(QConvertError):  # the job of this file says so
+        find = format_of(path).companions
+        return find(path) if find is not None and not _no_file(path) else ()
+    return ()
 
 
 def _is_no_model(path: Path) -> bool:

@@ -120,10 +120,14 @@ def calibrate_file(
     Raises:
         QConvertError: see run_calibration() and convert(); nothing is written then.
     """
-    model, result = Path(model), Path(result)
-    places = [Path(one) for one in (result, real, scales, plotted) if one]
+    model = Path(model)
+    kind = _encodings_format(Path(result), result_format)
+    writer = kind or (format_named(result_format) if result_format else format_of(Path(result)))
+    result = writer.result_path(result, is_encodings=kind is not None)
+    floats = format_of(Path(real)).result_path(real) if real else None
+    kept = encodings_format_of(Path(scales), is_read=False).result_path(scales, is_encodings=True) if scales else None
+    places = [Path(one) for one in (result, floats, kept, plotted) if one]
     _require_places(places, [model, *_pick_data_files(places, data)], force)
-    kind = _encodings_format(result, result_format)
     target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
         raise OptionError(

@@ -315,7 +315,7 @@ def run_files(
     data: Sequence[str | Path] = (),
     *,
     preparation: Preparation | None = None,
-    samples: int = 1,
+    samples: int | None = None,
     tensors: Sequence[str] = (),
     every: bool = False,
     dequantized: bool = False,
@@ -330,7 +330,7 @@ def run_files(
         model: the file.
         data: files and folders of inputs; random inputs without.
         preparation: of images and floats in these.
-        samples: how many inputs at most.
+        samples: how many inputs at most; by default all of `data`, or 1 random one.
         tensors, every, dequantized, format, kernels, seed, options: as in run().
 
     Returns:
@@ -340,7 +340,7 @@ def run_files(
     if data:
         feeds, notes = load_inputs(side.graph, data, samples, (preparation or Preparation()).with_stretch())
     else:
-        feeds, notes = random_inputs(side.graph, samples, seed), ("inputs are random",)
+        feeds, notes = random_inputs(side.graph, samples or 1, seed), ("inputs are random",)
     return _run_side(side, feeds, tensors, every, dequantized), tuple(notes), side.choice
 
 

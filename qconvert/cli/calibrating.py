@@ -43,7 +43,9 @@ _MOST = 12
 
 def _calibrate(
     model: Annotated[Path, typer.Argument(help="The float model to read; - for standard input, with --from.")],
-    result: Annotated[Path, typer.Option("--output", "-o", help="Scales (scales.json) or a quantized model (q.onnx, q.tflite …).")],
+    result: Annotated[
+        str, typer.Option("--output", "-o", metavar="PATH", help="Scales (scales.json) or a quantized model (q.onnx, q.tflite …).")
+    ],
     data: Annotated[list[str] | None, typer.Option("--data", help="A folder or files: images, .npy, .npz, .bin; repeatable.")] = None,
     mnn_config: Annotated[
         Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.", hidden=True)
@@ -86,8 +88,10 @@ def _calibrate(
     sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Say which tensors cost the outputs most.")] = False,
     keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
     skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
-    real: Annotated[Path | None, typer.Option("--float", help="Also write the float network as it was calibrated.")] = None,
-    scales: Annotated[Path | None, typer.Option("--scales", help="Also write the scales, next to a quantized model.", hidden=True)] = None,
+    real: Annotated[str, typer.Option("--float", metavar="PATH", help="Also write the float network as it was calibrated.")] = "",
+    scales: Annotated[
+        str, typer.Option("--scales", metavar="PATH", help="Also write the scales, next to a quantized model.", hidden=True)
+    ] = "",
     plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
     preparation: PreparationFlags = None,
@@ -152,7 +156,7 @@ def _calibrate(
     source, read, told = _of_mnn(data, mnn_config)
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
-            path, source, result, source_format=source_format, real=real or "", scales=scales or "", plotted=plotted or "",
+            path, source, result, source_format=source_format, real=real, scales=scales, plotted=plotted or "",
             result_format=result_format, target=target, force=force, writing={**writing, **parse_options(option or ())},
             activations=activations,
             symmetric=symmetric, weights=weights, per_channel=per_channel,
@@ -163,7 +167,7 @@ def _calibrate(
     page(found)
     if json:
         said = [str(change) for change in written] if isinstance(written, tuple) else asdict(written)
-        print_document("calibrate", {**calibration_document(found), "result": str(result), "written": said})
+        print_document("calibrate", {**calibration_document(found), "result": result, "written": said})
     elif not quiet:
         print_calibration(found)
         if isinstance(written, tuple):

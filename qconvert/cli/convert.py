@@ -248,8 +248,8 @@ def _apply(
 
 def _extract(
     model: Annotated[Path, typer.Argument(help="The quantized model; - for standard input, with --from.")],
-    result: Annotated[Path, typer.Argument(help="The file for its scales, such as scales.json.")],
-    real: Annotated[Path | None, typer.Option("--float", help="Also write the float model, to this file.")] = None,
+    result: Annotated[str, typer.Argument(help="The file for its scales, such as scales.json.")],
+    real: Annotated[str, typer.Option("--float", metavar="PATH", help="Also write the float model, to this file.")] = "",
     source_format: FromFlag = "",
     result_format: ToFlag = "",
     force: ForceFlag = False,
@@ -264,15 +264,15 @@ def _extract(
 
     with read_from(model, source_format) as path:
         found, changes = extract_file(
-            path, result, real=real or "", source_format=source_format, result_format=result_format, force=force, **flags
+            path, result, real=real, source_format=source_format, result_format=result_format, force=force, **flags
         )
     constants = sum(item.integers is not None for item in found.entries.values())
     if json:
-        said = {"result": str(result), "activations": len(found) - constants, "constants": constants}
+        said = {"result": result, "activations": len(found) - constants, "constants": constants}
         print_document("extract-scales", {**said, "changes": [str(change) for change in changes]})
     elif not quiet:
         counts = f"{format_count(len(found) - constants, 'activation')} and {format_count(constants, 'constant')}"
-        written = " and ".join(str(item) for item in (result, real) if item)
+        written = " and ".join(filter(None, (result, real)))
         typer.echo(f"{model} -> {written}: the model has scales of {counts}")
         for change in changes:  # and what the file has no place for
             typer.echo(str(change))

@@ -128,8 +128,8 @@ _ROWS = 20
 def partition_command(
     model: ModelArgument,
     result: Annotated[
-        Path | None, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
-    ] = None,
+        str, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
+    ] = "",
     target: Annotated[
         list[str] | None,
         typer.Option("--target", help="What runs regions; repeatable, the first has priority.", autocompletion=known_targets),
@@ -156,11 +156,11 @@ def partition_command(
     from qconvert import partition
     from qconvert.cli.streams import is_stream, read_from, write_to
 
-    with read_from(model, source_format) as read, write_to(result or Path(), result_format) as written:
+    with read_from(model, source_format) as read, write_to(result, result_format) as written:
         found = partition(
             read,
             target or [],
-            written if result is not None else "",
+            written,
             split=split or "",
             fallback=fallback,
             min_ops=min_ops,
@@ -171,8 +171,8 @@ def partition_command(
             force=force,
             **options,
         )
-        found = replace(found, source=str(model), files=tuple(str(result) if name == str(written) else name for name in found.files))
-        streamed = result is not None and is_stream(result)
+        found = replace(found, source=str(model), files=tuple(result if name == written else name for name in found.files))
+        streamed = is_stream(result)
         if json:
             print_document("partition", found.to_dict(), aside=streamed)
         elif not quiet:

@@ -43,8 +43,11 @@ def run_command(
     save_all: Annotated[bool, typer.Option("--save-all", help="Give out every inner tensor.")] = False,
     dequantized: Annotated[bool, typer.Option("--dequantize", help="Give out floats instead of stored integers.")] = False,
     samples: Annotated[
-        int, typer.Option("--samples", min=1, help="How many inputs to run at most; of more than one, arrays get a first axis for them.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--samples", min=1, help="How many inputs to run at most; by default all of --data. Of several, arrays get a first axis."
+        ),
+    ] = None,
     preparation: PreparationFlags = None,
     kernels: KernelsFlag = None,
     seed: SeedFlag = 0,

@@ -60,11 +60,11 @@ def read_both(first: Path, second: Path, first_format: str, second_format: str) 
 
 
 @contextmanager
-def write_to(path: str | Path, format: str) -> Iterator[str | Path]:
+def write_to(path: str, format: str) -> Iterator[str]:
     """The file to write: `path`, or for `-` a temporary file that goes to standard output when the block has ended well.
 
     Args:
-        path: as the user gives it.
+        path: as the user gives it, a name of a folder with its /.
         format: the name of the format, which a stream has no suffix to say.
 
     Raises:
@@ -76,7 +76,7 @@ def write_to(path: str | Path, format: str) -> Iterator[str | Path]:
         return
     _require(format, "--to", sys.stdout, "standard output", "is a terminal, which takes no model")
     with _temporary("stdout") as result:
-        yield result
+        yield str(result)
         if result.is_dir() or [item for item in result.parent.iterdir() if item != result]:
             raise OptionError(
                 "the model is more than one file, which standard output cannot take", remedy="Name a file to write.", rule="several-files"
@@ -93,7 +93,7 @@ def write_to(path: str | Path, format: str) -> Iterator[str | Path]:
 
 
 @contextmanager
-def write_nowhere(path: str | Path, format: str) -> Iterator[Path]:
+def write_nowhere(path: str, format: str) -> Iterator[str]:
     """A temporary place of the name of `path`, for what would be written there; it is gone with the block. See write_to()."""
     if is_stream(path) and not format:
         raise OptionError(
@@ -101,7 +101,7 @@ def write_nowhere(path: str | Path, format: str) -> Iterator[Path]:
             remedy="Name it with --to, or use a command such as tflite2onnx.",
             rule="format-not-stated",
         )
-    with _temporary(Path(path).name, str(path)) as result:
+    with temporary_folder() as folder, _name_in_errors(os.path.join(folder, os.path.basename(path)), path) as result:
         yield result
 
 
@@ -117,14 +117,19 @@ def _require(format: str, flag: str, stream: TextIO | None, name: str, terminal:
 
 
 @contextmanager
-def _temporary(name: str, called: str = "-") -> Iterator[Path]:
-    """A path in a temporary folder; errors that name it call it as the user does."""
-    with temporary_folder() as folder:
-        path = folder / name
-        try:
-            yield path
-        except QConvertError as error:
-            if error.file == str(path):
-                error.file = called
-            error.remedy = error.remedy.replace(str(path), called)
-            raise
+def _temporary(name: str) -> Iterator[Path]:
+    """A path in a temporary folder; errors call it -."""
+    with temporary_folder() as folder, _name_in_errors(str(folder / name), "-") as path:
+        yield Path(path)
+
+
+@contextmanager
+def _name_in_errors(path: str, called: str) -> Iterator[str]:
+    """The path; errors that name it call it as the user does."""
+    try:
+        yield path
+    except QConvertError as error:
+        if error.file in (path, str(Path(path))):
+            error.file = called
+        error.remedy = error.remedy.replace(path, called)
+        raise

@@ -170,12 +170,13 @@ def convert(
         QConvertError: anything that the user can cause; nothing is written then.
         InternalError: with verify_each, a pass changed more than it declares.
     """
+    writer = format_named(result_format) if result_format else format_of(Path(result))
     with as_file(source, source_format) as path:
         report = _convert_file(
             path,
-            result,
+            writer.result_path(result),
+            writer,
             source_format="" if isinstance(source, Graph) else source_format,  # a graph's file says it
-            result_format=result_format,
             target=target,
             force=force,
             passes=passes,
@@ -190,10 +191,10 @@ def convert(
 
 def _convert_file(
     source: Path,
-    result: str | Path,
+    result: Path,
+    writer: Format,
     *,
     source_format: str,
-    result_format: str,
     target: str,
     force: bool,
     passes: Sequence[str],
@@ -205,8 +206,6 @@ def _convert_file(
 ) -> ConversionReport:
     """What convert() does with a file."""
     started = time.perf_counter()
-    writer = format_named(result_format) if result_format else format_of(Path(result))
-    result = _require_file_name(result, writer)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
     if writer.repack is not None:
@@ -342,19 +341,6 @@ def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any])
     if writer.form_of is None:
         return ""
     return writer.form_of(result, {**(target_named(target).write_options if target else {}), **options})
-
-
-def _require_file_name(result: str | Path, writer: Format) -> Path:
-    """The path of a result; raises OptionError for a name that ends with / where the format writes a file."""
-    path = Path(result)
-    if os.fspath(result).endswith(("/", os.sep)) and writer.suffixes and not writer.makes_folder(path):
-        raise OptionError(
-            f"the name is that of a folder; the format {writer.name} requires a file",
-            file=os.fspath(result),
-            remedy=f"Name a file in it: {os.fspath(result)}model{writer.suffixes[0]}",
-            rule="is-a-folder",
-        )
-    return path
 
 
 def _require_suffix(source: Path, result: Path, reader: Format, writer: Format) -> None:

@@ -61,8 +61,8 @@ def save_encodings(
     Raises:
         QConvertError: the format cannot hold them, or the file cannot be written.
     """
-    path = Path(path)
-    writer = _find_encodings_format(format) if format else encodings_format_of(path, is_read=False)
+    writer = _find_encodings_format(format) if format else encodings_format_of(Path(path), is_read=False)
+    path = writer.result_path(path, is_encodings=True)
     if writer.write_encodings is None:
         raise OptionError(
             f"the format is {writer.name}, which cannot be written as encodings", file=str(path), rule="format-without-encodings"
@@ -222,8 +222,8 @@ def extract_file(
     from qconvert.conversion.normalizing import chosen_target, normalize
     from qconvert.conversion.saving import write_file
 
-    result, reads = Path(result), (Path(model),)
-    writer = _find_encodings_format(result_format) if result_format else encodings_format_of(result, is_read=False)
+    writer = _find_encodings_format(result_format) if result_format else encodings_format_of(Path(result), is_read=False)
+    result, reads = writer.result_path(result, is_encodings=True), (Path(model),)
     written = pick_declared(options, writer.write_options)
     read = {name: value for name, value in options.items() if name not in written}
     network, found = extract_scales(load(model, source_format, **read))
@@ -236,8 +236,8 @@ def extract_file(
         )
     if not real:
         return found, save_encodings(found, result, writer.name, graph=network, force=force, reads=reads, **written)
-    float_file = Path(real)
-    kind = format_of(float_file)
+    kind = format_of(Path(real))
+    float_file = kind.result_path(real)
     with whole_file(result, force=force, reads=(*reads, float_file)) as temporary:
         notes = list[Change]()
 

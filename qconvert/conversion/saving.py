@@ -140,8 +140,8 @@ def save(
         InternalError: what the writer made is not a valid file.
     """
     validate(graph)
-    path = Path(path)
-    writer = format_named(format) if format else format_of(path)
+    writer = format_named(format) if format else format_of(Path(path))
+    path = writer.result_path(path)
     try:
         return write_file(graph, path, writer, force=force, provenance=provenance, reads=reads, **options)
     except UnsupportedError as error:

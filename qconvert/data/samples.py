@@ -169,7 +169,7 @@ class InputFiles(Sequence[dict[str, Array]]):
 
 
 def load_inputs(
-    graph: Graph, paths: Sequence[str | Path], samples: int, preparation: Preparation = _AS_IT_IS
+    graph: Graph, paths: Sequence[str | Path], samples: int | None, preparation: Preparation = _AS_IT_IS
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
     """Inputs from files: stored values by input name for each sample, and notes on them. See InputFiles."""
     found = InputFiles(graph, paths, samples, preparation)

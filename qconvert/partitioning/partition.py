@@ -70,9 +70,9 @@ def partition(
     """
     listed = resolve_targets([targets] if isinstance(targets, str | Target) else list(targets))
     source = None if isinstance(model, Graph) else Path(model)
-    place = Path(result) if result else None
     reads = () if source is None else (source,)
-    writer = None if place is None else format_named(result_format) if result_format else format_of(place)
+    writer = None if not result else format_named(result_format) if result_format else format_of(Path(result))
+    place = None if writer is None else writer.result_path(result)
     if place is not None and writer is not None:
         require_place(place, writer, force=force, reads=reads)
     if split:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,27 @@ class Format:
     def makes_folder(self, path: Path) -> bool:
         """Whether a result of this name is a folder."""
         return bool(self.folder) and path.suffix.lower() not in self.suffixes
+
+    def result_path(self, name: str | os.PathLike[str], *, is_encodings: bool = False) -> Path:
+        """Return the path of a result.
+
+        Args:
+            name: as the user writes it.
+            is_encodings: whether `write_encodings` makes it, which writes one file.
+
+        Raises:
+            OptionError: the name ends with /, as those of folders do, and a file is to be written.
+        """
+        text, path = os.fspath(name), Path(name)
+        stem, suffixes = ("scales", self.encodings_suffixes or self.suffixes) if is_encodings else ("model", self.suffixes)
+        if text.endswith(("/", os.sep)) and suffixes and (is_encodings or not self.makes_folder(path)):
+            raise OptionError(
+                f"the name is that of a folder; the format {self.name} requires a file",
+                file=text,
+                remedy=f"Name a file in it: {text}{stem}{suffixes[0]}",
+                rule="is-a-folder",
+            )
+        return path
 
     def suffix_for(self, options: Mapping[str, Any]) -> str:
         """The first suffix under which `write` makes what its options ask for: of a format with several forms, names may say the form.

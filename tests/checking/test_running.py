@@ -68,7 +68,8 @@ def test_the_command_writes_every_tensor(tmp_path: Path) -> None:
     with np.load(place) as found:
         assert said["inputs"] == 3 and {item["name"] for item in said["tensors"]} == set(found) and len(found) > 12
         assert found["Identity"].shape == (3, 1, 12)
-    assert command("run", MODEL, "--data", place, "--json").returncode == 0  # by the option that other commands have
+    again = json.loads(command("run", MODEL, "--data", place, "--json").stdout)  # all inputs that are there
+    assert again["inputs"] == 3 and again["tensors"][-1]["shape"] == [3, 1, 12]
     assert command("run", MODEL, "-o", place).returncode == 2
     assert command("run", MODEL, "-o", place, "-f", "-q").stdout == ""
     assert command("run", MODEL, "-o", tmp_path / "tensors.txt").returncode == 2
