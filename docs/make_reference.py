@@ -140,7 +140,7 @@ def _passes() -> Iterator[str]:
     using = {one["name"]: [target.name for target in targets().values() if one["name"] in target.passes] for one in found}
     yield from ("# Passes and their options", "", MADE, "")
     yield "What `qconvert passes` lists. [Passes](../passes.md) says what each does and what it costs; `--pass NAME` runs one by hand,"
-    yield "and `qconvert passes --costs model.tflite` says what those that are not exact would cost a model."
+    yield "and `qconvert passes model.tflite` says what those that are not exact would cost a model."
     yield ""
     everywhere = len(targets())
     rows = [

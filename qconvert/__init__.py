@@ -9,8 +9,9 @@ TYPE_CHECKING = False  # typing takes 20 ms, in which the command line does not 
 if TYPE_CHECKING:
     from qconvert.batches import BatchReport, batch
     from qconvert.benchmarking import BenchmarkReport, Measured, benchmark
-    from qconvert.calibration.driver import CalibrateOptions, calibrate
+    from qconvert.calibration.driver import calibrate
     from qconvert.calibration.report import Calibration
+    from qconvert.calibration.settings import CalibrateOptions
     from qconvert.checking.accuracy import Accuracy, accuracy
     from qconvert.checking.auditing import AuditReport, TargetAudit, TargetAudits, audit, audit_all
     from qconvert.checking.check import check
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "qconvert.batches": "BatchReport batch",
     "qconvert.benchmarking": "BenchmarkReport Measured benchmark",
-    "qconvert.calibration.driver": "CalibrateOptions calibrate",
+    "qconvert.calibration.driver": "calibrate",
     "qconvert.calibration.report": "Calibration",
+    "qconvert.calibration.settings": "CalibrateOptions",
     "qconvert.checking.accuracy": "Accuracy accuracy",
     "qconvert.checking.auditing": "AuditReport TargetAudit TargetAudits audit audit_all",
     "qconvert.checking.check": "check",

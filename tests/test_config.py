@@ -67,7 +67,6 @@ def test_no_config_and_another_file(project: Path) -> None:
         ('plugin = ["x.py"]', "sets plugin at its top, which no file may: plugins are code that runs"),
         ("[convert]\nforce = true", "sets force in [convert], which no file may: it replaces files"),
         ('[convert]\nscheduler = "tcp://x:1"', "which no file may: a scheduler"),
-        ("[convert]\ntrust_source = true", "which no file may: it lets files run code"),
         ('[convert]\nhtml = "x.html"', "which no file may: it names a file that is written"),
         ('[convert]\ncalibration_cache = "x"', "which no file may: it names a file that is written"),
         ('[convert]\noption = ["calibration_cache=x"]', "which no file may: each option has a name of its own"),

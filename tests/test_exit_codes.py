@@ -68,7 +68,7 @@ CASES = {
     "check --quick passes": (0, ["check", MODEL, "wrong.onnx", "--quick", "--max-lsb", "255"], "passed"),
     "convert writes": (0, ["convert", MODEL, "again.onnx"], "again.onnx"),
     "audit --run as predicted": (0, ["audit", MODEL, "--target", "tflite", "--run"], "as predicted"),
-    "roundtrip passes": (0, ["roundtrip", MODEL, "--via", "onnx:qdq", "--samples", "1"], "passed"),
+    "roundtrip passes": (0, ["roundtrip", MODEL, "onnx:qdq", "--samples", "1"], "passed"),
     "diff of equal graphs": (0, ["diff", MODEL, MODEL], "equal"),
     "inspect": (0, ["inspect", MODEL], "operators"),
     "check of a wrong model": (1, ["check", MODEL, "wrong.onnx"], "not equal"),
@@ -78,14 +78,14 @@ CASES = {
     "convert of an unknown operator": (2, ["convert", "unknown.tflite", "lstm.onnx"], "SKIP_GRAM"),
     "convert onto a file": (2, ["convert", MODEL, "sound.onnx"], "already exists"),
     "audit of no target": (2, ["audit", MODEL, "--target", "none"], "there is no target"),
-    "roundtrip via nothing": (2, ["roundtrip", MODEL, "--via", "none"], "error: "),
+    "roundtrip via nothing": (2, ["roundtrip", MODEL, "none"], "error: "),
     "inspect of no file": (2, ["inspect", "none.tflite"], "error: "),
     "diff of no file": (2, ["diff", MODEL, "none.tflite"], "error: "),
     "no such option": (2, ["check", MODEL, "--no-such-option"], "No such option"),
     "no such command": (2, ["verify", MODEL], "No such command"),
     "check without a runtime": (4, ["check", MODEL, "model.qgraph"], "no runtime runs qgraph files"),
-    "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "--via", "onnx:qdq"], "1 custom operator cannot be run here"),
-    "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "--via", "onnx:qdq"], "NaN"),
+    "roundtrip of a custom operator": (4, ["roundtrip", "custom.tflite", "onnx:qdq"], "1 custom operator cannot be run here"),
+    "roundtrip of NaN on both sides": (4, ["roundtrip", "nan.onnx", "onnx:qdq"], "NaN"),
     "check of NaN on both sides": (4, ["check", "nan.onnx", "nan.onnx"], "NaN"),
     "audit for another CPU": (4, ["audit", MODEL, "--target", OTHER_CPU, "--run"], "inconclusive"),
     "audit of a runtime that does not tell": (4, ["audit", MODEL, "--target", "tflite-micro", "--run"], "does not report what it runs"),
@@ -104,7 +104,7 @@ def test_the_table(case: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("package", ["onnxruntime", "ai_edge_litert"])
 def test_a_round_trip_without_a_runtime_could_not_be_judged(package: str) -> None:
-    done = run("roundtrip", MODEL, "--via", "onnx:qdq", "--json", before=f"import sys; sys.modules[{package!r}] = None")
+    done = run("roundtrip", MODEL, "onnx:qdq", "--json", before=f"import sys; sys.modules[{package!r}] = None")
     document = json.loads(done.stdout)
     assert (done.returncode, document["verdict"], document["passed"]) == (4, "inconclusive", False), done.stderr
     assert package in document["legs"][0]["unjudged"][0]
@@ -115,7 +115,7 @@ BROKEN = {
     "check": (["check", MODEL, MODEL], "import qconvert.checking.check as m; m.sides_of = lambda *a: {}['lost']"),
     "convert": (["convert", MODEL, "x.onnx"], "import qconvert.conversion.converting as m; m.load = lambda *a: {}['lost']"),
     "audit": (["audit", MODEL, "--target", "tflite"], "import qconvert.checking.auditing as m; m.load = lambda *a: {}['lost']"),
-    "roundtrip": (["roundtrip", MODEL, "--via", "qgraph"], "import qconvert.checking.roundtrips as m; m.load = lambda *a: {}['lost']"),
+    "roundtrip": (["roundtrip", MODEL, "qgraph"], "import qconvert.checking.roundtrips as m; m.load = lambda *a: {}['lost']"),
     "inspect": (["inspect", MODEL], "import qconvert.conversion as m; m.load = lambda *a: {}['lost']"),
     "diff": (["diff", MODEL, MODEL], "import qconvert.conversion.comparing as m; m.load_pair = lambda *a: {}['lost']"),
 }

@@ -32,7 +32,7 @@ def inspect(*arguments: str | Path, columns: int = 0, **options: object) -> subp
 def test_a_tflite_files_own_operators() -> None:
     done = inspect(MODEL)
     assert done.returncode == 0, done.stderr
-    head = done.stdout.partition("\n\n--all")[0]
+    head = done.stdout.partition("\n\n--verbose")[0]
     assert "schema version 3; producer MLIR Converted." in head
     own = {"CONV_2D": 5, "DEPTHWISE_CONV_2D": 4, "AVERAGE_POOL_2D": 1, "RESHAPE": 1, "FULLY_CONNECTED": 1, "SOFTMAX": 1}
     canonical = {"Conv": 9, "AveragePool": 1, "Reshape": 1, "Gemm": 1, "Softmax": 1}
@@ -53,9 +53,9 @@ def test_the_summary_comes_first_and_every_tensor_when_asked_for() -> None:
         ["input", "input_1", "int8", "batch,49,10,1"],
         ["output", "Identity", "int8", "batch,12"],
     ]
-    assert len(lines) < 32 and "--all" in lines[-1]
-    whole = inspect(MODEL, "--all").stdout.splitlines()
-    assert len(whole) == len(lines) + 35 + 1 and not any("--all" in line for line in whole)
+    assert len(lines) < 32 and "--verbose" in lines[-1]
+    whole = inspect(MODEL, "--verbose").stdout.splitlines()
+    assert len(whole) == len(lines) + 35 + 1 and not any("--verbose" in line for line in whole)
 
 
 def test_an_onnx_files_own_nodes() -> None:

@@ -30,7 +30,7 @@ def test_documents_of_commands_fit_it(tmp_path: Path) -> None:
         "convert": ["convert", MODEL, model],
         "check": ["check", MODEL, model, "--per-op"],
         "audit": ["audit", MODEL, "--target", "ort-x86"],
-        "roundtrip": ["roundtrip", MODEL, "--via", "qgraph"],
+        "roundtrip": ["roundtrip", MODEL, "qgraph"],
         "diff": ["diff", MODEL, model],
         "error": ["convert", MODEL, tmp_path / "no" / "model.onnx"],
         "extract-scales": ["extract-scales", MODEL, scales],

@@ -81,7 +81,7 @@ def test_a_check_where_litert_aborts_is_inconclusive(kernels: str, aborting: tup
     ("code", "arguments"),
     [
         (4, ["check", "m.tflite", "m.onnx"]),
-        (4, ["roundtrip", "m.tflite", "--via", "onnx:qdq"]),
+        (4, ["roundtrip", "m.tflite", "onnx:qdq"]),
     ],
 )
 def test_commands_where_litert_aborts(code: int, arguments: list[str], aborting: tuple[Path, Path]) -> None:
@@ -185,9 +185,7 @@ def test_a_split_in_one_part_of_an_open_size_is_read(tmp_path: Path) -> None:
     assert check(path, tmp_path / "one.onnx").passed
 
 
-@pytest.mark.parametrize(
-    "arguments", [["check", "r.onnx", "r.onnx"], ["roundtrip", "r.onnx", "--via", "onnx:qdq"], ["passes", "--costs", "r.onnx"]]
-)
+@pytest.mark.parametrize("arguments", [["check", "r.onnx", "r.onnx"], ["roundtrip", "r.onnx", "onnx:qdq"], ["passes", "r.onnx"]])
 def test_inputs_of_more_dimensions_than_arrays_have(arguments: list[str], tmp_path: Path) -> None:
     saved(tmp_path / "r.onnx", [helper.make_node("Relu", ["x"], ["y"])], [1] * 200, {})
     done = run(*arguments, cwd=tmp_path)
@@ -204,7 +202,7 @@ def _no_files() -> None:
     "arguments",
     [
         ["check", "m.tflite", "m.tflite"],
-        ["roundtrip", "m.tflite", "--via", "qgraph"],
+        ["roundtrip", "m.tflite", "qgraph"],
         ["audit", "m.tflite", "--target", "ort-x86", "--run"],
         ["accuracy", "m.tflite", "m.tflite", "--data", ".", "--labels", "folders"],
         ["calibrate", "m.tflite", "-o", "o.onnx"],

@@ -32,8 +32,8 @@ def _report(count: int) -> CheckReport:
 def test_a_check_prints_the_eight_worst_operators_and_counts_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     print_check(_report(30))
     short = capsys.readouterr().out
-    assert short.count("CONV_2D #") == 8 and "CONV_2D #29" in short and "and 22 more; --all" in short
-    assert short.count("problem: p") == 8 and "and 21 more; --all" in short
+    assert short.count("CONV_2D #") == 8 and "CONV_2D #29" in short and "and 22 more; --verbose" in short
+    assert short.count("problem: p") == 8 and "and 21 more; --verbose" in short
     print_check(_report(30), every=True)
     assert capsys.readouterr().out.count("CONV_2D #") == 30
     assert operators_table(_report(30).operators).note.endswith("24 of other classes or reasons")

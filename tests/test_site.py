@@ -88,7 +88,6 @@ def test_hints_to_install_name_extras_that_there_are() -> None:
 #: Where an error names an extra for a package of another name than the module that is imported: extra -> package.
 ASKED_FOR = {
     "images": "pillow",
-    "plots": "matplotlib",
     "cluster": "distributed",
     "mnn": "mnn",
     "torch": "torch",

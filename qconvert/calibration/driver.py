@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
-from qconvert.arguments import Progress, no_progress, with_checked_arguments
-from qconvert.calibration.encodings_and_biases import Choices, drop_tiny_scales, encodings_of, with_corrected_biases
+from qconvert.arguments import with_checked_arguments
+from qconvert.calibration.encodings_and_biases import drop_tiny_scales, encodings_of, with_corrected_biases
 from qconvert.calibration.layer_changes import equalize
 from qconvert.calibration.methods import observer
 from qconvert.calibration.observer import MinMax, Observer, Percentile
@@ -28,24 +28,21 @@ from qconvert.calibration.report import (
     sensitivities,
     warning_of_tensors,
 )
+from qconvert.calibration.settings import CalibrateOptions, Settings
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
 from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import run_passes
-from qconvert.data import Preparation
 from qconvert.data.samples import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_of
-from qconvert.errors import LossError, OptionError, UnsupportedError, format_count, require_word
+from qconvert.errors import LossError, OptionError, UnsupportedError, format_count
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes.constants import fold_float_constants
 from qconvert.plugins import target_named
-from qconvert.plugins.options import ReadOptions
 
 #: What makes of a network what is quantized. Encodings name the tensors of that graph.
 PREPARED = ("fold_batch_norm",)
-#: Storage types.
-ACTIVATIONS, WEIGHTS = ("int8", "uint8", "int16", "uint16"), ("int8", "int4", "int2", "int16")
 #: Samples over which the noise of the chosen quantizations is measured.
 MEASURED = 4
 #: What outputs may lose in dB compared with min-max before a calibration is warned of.
@@ -56,44 +53,13 @@ CORRECTED = 64
 _TRIED = 8
 
 
-class CalibrateOptions(ReadOptions, total=False):
-    """The keywords of calibrate(), which run_calibration() explains, and options of methods (docs/calibration.md)."""
-
-    format: str
-    method: str
-    activations: Literal["int8", "uint8", "int16"]
-    symmetric: bool | None
-    weights: Literal["int8", "int4"]
-    weights_method: str
-    per_channel: bool
-    equalization: bool
-    bias_correction: bool
-    sensitivity: bool
-    keep_float: int
-    skip: tuple[str, ...]
-    histograms: bool
-    target: str
-    strict: bool
-    samples: int | None
-    preparation: Preparation | None
-    runtime: Literal["onnxruntime", "litert"]
-    jobs: int
-    scheduler: str
-    progress: Progress
-    bits: int
-    clamp: int
-    constant: float
-    levels: int
-    pack: int
-    percentile: float
-
-
 @with_checked_arguments
 def calibrate(model: Model, data: Data, **options: Unpack[CalibrateOptions]) -> Encodings:
     """The encodings of a float network, chosen from data.
 
     Args:
-        model, data, options: of calibration.driver.run_calibration(), which gives what was found besides.
+        model, data: of calibration.driver.run_calibration(), which gives what was found besides.
+        options: see CalibrateOptions.
 
     Example:
         scales = qconvert.calibrate("float.onnx", "images/", method="entropy", preparation=Preparation(resize=(256,), crop=(224,)))
@@ -107,14 +73,10 @@ class _Work:
 
     graph: Graph
     data: Data
-    limit: int | None
-    preparation: Preparation | None
-    runtime: str
-    threads: int
+    settings: Settings
     workers: Workers | None
-    progress: Progress
     folder: Path
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
     first: Data = ()
     _folders: Iterator[int] = field(default_factory=count)
 
@@ -126,12 +88,12 @@ class _Work:
             self.data = chain(self.first, self.data)
 
     def samples(self, most: int | None = None) -> Samples:
-        limits = [limit for limit in (self.limit, most) if limit is not None]
-        return Samples(self.graph, self.data, min(limits, default=None), self.preparation)
+        limits = [limit for limit in (self.settings.samples, most) if limit is not None]
+        return Samples(self.graph, self.data, min(limits, default=None), self.settings.preparation)
 
     def noise_samples(self) -> Samples:
         """The samples that the noise of quantizations is measured on."""
-        return Samples(self.graph, self.first, min(MEASURED, self.limit or MEASURED), self.preparation)
+        return Samples(self.graph, self.first, min(MEASURED, self.settings.samples or MEASURED), self.settings.preparation)
 
     def place(self) -> Path:
         """An empty folder."""
@@ -140,106 +102,69 @@ class _Work:
         return found
 
     def write_network(self, found: Plan) -> Watched:
-        return write_for_runtime(self.graph, found.observed_tensors, self.place(), self.runtime, self.threads)
+        return write_for_runtime(self.graph, found.observed_tensors, self.place(), self.settings.runtime, _threads(self.settings))
 
 
 @with_checked_arguments
-def run_calibration(
-    model: Model,
-    data: Data,
-    *,
-    format: str = "",
-    method: str = "min-max",
-    activations: str = "int8",
-    symmetric: bool | None = None,
-    weights: str = "int8",
-    weights_method: str = "max-abs",
-    per_channel: bool = True,
-    equalization: bool = False,
-    bias_correction: bool = False,
-    sensitivity: bool = False,
-    keep_float: int = 0,
-    skip: tuple[str, ...] = (),
-    histograms: bool = False,
-    target: str = "",
-    strict: bool = False,
-    samples: int | None = None,
-    preparation: Preparation | None = None,
-    runtime: str = "onnxruntime",
-    jobs: int = 1,
-    scheduler: str = "",
-    progress: Progress = no_progress,
-    **options: Any,
-) -> Calibration:
+def run_calibration(model: Model, data: Data, *, format: str = "", **options: Any) -> Calibration:
     """Runs a float network on data, and chooses a quantization for each tensor that integer kernels read or write.
 
     Args:
         model: a file, its content as bytes, or a graph.
         format: the name of its format, if suffix and content do not determine it.
         data: files and folders; an array of samples; something that gives samples; a function that gives it again (see data.streams).
-        method: how ranges of activations are chosen; calibration.METHODS lists them.
-        activations: storage type of activations.
-        symmetric: whether their zero point is in the middle; by default what the method asks for, or the target's file of scales.
-        weights: storage type of weights, whose quantizations are symmetric.
-        weights_method: how their scales are chosen; calibration.weights.WEIGHT_METHODS lists them.
-        per_channel: whether weights have a scale for each output channel.
-        equalization: whether channels between layers are scaled first so that weights have equal ranges.
-        bias_correction: whether biases take off what rounded weights add to the means of channels.
-        sensitivity: whether each tensor is also quantized by itself, to see what that costs the outputs.
-        keep_float: how many of the tensors that cost most stay float.
-        skip: names of tensors, or operators, that stay float.
-        histograms: whether values are counted for a plot, whatever the method needs.
-        target: the one target that the quantizations have to suit; by default they suit TFLite and ONNX.
-        strict: whether what is warned of is an error: activations of which more than 1% is clipped or less than 10 dB is left, and
-            outputs that lose more than 20 dB compared with min-max.
-        samples: how many at most; by default all.
-        preparation: of images, and of real numbers in files.
-        runtime: what runs the network: "onnxruntime" or "litert".
-        jobs: how many processes of this machine run it; 0 for as many as it has cores.
-        scheduler: the address of a dask.distributed scheduler, whose workers run it.
-        progress: is called with (what, done, total).
-        options: of the method.
+        options: those of CalibrateOptions but for reading.
 
     Raises:
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
         LossError: there is something to warn of, with `strict`.
     """
-    require_word("activations", activations, ACTIVATIONS)
-    require_word("weights", weights, WEIGHTS)
-    if symmetric is None and target and target_named(target).needs_scales:
-        symmetric = activations in target_named(target).storage.symmetric_activations or None
-    makes = observer(method, **options), observer(method, of_input=True, **options)
-    chosen = Choices(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
+    settings = _fit_to_target(Settings.of(options))
+    makes = [observer(settings.method, of_input=of_input, **settings.method_options) for of_input in (False, True)]
     graph, notes = load_float_network(model, format), list[str]()
-    if equalization:
+    if settings.equalization:
         graph, said = equalize(graph)
         notes += said
-    found = plan(graph, target, activations)
-    found = _skip_tensors(graph, found, skip)
-    with workers_of(jobs, scheduler) as workers, temporary_folder() as folder:
-        work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
-        reports, seen = _observe_activations(work, found, chosen, makes)
+    found = _skip_tensors(graph, plan(graph, settings.target, settings.activations), settings.skip)
+    with workers_of(settings.jobs, settings.scheduler) as workers, temporary_folder() as folder:
+        work = _Work(graph, data, settings, workers, Path(folder), notes)
+        reports, seen = _observe_activations(work, found, makes)
         found, reports, tiny = drop_tiny_scales(found, reports)
-        encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {format_count(seen, 'sample')}")
+        encodings, kept = encodings_of(graph, found, reports, settings, f"{settings.method} of {format_count(seen, 'sample')}")
         notes += [*tiny, *kept]
-        units = [*(group.names for group in found.groups), *((item.name,) for item in found.weights)]
-        costs: tuple[Sensitivity, ...] = ()
-        if sensitivity or keep_float:
-            costs = sensitivities(graph, encodings, units, list(work.samples(_TRIED)), runtime, progress)
-        warnings = _warnings(work, found, reports, chosen, encodings)
-        if strict and warnings:
+        costs = _measure_costs(work, found, encodings)
+        warnings = _warnings(work, found, reports, encodings)
+        if settings.strict and warnings:
             raise LossError(
                 "\n".join(warnings),
                 remedy="Use another --method (min-max clips nothing) or other data, or leave out --strict.",
                 rule="values-clipped",
             )
-        worst = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
+        worst = tuple(name for one in costs[: max(settings.keep_float, 0)] for name in one.names)
         encodings = drop_entries(encodings, {*worst})
-        if bias_correction:
-            graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
+        if settings.bias_correction:
+            samples = work.samples(CORRECTED)
+            graph, said = with_corrected_biases(graph, encodings, samples, settings.runtime, work.place, settings.progress)
             notes += said
-    changed = equalization or bias_correction
+    changed = settings.equalization or settings.bias_correction
     return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes), warnings)
+
+
+def _fit_to_target(settings: Settings) -> Settings:
+    """The settings, with symmetric activations where the file of scales of the target asks for these and the user for nothing."""
+    if settings.symmetric is not None or not settings.target or not target_named(settings.target).needs_scales:
+        return settings
+    symmetric = target_named(settings.target).storage.symmetric_activations
+    return replace(settings, symmetric=settings.activations in symmetric or None)
+
+
+def _measure_costs(work: _Work, found: Plan, encodings: Encodings) -> tuple[Sensitivity, ...]:
+    """What quantizing each tensor by itself costs the outputs, if anything depends on it."""
+    settings = work.settings
+    if not (settings.sensitivity or settings.keep_float):
+        return ()
+    units = [*(group.names for group in found.groups), *((item.name,) for item in found.weights)]
+    return sensitivities(work.graph, encodings, units, list(work.samples(_TRIED)), settings.runtime, settings.progress)
 
 
 def load_float_network(model: Model, format: str) -> Graph:
@@ -282,9 +207,9 @@ def _skip_tensors(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
     return replace(found, groups=groups, weights=tuple(item for item in found.weights if item.name not in gone))
 
 
-def _threads(jobs: int, scheduler: str) -> int:
+def _threads(settings: Settings) -> int:
     cores = os.cpu_count() or 1
-    return 1 if scheduler or jobs == 0 else max(1, cores // jobs)
+    return 1 if settings.scheduler or settings.jobs == 0 else max(1, cores // settings.jobs)
 
 
 class _Counting:
@@ -311,7 +236,7 @@ class _Counting:
 
 
 #: What makes the observers of tensors inside the network, and of its inputs.
-_Makes = tuple[Callable[[], Observer], Callable[[], Observer]]
+_Makes = Sequence[Callable[[], Observer]]
 
 
 def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]:
@@ -325,22 +250,22 @@ def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]
     return observers
 
 
-def _observe_activations(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
+def _observe_activations(work: _Work, found: Plan, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
     """The quantization of each group, and how many samples were seen."""
     network, samples = work.write_network(found), work.samples()
     observers = _observers(work.graph, found, makes)
-    counting = chosen.histograms and observers[0].histogram() is None
+    counting = work.settings.histograms and observers[0].histogram() is None
     seeing = tuple(map(_Counting, observers)) if counting else observers
-    seeing, seen = observe(network, found.observed_tensors, seeing, samples, workers=work.workers, progress=work.progress)
+    seeing, seen = observe(network, found.observed_tensors, seeing, samples, workers=work.workers, progress=work.settings.progress)
     work.notes += samples.notes
     pairs = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
-    reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, pairs, strict=True))
+    reports = tuple(_report(group, *one, work.settings, seen) for group, one in zip(found.groups, pairs, strict=True))
     reports = _measure_noise(work, network, found, reports)
     unload_networks()
     return reports, seen
 
 
-def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, seen: int) -> TensorReport:
+def _report(group: Group, seeing: Observer, counted: Observer, chosen: Settings, seen: int) -> TensorReport:
     """The quantization of a group."""
     if group.fixed is not None:
         return TensorReport(group.names, 0.0, 0.0, group.fixed, "required by the target")
@@ -361,22 +286,22 @@ def _measure_noise(work: _Work, network: Watched, found: Plan, reports: tuple[Te
     return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped_share) for report, noise in zip(reports, noises, strict=True))
 
 
-def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, encodings: Encodings) -> tuple[str, ...]:
+def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], encodings: Encodings) -> tuple[str, ...]:
     """What the user has to know of poor quantizations, measured on the first samples. Outputs lose 20 dB only where some value is clipped:
     scales that clip nothing are at most about twice those of min-max."""
     lost = ""
     clipped = [(group, report) for group, report in zip(found.groups, reports, strict=True) if report.clipped and group.fixed is None]
     if clipped:
-        symmetric = bool(chosen.symmetric)
+        symmetric = bool(work.settings.symmetric)
         entries = {
             Place(name): Encoding(
-                quantization_of(Range(*np.array([[report.lowest], [report.highest]])), chosen.activations, symmetric=symmetric)
+                quantization_of(Range(*np.array([[report.lowest], [report.highest]])), work.settings.activations, symmetric=symmetric)
             )
             for _, report in clipped
             for name in report.names
         }
         choices = encodings, encodings.evolve({**encodings.entries, **entries})
-        own, other = measure_output_sqnr(work.graph, choices, list(work.noise_samples()), work.runtime)
+        own, other = measure_output_sqnr(work.graph, choices, list(work.noise_samples()), work.settings.runtime)
         if own is not None and (other is None or other - own > _LOST_DB):
             best = "everything" if other is None else f"{other:.1f} dB"
             lost = f"the outputs have {own:.1f} dB; with scales of min-max they have {best}"

@@ -4,10 +4,9 @@ integers; and the biases corrected from data, layer by layer, by what rounding t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from qconvert.calibration.layer_changes import ChannelMeans, correct_biases
 from qconvert.calibration.observing import normalize_for_runtime, observe, write_for_runtime
 from qconvert.calibration.places import Plan, Weights
 from qconvert.calibration.report import TensorReport
+from qconvert.calibration.settings import Settings
 from qconvert.calibration.weights import weight_quantization
 from qconvert.data.samples import Samples
 from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place, QParams
@@ -32,20 +32,6 @@ _CODES = 128
 _LARGEST_BIAS = 2.0**30
 
 
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """How quantizations are chosen."""
-
-    method: str
-    options: Mapping[str, Any]
-    activations: str
-    symmetric: bool | None
-    weights: str
-    weights_method: str
-    per_channel: bool
-    histograms: bool
-
-
 def drop_tiny_scales(found: Plan, reports: tuple[TensorReport, ...]) -> tuple[Plan, tuple[TensorReport, ...], list[str]]:
     """Plan and reports without activations whose scales would be too small, and what is said of them."""
     gone = {report.names: None for report in reports if 0 < max(-report.lowest, report.highest) < _SMALLEST * _CODES}
@@ -60,7 +46,9 @@ def _stays_float_note(name: str, what: str) -> str:
     return f"{name!r} stays float: {what} are so small that its scale times another would not be a normal float32"
 
 
-def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, origin: str) -> tuple[Encodings, list[str]]:
+def encodings_of(
+    graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: Settings, origin: str
+) -> tuple[Encodings, list[str]]:
     """The encodings of a network, and what is said of weights that stay float.
 
     Args:

@@ -1,87 +1,25 @@
-"""calibrate_file(): from a float model's file to its encodings, or to a quantized model; with a picture of what was seen of each tensor,
-its histogram and the range of the quantization that was chosen.
-"""
+"""calibrate_file(): from a float model's file to its encodings, or to a quantized model."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from qconvert.calibration.driver import run_calibration
-from qconvert.calibration.report import Calibration, TensorReport
+from qconvert.calibration.report import Calibration
 from qconvert.conversion import ConversionReport, convert, load, save
 from qconvert.conversion.encodings import save_encodings
 from qconvert.conversion.loading import source_format as format_to_read
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.samples import Data
-from qconvert.errors import MissingPackageError, OptionError, printable
-from qconvert.files import require_writable, whole_file
+from qconvert.errors import OptionError
+from qconvert.files import require_writable
 from qconvert.files.system import temporary_folder
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, formats
-
-SUFFIXES = (".svg", ".png", ".pdf")
-_COLUMNS = 3
-#: Bars of a picture; histograms have more bins.
-_BARS = 128
-_LONGEST = 48
-
-
-def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
-    """Draws a histogram for each tensor whose values were counted, with lines at the limits of its quantization, in logarithmic counts.
-
-    Args:
-        found: a calibration with histograms.
-        path: an .svg, .png or .pdf file.
-        force: whether an existing file may be replaced.
-
-    Raises:
-        MissingPackageError: the extra `plots` is not installed.
-        OptionError: the suffix is none of these.
-    """
-    path = Path(path)
-    require_plots(path)
-    from matplotlib.figure import Figure
-
-    shown = [item for item in found.tensors if item.histogram is not None]
-    rows = max(1, -(-len(shown) // _COLUMNS))
-    figure = Figure(figsize=(5 * _COLUMNS, 2.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, _COLUMNS, squeeze=False)
-    for axes, item in zip(panels.flat, shown, strict=False):
-        _draw(axes, item)
-    for axes in list(panels.flat)[len(shown) :]:
-        axes.set_axis_off()
-    figure.suptitle(found.encodings.origin)
-    with whole_file(path, force=force) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower())
-
-
-def require_plots(path: Path) -> None:
-    """Raises MissingPackageError or OptionError where a picture of that name cannot be drawn."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise OptionError(
-            "its suffix is of no picture format", file=str(path), remedy=f"Use one of {', '.join(SUFFIXES)}.", rule="unknown-suffix"
-        )
-    if find_spec("matplotlib") is None:
-        raise MissingPackageError(
-            "plots need the package matplotlib", remedy="Install it with: pip install 'qconvert[plots]'", rule="package-missing"
-        )
-
-
-def _draw(axes: Any, item: TensorReport) -> None:
-    assert item.histogram is not None
-    counts, edges = item.histogram.merge_bins(_BARS)
-    axes.stairs(counts, edges, fill=True, color="0.6")
-    for end in item.range:
-        axes.axvline(end, color="tab:red", linewidth=1)
-    axes.set_yscale("symlog")
-    noise = "" if item.sqnr_db is None else f", {item.sqnr_db:.1f} dB"
-    name = printable(item.names[0], one_line=True)
-    axes.set_title(f"{name if len(name) <= _LONGEST else '…' + name[-_LONGEST:]}{noise}", fontsize="small", parse_math=False)
 
 
 def calibrate_file(
@@ -91,7 +29,6 @@ def calibrate_file(
     *,
     real: str | Path = "",
     scales: str | Path = "",
-    plotted: str | Path = "",
     source_format: str = "",
     result_format: str = "",
     target: str = "",
@@ -107,12 +44,11 @@ def calibrate_file(
         result: the file to write.
         real: a file for the float network as it was calibrated; "" for none. Equalized weights and corrected biases are in it.
         scales: a file for the encodings, next to a quantized model; "" for none. A check of the model against the float one needs it.
-        plotted: an image for the histogram and the range of each tensor; "" for none.
         source_format, result_format: names of formats; by default the suffixes decide.
         target: what the result is for; the quantizations suit it.
         force: whether existing files may be replaced.
         writing: options of the model's reader, of the passes and of the result's writer.
-        options: of run_calibration().
+        options: those of CalibrateOptions.
 
     Returns:
         What calibration found, and the report of the conversion, or what the writer of encodings says.
@@ -126,7 +62,7 @@ def calibrate_file(
     result = writer.result_path(result, is_encodings=kind is not None)
     floats = format_of(Path(real)).result_path(real) if real else None
     kept = encodings_format_of(Path(scales), is_read=False).result_path(scales, is_encodings=True) if scales else None
-    places = [Path(one) for one in (result, floats, kept, plotted) if one]
+    places = [Path(one) for one in (result, floats, kept) if one]
     _require_places(places, [model, *_pick_data_files(places, data)], force)
     target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
@@ -135,14 +71,10 @@ def calibrate_file(
             remedy="Write the network that has them as well: --float FILE. Or write a quantized model.",
             rule="scales-only",
         )
-    if plotted:
-        require_plots(Path(plotted))
     own = {option.name for option in format_to_read(model, source_format).read_options}
     reading = {name: value for name, value in writing.items() if name in own}
     network = load(model, source_format, **reading) if reading else model
-    found = run_calibration(network, data, format=source_format, target=target, histograms=bool(plotted), **options)
-    if plotted:
-        plot(found, plotted, force=force)
+    found = run_calibration(network, data, format=source_format, target=target, **options)
     if scales:
         save_encodings(found.encodings, scales, graph=found.graph, force=force, reads=(model,))
     if real:

@@ -288,7 +288,8 @@ def run(
         model: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
         inputs: name -> array, in the shape of the input: stored integers, or floats, which are quantized where the input is. None for
             random inputs.
-        tensors: names of inner tensors, by the names of the canonical graph (`qconvert inspect --all` lists them), that are returned too.
+        tensors: names of inner tensors, by the names of the canonical graph (`qconvert inspect --verbose` lists them), that are
+            returned too.
         every: whether all inner tensors that the runtime gives out are returned.
         dequantized: whether quantized tensors are returned as float32 instead of as stored integers.
         format: the name of the format, where nothing else says it.

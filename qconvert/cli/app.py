@@ -27,6 +27,7 @@ from qconvert.cli.flags import (
     QuietFlag,
     SeedFlag,
     ToFlag,
+    VerboseFlag,
     add_read_flags,
     answer_completion,
     known_forms,
@@ -86,12 +87,6 @@ def check_command(
     preparation: PreparationFlags = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs, or windows of texts, to run at most.")] = 5,
     kernels: KernelsFlag = None,
-    trust_source: Annotated[
-        bool,
-        typer.Option(
-            "--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.", hidden=True
-        ),
-    ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Print for each operator whether it is proved equal for all inputs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
@@ -104,7 +99,7 @@ def check_command(
     encodings: Annotated[
         Path | None, typer.Option("--encodings", help="Scales with which the source is to be quantized first.", hidden=True)
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Print every operator and output, those that are equal too.")] = False,
+    verbose: VerboseFlag = False,
     html: HtmlFlag = None,
     explorer: ExplorerFlag = None,
     json: JsonFlag = False,
@@ -119,7 +114,6 @@ def check_command(
     from qconvert.cli.viewing import pages_for
     from qconvert.data.texts import are_texts
 
-    chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
@@ -130,7 +124,7 @@ def check_command(
             data=data or (),
             preparation=preparation,
             samples=samples,
-            kernels=chosen,
+            kernels=kernels or (),
             per_op=per_op or explorer is not None,
             quick=quick,
             max_lsb=max_lsb,
@@ -145,7 +139,7 @@ def check_command(
     if json:
         print_document("check", check_document(report))
     elif not quiet:
-        print_check(report, all_, prove)
+        print_check(report, verbose, prove)
     if not report.passed:
         raise typer.Exit(NOT_EQUAL if report.problems else NOT_JUDGED)
 
@@ -154,9 +148,11 @@ def check_command(
 def audit_command(
     model: ModelArgument,
     target: Annotated[
-        str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
+        str,
+        typer.Option(
+            "--target", help="What it would be converted for; by default all targets, in one table.", autocompletion=known_targets
+        ),
     ] = "",
-    all_targets: Annotated[bool, typer.Option("--all-targets", help="All targets whose kernels are known, in one table.")] = False,
     source_format: FromFlag = "",
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
@@ -164,13 +160,12 @@ def audit_command(
     build: Annotated[
         bool, typer.Option("--build", help="Also convert it and build TensorRT's engine, without a GPU: a table of its layers.")
     ] = False,
-    sm: Annotated[str, typer.Option("--sm", help="The compute capability that --build is for: 75, 80, 86, 89 (default), 120, 121.")] = "",
     shape: Annotated[
         list[str] | None,
         typer.Option("--shape", help="Sizes of an input for --build, x:1x3x224x224, or three: the smallest, optimal, largest."),
     ] = None,
     kernels: KernelsFlag = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")] = False,
+    verbose: VerboseFlag = False,
     json: JsonFlag = False,
     debug: DebugFlag = False,
     **options: Any,
@@ -181,9 +176,9 @@ def audit_command(
     from qconvert.cli.streams import read_from
     from qconvert.tables import show
 
-    if all_targets:
-        if target or run or build or sm or shape or kernels:
-            raise typer.BadParameter("it goes with no option for a single target.", param_hint="--all-targets")
+    if not target:
+        if run or build or shape or kernels:
+            raise typer.BadParameter("none is given. For example: --target ort-x86.", param_hint="--target")
         with read_from(model, source_format) as path:
             found = replace(audit_all(path, format=source_format, **options), source=str(model))
         if json:
@@ -191,10 +186,7 @@ def audit_command(
         else:
             show(found.sentence, *found.tables())
         return
-    if not target:
-        raise typer.BadParameter("none is given. For example: --target ort-x86, or --all-targets.", param_hint="--target")
-    chosen = [*(kernels or ()), *([f"tensorrt:sm{sm.lower().removeprefix('sm').replace('.', '')}"] if sm else [])]
-    arguments = {"run": run, "build": build or bool(sm or shape), "kernels": chosen, "shapes": shape or (), **options}
+    arguments = {"run": run, "build": build or bool(shape), "kernels": kernels or (), "shapes": shape or (), **options}
     with read_from(model, source_format) as path:
         report = replace(audit(path, target, format=source_format, **arguments), source=str(model))
     if json:
@@ -209,8 +201,8 @@ def audit_command(
 def roundtrip_command(
     model: ModelArgument,
     via: Annotated[
-        str, typer.Option("--via", help="A format, and for onnx a form: onnx:qoperator, onnx:qdq, qgraph.", autocompletion=known_forms)
-    ] = "",
+        str, typer.Argument(help="A format, and for onnx a form: tflite, onnx:qoperator, onnx:qdq, qgraph.", autocompletion=known_forms)
+    ],
     source_format: FromFlag = "",
     times: Annotated[int, typer.Option("--times", min=1, help="How often there and back.")] = 1,
     target: Annotated[
@@ -228,8 +220,6 @@ def roundtrip_command(
 ) -> None:
     """Convert a model to a format and back, and compare graph, integers and outputs. Exit code 1 if something was lost, 4 if the
     outputs could not be compared."""
-    if not via:
-        raise typer.BadParameter("none is given. For example: --via onnx (onnx:qoperator, tflite, torch, qgraph).", param_hint="--via")
     from qconvert import roundtrip
     from qconvert.cli.reports import print_roundtrip, progress, roundtrip_document
     from qconvert.cli.streams import read_from
@@ -258,9 +248,9 @@ def roundtrip_command(
 
 @app.command("inspect")
 def inspect_command(
-    file: Annotated[Path, typer.Argument(help="The model to read; - for standard input.")],
+    model: ModelArgument,
     source_format: FromFlag = "",
-    everything: Annotated[bool, typer.Option("--all", help="List every tensor.")] = False,
+    verbose: VerboseFlag = False,
     json: JsonFlag = False,
     debug: DebugFlag = False,
     **options: Any,
@@ -269,13 +259,13 @@ def inspect_command(
     from qconvert.cli.inspection import inspect_document, print_inspection
     from qconvert.cli.streams import read_from
 
-    with read_from(file, source_format) as path:
+    with read_from(model, source_format) as path:
         if json:
             typer.echo(
                 json_module.dumps(inspect_document(path, source_format, **options), indent=2)
             )  # its schema is docs/qgraph.schema.json
         else:
-            print_inspection(path, source_format, str(file), everything=everything, **options)
+            print_inspection(path, source_format, str(model), everything=verbose, **options)
 
 
 @app.command("formats")
@@ -291,27 +281,27 @@ def formats_command(json: JsonFlag = False) -> None:
 
 @app.command("passes")
 def passes_command(
-    costs: Annotated[
-        Path | None, typer.Option("--costs", help="A model, or -: run each pass that is not exact on it, and say what it would cost.")
+    model: Annotated[
+        Path | None, typer.Argument(help="Run each pass that is not exact on this model, and say what it would cost; - for standard input.")
     ] = None,
     source_format: FromFlag = "",
     data: DataFlag = None,
     preparation: PreparationFlags = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs of --costs to run at most.")] = 8,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 8,
     seed: SeedFlag = 0,
     json: JsonFlag = False,
     quiet: QuietFlag = False,
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
-    """List the passes that --pass can run, and which of them are exact; with --costs, what they would cost a model."""
-    if costs is not None:
+    """List the passes that --pass can run, and which of them are exact; of a model, what the others would cost it."""
+    if model is not None:
         from qconvert import pass_costs
         from qconvert.cli.reports import print_costs, progress
         from qconvert.cli.streams import read_from
 
         arguments = {"data": data or (), "preparation": preparation, "samples": samples, "seed": seed, **options}
-        with read_from(costs, source_format) as path, progress(quiet or json) as step:
+        with read_from(model, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)
         if json:
             print_document("passes-costs", [asdict(item) for item in found])

@@ -17,12 +17,8 @@ from qconvert.cli.flags import (
     OptionFlag,
     PreparationFlags,
     QuietFlag,
-    complete_words,
     conversion_flags,
-    known_methods,
-    known_runtimes,
     known_targets,
-    known_weights_methods,
     with_flags,
 )
 from qconvert.cli.outcome import print_document
@@ -36,7 +32,6 @@ if TYPE_CHECKING:
     from qconvert.tables import Rows
 
 
-_COLOURS = ("rgb", "bgr", "gray", "rgba", "bgra")
 #: Lines of the table of sensitivity.
 _MOST = 12
 
@@ -50,83 +45,21 @@ def _calibrate(
     mnn_config: Annotated[
         Path | None, typer.Option("--mnn-config", help="Configuration of MNN's quantizer: data, preparation and methods.", hidden=True)
     ] = None,
-    method: Annotated[
-        str, typer.Option("--method", help="How ranges are chosen; docs/calibration.md has the methods.", autocompletion=known_methods)
-    ] = "",
-    method_option: Annotated[
-        list[str] | None, typer.Option("--method-option", metavar="NAME=VALUE", help="An option of the method; repeatable.")
-    ] = None,
-    activations: Annotated[
-        str,
-        typer.Option(
-            "--activations",
-            help="Storage type of activations: int8, uint8, int16.",
-            autocompletion=complete_words("int8", "uint8", "int16"),
-        ),
-    ] = "int8",
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric/--affine", help="Whether zero points of activations are in the middle.")
     ] = None,
-    weights: Annotated[
-        str, typer.Option("--weights", help="Storage type of weights: int8, int4.", autocompletion=complete_words("int8", "int4"))
-    ] = "int8",
-    weights_method: Annotated[
-        str,
-        typer.Option(
-            "--weights-method", help="How scales of weights are chosen: max-abs, mse, admm.", autocompletion=known_weights_methods
-        ),
-    ] = "",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel of weights, or one.")
     ] = True,
-    equalization: Annotated[
-        bool, typer.Option("--equalization", help="First scale channels between layers, so that weights have equal ranges.")
-    ] = False,
-    bias_correction: Annotated[
-        bool, typer.Option("--bias-correction", help="Take off biases what rounded weights add to the means of channels.")
-    ] = False,
-    sensitivity: Annotated[bool, typer.Option("--sensitivity", help="Say which tensors cost the outputs most.")] = False,
-    keep_float: Annotated[int, typer.Option("--keep-float", metavar="N", min=0, help="Leave the N that cost most float.")] = 0,
-    skip: Annotated[list[str] | None, typer.Option("--skip", help="A tensor or operator that stays float; repeatable.")] = None,
     real: Annotated[str, typer.Option("--float", metavar="PATH", help="Also write the float network as it was calibrated.")] = "",
     scales: Annotated[
         str, typer.Option("--scales", metavar="PATH", help="Also write the scales, next to a quantized model.", hidden=True)
     ] = "",
-    plotted: Annotated[Path | None, typer.Option("--plot", help="A picture of histograms: .svg, .png, .pdf.", hidden=True)] = None,
-    samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs at most; by default all.")] = None,
     preparation: PreparationFlags = None,
-    colour: Annotated[
-        str,
-        typer.Option(
-            "--colour",
-            help="Of images: rgb, bgr, gray, rgba, bgra.",
-            autocompletion=complete_words("rgb", "bgr", "gray", "rgba", "bgra"),
-            hidden=True,
-        ),
-    ] = "",
-    image_layout: Annotated[
-        str,
-        typer.Option(
-            "--image-layout",
-            help="Of images: nchw or nhwc; by default what the input's shape says.",
-            autocompletion=complete_words("nchw", "nhwc"),
-            hidden=True,
-        ),
-    ] = "",
     target: Annotated[
         str, typer.Option("--target", help="What the result is for; by default scales suit ONNX and TFLite.", autocompletion=known_targets)
     ] = "",
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Write nothing where a tensor is clipped by over 1% or keeps under 10 dB, or outputs lose 20 dB."),
-    ] = False,
-    runtime: Annotated[
-        str, typer.Option("--runtime", help="What runs the model: onnxruntime or litert.", autocompletion=known_runtimes, hidden=True)
-    ] = "onnxruntime",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes that run it; 0 for one a core.")] = 1,
-    scheduler: Annotated[
-        str, typer.Option("--scheduler", help="Address of a dask.distributed scheduler whose workers run it.", hidden=True)
-    ] = "",
     option: OptionFlag = None,
     html: HtmlFlag = None,
     force: ForceFlag = False,
@@ -135,7 +68,7 @@ def _calibrate(
     debug: DebugFlag = False,
     source_format: FromFlag = "",
     result_format: Annotated[str, typer.Option("--to", help="Format of the result, if its suffix does not say.", hidden=True)] = "",
-    **writing: Any,
+    **flags: Any,
 ) -> None:
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
@@ -144,24 +77,15 @@ def _calibrate(
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=force)
-    if colour or image_layout:
-        from qconvert.data import Preparation
-
-        preparation = replace(preparation or Preparation(), colour=colour, layout=image_layout)
-    arguments: dict[str, Any] = {
-        "method": method, "weights_method": weights_method, "skip": tuple(skip or ()), "samples": samples,
-        "preparation": preparation,
-    }  # fmt: skip
-    arguments = {name: value for name, value in arguments.items() if value}
-    source, read, told = _of_mnn(data, mnn_config)
+    source, configured, told = _of_mnn(data, mnn_config)
+    settings, writing = _split_options(flags, parse_options(option or ()))
+    if preparation is not None:
+        settings["preparation"] = preparation
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
-            path, source, result, source_format=source_format, real=real, scales=scales, plotted=plotted or "",
-            result_format=result_format, target=target, force=force, writing={**writing, **parse_options(option or ())},
-            activations=activations,
-            symmetric=symmetric, weights=weights, per_channel=per_channel,
-            equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
-            jobs=jobs, scheduler=scheduler, strict=strict, progress=step, **{**read, **arguments, **parse_options(method_option or ())},
+            path, source, result, source_format=source_format, real=real, scales=scales, result_format=result_format, target=target,
+            force=force, writing=writing, symmetric=symmetric, per_channel=per_channel, histograms=html is not None, jobs=jobs,
+            progress=step, **{**configured, **settings},
         )  # fmt: skip
     found = replace(found, notes=(*told, *found.notes))
     page(found)
@@ -175,6 +99,17 @@ def _calibrate(
                 typer.echo(str(change))
         else:
             print_conversion(written, verbose=False)
+
+
+def _split_options(flags: dict[str, Any], others: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a calibration with the options of its method, and the options of a conversion."""
+    from qconvert.calibration import METHODS
+    from qconvert.calibration.settings import setting_flags
+
+    names = {option.name for option in (*setting_flags(), *(own for method in METHODS.values() for own in method.options))}
+    given = {**flags, **others}
+    settings = {name: value for name, value in given.items() if name in names}
+    return settings, {name: value for name, value in given.items() if name not in names}
 
 
 def _of_mnn(data: list[str] | None, config: Path | None) -> tuple[Data, dict[str, Any], tuple[str, ...]]:
@@ -261,7 +196,10 @@ def add_calibration_commands(app: typer.Typer, source_format: str = "", result_f
     """
 
     def list_flags() -> dict[Option, str | None]:
-        options = conversion_flags(source_format, result_format)
-        return {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
+        from qconvert.calibration.settings import setting_flags
 
-    app.command("calibrate")(with_flags(_calibrate, list_flags, before="force"))
+        options = conversion_flags(source_format, result_format)
+        shown = {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
+        return setting_flags() | shown
+
+    app.command("calibrate")(with_flags(_calibrate, list_flags, before="symmetric"))

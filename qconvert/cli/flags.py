@@ -112,11 +112,6 @@ def known_kernels(incomplete: str) -> _Completed:
     return _beginning(incomplete, ((f"{item.name}:{kernels}", item.summary) for item in runtimes().values() for kernels in item.kernels))
 
 
-def known_runtimes(incomplete: str) -> _Completed:
-    """Runtimes that give out inner tensors, as calibration needs them."""
-    return _beginning(incomplete, ((item.name, item.summary) for item in runtimes().values() if item.watch is not None))
-
-
 def known_settings(incomplete: str) -> _Completed:
     """Names of options as -O takes them, and after the = what they may be."""
     name, equals, _ = incomplete.partition("=")
@@ -142,20 +137,6 @@ def known_pass_calls(incomplete: str) -> _Completed:
     before = incomplete[: len(incomplete) - len(rest.rpartition(",")[2])]
     options = passes()[name].options if name in passes() else ()
     return _beginning(incomplete, ((f"{before}{option.name}=", option.help) for option in options))
-
-
-def known_methods(incomplete: str) -> _Completed:
-    """Methods of calibration."""
-    from qconvert.calibration import METHODS
-
-    return _beginning(incomplete, ((name, "") for name in METHODS))
-
-
-def known_weights_methods(incomplete: str) -> _Completed:
-    """Methods that choose scales of weights."""
-    from qconvert.calibration import WEIGHT_METHODS
-
-    return _beginning(incomplete, ((name, "") for name in WEIGHT_METHODS))
 
 
 def complete_words(*words: str) -> Callable[[str], _Completed]:
@@ -216,7 +197,7 @@ MinSqnrFlag = Annotated[
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print every operator of the audit.")]
+VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything, not the most important alone.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExplorerFlag = Annotated[
     Path | None, typer.Option("--model-explorer", help="Also write node data for Model Explorer, a .json file.", hidden=True)
@@ -234,6 +215,18 @@ _PREPARING: Mapping[str, Any] = {
     "pixel_range": typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1."),
     "resize": typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=complete_words("stretch")),
     "crop": typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle."),
+    "colour": typer.Option(
+        "--colour",
+        help="Of images: rgb, bgr, gray, rgba, bgra.",
+        autocompletion=complete_words("rgb", "bgr", "gray", "rgba", "bgra"),
+        hidden=True,
+    ),
+    "layout": typer.Option(
+        "--layout",
+        help="Of images: nchw or nhwc, where the input's shape says neither.",
+        autocompletion=complete_words("nchw", "nhwc"),
+        hidden=True,
+    ),
 }
 #: A Preparation, or None; the class, which needs numpy, is imported where a flag asks for one.
 PreparationFlags = Any
@@ -371,7 +364,8 @@ def _prepare(words: Mapping[str, str | None]) -> Preparation | None:
         return None
     from qconvert.data import Preparation, numbers
 
-    found: dict[str, Any] = {name: numbers(given[name], name) for name in ("mean", "std") if name in given}
+    found: dict[str, Any] = {name: given[name] for name in ("colour", "layout") if name in given}
+    found |= {name: numbers(given[name], name) for name in ("mean", "std") if name in given}
     if "pixel_range" in given:
         found["pixel_range"] = numbers(given["pixel_range"], "pixel-range", 2)
     if "crop" in given:

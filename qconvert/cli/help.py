@@ -24,8 +24,8 @@ GROUPS: Mapping[str, Sequence[str]] = {
 }
 #: Heading -> the parameters under it; others stand under "Options".
 _HEADINGS: Mapping[str, Sequence[str]] = {
-    "Data": ("data", "mean", "std", "pixel_range", "resize", "crop", "colour", "image_layout", "samples", "seed", "mnn_config"),
-    "Output": ("html", "explorer", "force", "quiet", "verbose", "all_", "json", "dry_run", "plotted", "debug"),
+    "Data": ("data", "mean", "std", "pixel_range", "resize", "crop", "colour", "layout", "samples", "seed", "mnn_config"),
+    "Output": ("html", "explorer", "force", "quiet", "verbose", "json", "dry_run", "debug"),
     "Formats": ("source_format", "result_format"),
 }
 _HEADING_OF = {name: heading for heading, names in _HEADINGS.items() for name in names}

@@ -99,7 +99,7 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
     if regions := _regions(graph):
         lines += ["", *_table(("region", "target", ">operators"), regions, width)]
     if not everything and len(rows) > _FEW:
-        lines += ["", "--all lists every tensor with its type, shape, scale and zero point; --json prints the whole graph."]
+        lines += ["", "--verbose lists every tensor with its type, shape, scale and zero point; --json prints the whole graph."]
     _echo(lines, width)
 
 
@@ -135,7 +135,7 @@ def _describe_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bo
         others = [(item["name"], item["dtype"], _shape(item["shape"])) for item in tensors]
         lines += ["", *_table(("tensor", "type", "shape"), others, width)] if others else []
     else:
-        lines += ["", "--all lists every layer and tensor; --json prints them."]
+        lines += ["", "--verbose lists every layer and tensor; --json prints them."]
     return lines
 
 

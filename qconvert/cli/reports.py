@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qconvert.conversion import ConversionReport
     from qconvert.targets.audit import AuditLine
 
-#: A table of a check has no more rows without --all.
+#: A table of a check has no more rows without --verbose.
 _MOST_ROWS = 8
 
 
@@ -128,7 +128,7 @@ def print_check(report: CheckReport, every: bool = False, prove: bool = False) -
 
 def _count_left_out(listed: Sequence[object], most: int | None) -> Sequence[str]:
     """Return a line that says how many rows a table leaves out; none where it has all."""
-    return () if most is None or len(listed) <= most else (f"and {len(listed) - most} more; --all lists them",)
+    return () if most is None or len(listed) <= most else (f"and {len(listed) - most} more; --verbose lists them",)
 
 
 def _print_proof(proof: Proof, every: bool) -> None:

@@ -23,11 +23,10 @@ _OUTSIDE = "it names a file that is written"
 _REFUSED = {
     "plugin": "plugins are code that runs",
     "scheduler": "a scheduler runs what it is given on other machines",
-    "trust-source": "it lets files run code",
     "force": "it replaces files",
     "option": "each option has a name of its own here",
-    **dict.fromkeys(("html", "model-explorer", "keep", "float", "scales", "plot", "output", "in"), _OUTSIDE),
-    **dict.fromkeys(("open", "version", "help", "config", "no-config", "debug"), "it is for one run"),
+    **dict.fromkeys(("html", "model-explorer", "keep", "float", "scales", "output", "in"), _OUTSIDE),
+    **dict.fromkeys(("version", "help", "config", "no-config", "debug"), "it is for one run"),
 }
 _KINDS: dict[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool,), "true or false"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, FromFlag, JsonFlag, ModelArgument, ToFlag
+from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, FromFlag, JsonFlag, ModelArgument, ToFlag, VerboseFlag
 from qconvert.cli.outcome import NOT_EQUAL, print_document
 from qconvert.errors import format_count, printable
 
@@ -51,7 +51,6 @@ def view_command(
     data: DataFlag = None,
     values: Annotated[bool, typer.Option("--values/--no-values", help="Whether the model is run, for histograms of activations.")] = True,
     source_format: FromFlag = "",
-    show: Annotated[bool | None, typer.Option("--open/--no-open", help="Open it in a browser; by default if no file is named.")] = None,
     explorer: ExplorerFlag = None,
     force: ForceFlag = False,
     debug: DebugFlag = False,
@@ -68,7 +67,7 @@ def view_command(
 
             write_node_data(load(path, source_format, **options), explorer, force=force, reads=(path,))
             typer.echo(str(explorer))
-            if page is None and not show:
+            if page is None:
                 return
         place = page
         if place is None:
@@ -80,13 +79,13 @@ def view_command(
                 place.parent.rmdir()
             raise
     typer.echo(str(place))
-    if page is None if show is None else show:
+    if page is None:
         import webbrowser
 
         webbrowser.open(place.absolute().as_uri())
 
 
-#: Differences of no subject below, as many are listed without --all.
+#: Differences of no subject below, as many are listed without --verbose.
 _MOST = 10
 #: Subject -> what lines of it look like. The first that fits counts.
 _SUBJECTS = (
@@ -131,7 +130,7 @@ def diff_command(
     b: Annotated[Path, typer.Argument(help="The model after; one of both may be -, with --from or --to.")],
     source_format: FromFlag = "",
     result_format: ToFlag = "",
-    all_: Annotated[bool, typer.Option("--all", help="Print every difference, one in each line.")] = False,
+    verbose: VerboseFlag = False,
     json: JsonFlag = False,
     debug: DebugFlag = False,
     **options: Any,
@@ -149,10 +148,10 @@ def diff_command(
         typer.echo("equal: nothing differs")
     else:
         typer.echo(f"differ: {format_count(len(lines), 'difference')}")
-        shown = lines if all_ else [*summary, *others[:_MOST]]
+        shown = lines if verbose else [*summary, *others[:_MOST]]
         for line in shown:
             typer.echo(printable(line, one_line=True))
-        if not all_ and (summary or len(others) > _MOST):
-            typer.echo("--all lists every difference")
+        if not verbose and (summary or len(others) > _MOST):
+            typer.echo("--verbose lists every difference")
     if lines:
         raise typer.Exit(NOT_EQUAL)

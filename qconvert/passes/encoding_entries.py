@@ -23,7 +23,7 @@ from qconvert.rewriting import Rewriter
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
 #: In the place of an input's number: the tensor itself, whoever reads it.
 _WHOLE = -1
-_REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect --all` shows them."
+_REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect --verbose` shows them."
 
 
 @dataclass(frozen=True, slots=True)

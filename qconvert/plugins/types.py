@@ -188,7 +188,7 @@ class Pass:
         border: whether it changes types or quantizations of the graph's inputs and outputs. Such a pass leaves functions alone, whose
             inputs and outputs the operators that name them fix.
         options: what `run` takes by keyword.
-        tried: values of options, by name, with which `qconvert passes --costs` runs it, each by itself; by default its own defaults.
+        tried: values of options, by name, with which `qconvert passes MODEL` runs it, each by itself; by default its own defaults.
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
         ensures: properties of the graph that hold after this pass.

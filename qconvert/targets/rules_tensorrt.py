@@ -37,7 +37,7 @@ _NOT_FLAT = ("ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax")
 _CUT = "use --target tensorrt, or cut the network before it"
 _IO = "use --io float at inputs and outputs, or cast what it is computed with"
 _TYPED = "values have a type that TensorRT has"
-_NEWER = "build for a newer device: --sm 8.0 or 8.9"
+_NEWER = "build for a newer device: --kernels tensorrt:sm80 or tensorrt:sm89"
 #: What is demanded of networks for a compute capability.
 _LACKING = {
     "sm75": "for SM75 products of matrices are float16, and no weights are 4-bit blocks or 8-bit floats",

@@ -82,7 +82,7 @@ def test_what_builds_no_engines() -> None:
 
 @pytest.mark.end_to_end
 def test_the_command_prints_the_layers() -> None:
-    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "8.0")
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--kernels", "tensorrt:sm80")
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
     assert sum("correlation" in line and "integers" in line for line in lines) == 9
@@ -100,7 +100,7 @@ def test_the_command_prints_json() -> None:
 
 @pytest.mark.end_to_end
 def test_a_capability_that_there_is_not() -> None:
-    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "61")
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--kernels", "tensorrt:sm61")
     assert found.returncode == 2 and "tensorrt:sm61" in found.stderr and "tensorrt:sm89" in found.stderr
 
 
@@ -125,8 +125,10 @@ def test_a_builder_that_refuses(tmp_path: Path) -> None:
 @pytest.mark.end_to_end
 def test_what_a_capability_lacks_is_the_model_s_error() -> None:
     """A Gemm for compute capability 7.5, by the command line."""
-    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "75")
-    assert found.returncode == 2 and "for SM75 products of matrices are float16" in found.stderr and "--sm 8.0" in found.stderr
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--kernels", "tensorrt:sm75")
+    assert (
+        found.returncode == 2 and "for SM75 products of matrices are float16" in found.stderr and "--kernels tensorrt:sm80" in found.stderr
+    )
 
 
 def _network(kind: str, dtype: str, path: Path) -> Path:

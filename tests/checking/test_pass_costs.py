@@ -92,7 +92,7 @@ def test_scores_say_whether_the_best_class_stays() -> None:
 
 @pytest.mark.end_to_end
 def test_the_command_prints_a_table_and_json() -> None:
-    command = [sys.executable, "-m", "qconvert", "passes", "--costs", str(FIXTURES / "tiny_kws_dscnn_int8.tflite"), "--samples", "1"]
+    command = [sys.executable, "-m", "qconvert", "passes", str(FIXTURES / "tiny_kws_dscnn_int8.tflite"), "--samples", "1"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "symmetric_activations" in text and "power_of_two:rounding=mse" in text and "same top-1" in text
     document = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)

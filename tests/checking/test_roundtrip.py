@@ -176,19 +176,19 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.end_to_end
 def test_command_line() -> None:
-    done = run("roundtrip", RESNET, "--via", "onnx:qoperator", "--samples", "1")
+    done = run("roundtrip", RESNET, "onnx:qoperator", "--samples", "1")
     assert done.returncode == 0, done.stderr
     assert "onnx:qoperator" in done.stdout.replace("\n", "")
     integers = sum(t.data.size for t in load(RESNET).constants() if t.is_quantized and t.data is not None)
     assert f"passed: {integers} quantized integers in" in done.stdout
-    failed = run("roundtrip", FIXTURES / "tflm_seanet_conv_int16x8.tflite", "--via", "onnx", "--samples", "1", "--json")
+    failed = run("roundtrip", FIXTURES / "tflm_seanet_conv_int16x8.tflite", "onnx", "--samples", "1", "--json")
     assert failed.returncode == 1
     document = json.loads(failed.stdout)
     assert (document["passed"], document["via"], document["legs"][0]["form"]) == (False, "onnx:qdq", "onnx:qdq")
-    refused = run("roundtrip", KWS, "--via", "none")
+    refused = run("roundtrip", KWS, "none")
     assert refused.returncode == 2
     assert "error: there is no format 'none'" in refused.stderr
-    assert run("roundtrip", RESNET, "--via", "qgraph", "--quiet").stdout == ""
+    assert run("roundtrip", RESNET, "qgraph", "--quiet").stdout == ""
 
 
 def test_a_wrong_integer_in_the_model_itself_goes_both_ways(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.end_to_end
 def test_what_inspect_says_of_a_checkpoint() -> None:
-    done = run_program(["inspect", FIXTURES / "ct_W4A16_ASYM", "--all"])
+    done = run_program(["inspect", FIXTURES / "ct_W4A16_ASYM", "--verbose"])
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
     assert "2 layers in blocks with 196,608 values" in words and "as compressed-tensors (pack-quantized) stores them" in words

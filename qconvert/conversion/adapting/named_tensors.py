@@ -104,7 +104,7 @@ def _unknown_name_error(graph: Graph, text: str, places: Sequence[int]) -> Optio
     activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
     return OptionError(
         f"there is no tensor {quote_nearest(unknown or [text], activations)}",
-        remedy="`qconvert inspect` lists them with --all.",
+        remedy="`qconvert inspect` lists them with --verbose.",
         rule="unknown-tensor",
     )
 
@@ -248,7 +248,7 @@ def _parse_pair(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]
         raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="renamed-outside")
     raise OptionError(
         f"there is no tensor {quote_nearest([old], [*graph.states, *graph.tensors])}",
-        remedy="`qconvert inspect` lists them with --all.",
+        remedy="`qconvert inspect` lists them with --verbose.",
         rule="unknown-tensor",
     )
 
