@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "partition": (MODEL, ["tflite"]),
     "pass_costs": (MODEL,),
     "register": (object(),),
-    "roundtrip": (MODEL,),
+    "roundtrip": (MODEL, "onnx"),
     "save": (qconvert.Graph("g", {}, (), (), ()), "out.onnx"),
     "save_encodings": (qconvert.Encodings({}), "out.json"),
     "to_torch": (qconvert.Graph("g", {}, (), (), ()),),

@@ -54,7 +54,7 @@ FURTHER: dict[str, tuple[str, list[str], list[str]]] = {
     "check by a graph": (".qgraph", ["check", "m.tflite", "BAD"], []),
     "check --labels": (".csv", [*_ACCURACY, "inputs", "--labels", "BAD"], ["outside.csv"]),
     "check --labels of arrays": (".npz", [*_ACCURACY, "data.npy", "--labels", "BAD"], ["locked.npz", "none.npz"]),
-    "check --labels --data": ("", [*_ACCURACY, "BAD", "--labels", "folders"], ["emptied"]),
+    "check --labels --data": ("", [*_ACCURACY, "BAD"], ["emptied"]),
     "check --class-names": (".txt", [*_ACCURACY, "inputs", "--labels", "labels.csv", "--class-names", "BAD"], ["utf16.csv"]),
     "audit of a graph": (".qgraph", ["audit", "BAD", "--target", "ort-x86"], []),
     "roundtrip --keep": (".qgraph", ["roundtrip", "BAD", "onnx", "--keep", "OUT"], []),

@@ -181,13 +181,20 @@ def test_a_model_that_is_ended_from_outside_is_no_fault_of_qconvert(tmp_path: Pa
     ]
 
 
-@pytest.mark.parametrize(("given", "suffix"), [({"target": "torch-x86"}, ".pt2"), ({"form": "program"}, ".pt2"), ({}, ".pt")])
+@pytest.mark.parametrize(
+    ("given", "suffix"),
+    [
+        ({"target": "torch-x86"}, ".pt2"),
+        ({"to": "torch", "form": "program"}, ".pt2"),
+        ({"to": "torch"}, ".pt"),
+    ],
+)
 def test_results_have_the_suffix_of_what_is_asked_for(given: dict[str, Any], suffix: str, tmp_path: Path) -> None:
     """PyTorch's programs and modules are two forms of one format, told apart by their names."""
     models = tmp_path / "models"
     models.mkdir()
     shutil.copy(SMALL, models / "a.onnx")
-    report = batch(models, tmp_path / "out", to="torch", **given)
+    report = batch(models, tmp_path / "out", **given)
     assert [(item.status, item.result) for item in report.outcomes] == [("converted", f"a{suffix}")], report.outcomes[0].reason
 
 
@@ -217,7 +224,7 @@ def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pyte
     [
         ({"to": "encodings"}, "format-not-written", "encodings"),
         ({"to": "none"}, "unknown-format", "'none'"),
-        ({"target": "tflite"}, "target-of-other-format", "tflite"),
+        ({"to": "onnx", "target": "tflite"}, "target-of-other-format", "tflite"),
         ({"jobs": -1}, "number-out-of-range", "samples"),
         ({"samples": 0}, "number-out-of-range", "samples"),
         ({"seconds": float("nan")}, "number-out-of-range", "samples"),

@@ -199,7 +199,6 @@ COMPLETED = {
     "check a b --kernels litert : r": ["reference"],  # as bash has it
     "check a b --kernels litert :": ["default", "reference"],
     "check a b --kernels tens": [f"tensorrt:sm{sm}" for sm in (89, 75, 80, 86, 120, 121)],
-    "accuracy a b --labels ": ["folders"],
     "check m.tflite --subg": ["--subgraph"],
     "view m.tflite --rena": ["--rename"],
     "inspect m.onnx --input": ["--input-shape"],

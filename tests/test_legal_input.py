@@ -204,7 +204,7 @@ def _no_files() -> None:
         ["check", "m.tflite", "m.tflite"],
         ["roundtrip", "m.tflite", "qgraph"],
         ["audit", "m.tflite", "--target", "ort-x86", "--run"],
-        ["accuracy", "m.tflite", "m.tflite", "--data", ".", "--labels", "folders"],
+        ["accuracy", "m.tflite", "m.tflite", "--data", "."],
         ["calibrate", "m.tflite", "-o", "o.onnx"],
         ["view", "m.tflite"],
     ],

@@ -67,7 +67,7 @@ def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
     name = qconvert.load(network).inputs[0]
     reports: dict[str, Shown] = {
         "run on integers": qconvert.audit(MODEL, "ort-x86"),
-        "are the same after": qconvert.roundtrip(MODEL, samples=1),
+        "are the same after": qconvert.roundtrip(MODEL, "onnx:qoperator", samples=1),
         "encodings": qconvert.extract_scales(MODEL)[1],
         "from 2 samples": run_calibration(network, [{name: item["x"]} for item in images]),
         "constants": qconvert.load(MODEL).summary(),

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.arguments import Progress, with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.batches.jobs import BatchReport, Job, Outcome, Processes, read_record, run_job
+from qconvert.conversion.judging import LIMIT
 from qconvert.conversion.loading import recognize_format
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files import require_utf8, whole_file
@@ -155,10 +156,10 @@ def batch(
     folder: str | Path,
     out: str | Path,
     *,
-    to: str = "onnx",
+    to: str = "",
     target: str = "",
     passes: Sequence[str] = (),
-    min_tensor_sqnr: float | None = None,
+    min_tensor_sqnr: float = LIMIT,
     check: bool = False,
     samples: int = 3,
     min_sqnr: float | None = None,
@@ -166,7 +167,7 @@ def batch(
     scheduler: str = "",
     seconds: float = 600.0,
     memory: float = 8.0,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> BatchReport:
     """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.
@@ -177,7 +178,7 @@ def batch(
     Args:
         folder: with models, in folders within it too. Links are not followed.
         out: the folder of results, in which models lie as they do in `folder`; results in it are replaced.
-        to: the format to convert to.
+        to: the format to convert to; by default that of the target, or onnx.
         target: see convert(); the same for all.
         passes, min_tensor_sqnr: likewise.
         check: whether each result is checked against its source.
@@ -194,11 +195,12 @@ def batch(
     """
     folder, out = Path(folder), Path(out)
     require_utf8(out)
-    result = format_named(to)
+    result = format_named(to or (target_named(target).format if target else "onnx"))
     if result.content != "model" or result.write is None:
-        raise OptionError(f"the format of the results is {to}; models cannot be written in it", rule="format-not-written")
-    if target and target_named(target).format != to:
-        raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}", rule="target-of-other-format")
+        raise OptionError(f"the format of the results is {result.name}; models cannot be written in it", rule="format-not-written")
+    if target and target_named(target).format != result.name:
+        reason = f"the target {target} is for the format {target_named(target).format}, not {result.name}"
+        raise OptionError(reason, rule="target-of-other-format")
     if samples < 1 or jobs < 0 or not 0 < seconds <= _LONGEST or not 0 <= memory <= _MOST:
         raise OptionError(
             f"samples must be at least 1, jobs at least 0, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from "
@@ -215,8 +217,7 @@ def batch(
     outcomes, total = list(plan.left_out), len(plan.jobs)
     for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):
         outcomes.append(found)
-        if progress is not None:
-            progress("models", count, total)
+        progress("models", count, total)
     report = BatchReport(str(folder), str(out), tuple(sorted(outcomes, key=lambda item: item.name)), round(time.monotonic() - began, 3))
     with whole_file(out / RECORDS / "results.json", force=True) as results:
         results.write_text(json.dumps({**asdict(report), "counts": report.counts}, indent=1), encoding="utf-8")

@@ -157,7 +157,7 @@ class _Form:
 @with_checked_arguments
 def roundtrip(
     model: Model,
-    via: str = "onnx:qoperator",
+    via: str,
     *,
     format: str = "",
     times: int = 1,

@@ -117,23 +117,10 @@ def check_command(
     page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
-            first,
-            second,
-            source_format=source_format,
-            result_format=result_format,
-            data=data or (),
-            preparation=preparation,
-            samples=samples,
-            kernels=kernels or (),
-            per_op=per_op or explorer is not None,
-            quick=quick,
-            max_lsb=max_lsb,
-            min_sqnr=min_sqnr,
-            seed=seed,
-            encodings=encodings or "",
-            progress=step,
-            **options,
-        )
+            first, second, source_format=source_format, result_format=result_format, data=data or (), preparation=preparation,
+            samples=samples, kernels=kernels or (), per_op=per_op or explorer is not None, quick=quick, max_lsb=max_lsb,
+            min_sqnr=min_sqnr, seed=seed, encodings=encodings or "", progress=step, **options,
+        )  # fmt: skip
         page(report)
     report = replace(report, source=str(source), result=str(result))
     if json:
@@ -226,18 +213,9 @@ def roundtrip_command(
 
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         report = roundtrip(
-            path,
-            via,
-            format=source_format,
-            times=times,
-            target=target,
-            keep=keep,
-            samples=samples,
-            seed=seed,
-            kernels=kernels or (),
-            progress=step,
-            **options,
-        )
+            path, via, format=source_format, times=times, target=target, keep=keep, samples=samples, seed=seed,
+            kernels=kernels or (), progress=step, **options,
+        )  # fmt: skip
     if json:
         print_document("roundtrip", roundtrip_document(replace(report, source=str(model))))
     elif not quiet:

@@ -285,11 +285,16 @@ def add_encodings_commands(app: typer.Typer, source_format: str, result_format: 
         app: the program.
         source_format, result_format: what the command line says of them, "" for nothing.
     """
-    flags = partial(conversion_flags, source_format, result_format, ["apply_encodings"])
-    app.command("apply")(with_flags(_apply, flags, before="force"))
-    app.command("extract-scales")(with_flags(_extract, lambda: reading_flags(source_format) | _flags_of_encodings(), before="force"))
 
+    def of_apply() -> dict[Option, str | None]:
+        listed = conversion_flags(source_format, result_format, ["apply_encodings"])
+        return {option: heading for option, heading in listed.items() if option.name != "encodings_options"}  # which its flags fill
 
-def _flags_of_encodings() -> dict[Option, str | None]:
-    """The options of writers of encodings, each with its heading."""
-    return {option: f"Writing {item.name}" for item in formats().values() if item.write_encodings for option in item.write_options}
+    def of_extract() -> dict[Option, str | None]:
+        writers = [item for item in formats().values() if item.write_encodings]
+        heading = f"Writing {result_format}"
+        own = {option: heading if item.name == result_format else None for item in writers for option in item.write_options}
+        return reading_flags(source_format) | own
+
+    app.command("apply")(with_flags(_apply, of_apply, before="force"))
+    app.command("extract-scales")(with_flags(_extract, of_extract, before="force"))

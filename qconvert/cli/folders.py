@@ -50,7 +50,9 @@ _GOOD = ("passed", "as declared", "converted")
 def batch_command(
     folder: Annotated[Path, typer.Argument(help="The folder of models; links in it are not followed.")],
     out: Annotated[Path, typer.Argument(help="The folder of results. What an earlier run of the same batch did there is not done again.")],
-    to: Annotated[str, typer.Option("--to", help="The format of the results.", autocompletion=known_formats)] = "onnx",
+    to: Annotated[
+        str, typer.Option("--to", help="The format of the results; by default that of the target, or onnx.", autocompletion=known_formats)
+    ] = "",
     target: TargetFlag = "",
     passes: PassFlag = None,
     option: OptionFlag = None,
@@ -62,7 +64,7 @@ def batch_command(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.", hidden=True)
     ] = "",
-    seconds: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
     memory: Annotated[float, typer.Option("--memory", min=0, help="GiB of address space that each may take; 0 for no limit.")] = 8.0,
     fail_on: Annotated[
         str,
@@ -85,22 +87,10 @@ def batch_command(
         raise OptionError(f"there is no policy {fail_on!r}", remedy=f"Use {' or '.join(_POLICIES)}.", rule="unknown-word")
     with progress(quiet or json) as step:
         report = batch(
-            folder,
-            out,
-            to=to,
-            target=target,
-            passes=passes or (),
-            min_tensor_sqnr=min_tensor_sqnr,
-            check=check,
-            samples=samples,
-            min_sqnr=min_sqnr,
-            jobs=jobs,
-            scheduler=scheduler,
-            seconds=seconds,
-            memory=memory,
-            progress=step,
+            folder, out, to=to, target=target, passes=passes or (), min_tensor_sqnr=min_tensor_sqnr, check=check, samples=samples,
+            min_sqnr=min_sqnr, jobs=jobs, scheduler=scheduler, seconds=seconds, memory=memory, progress=step,
             **parse_options(option or ()),
-        )
+        )  # fmt: skip
     if json:
         print_document("batch", {**asdict(report), "counts": report.counts})
     elif not quiet:

@@ -25,7 +25,6 @@ from qconvert.cli.flags import (
     QuietFlag,
     SeedFlag,
     ToFlag,
-    complete_words,
     known_targets,
 )
 from qconvert.cli.outcome import NOT_EQUAL, print_document
@@ -118,8 +117,6 @@ def _ends(value: Any) -> dict[str, float | None]:
     return found
 
 
-#: Word for labels that are the names of folders.
-_FOLDERS = "folders"
 #: Inputs that changed class, as many are listed.
 _MOST = 40
 
@@ -129,13 +126,8 @@ def accuracy_command(
     result: Annotated[Path, typer.Argument(help="The converted model; one of both may be -, with --from or --to.")],
     data: Annotated[str, typer.Option("--data", help="A folder of images or arrays, or one file of arrays.")],
     labels: Annotated[
-        str,
-        typer.Option(
-            "--labels",
-            help="A list of files of --data with labels, or `folders`: one for each class.",
-            autocompletion=complete_words(_FOLDERS),
-        ),
-    ] = _FOLDERS,
+        str, typer.Option("--labels", help="A list of files of --data with labels; by default --data has a folder for each class.")
+    ] = "",
     class_names: Annotated[Path | None, typer.Option("--class-names", help="A file with the name of a class in each line.")] = None,
     label_offset: Annotated[int, typer.Option("--label-offset", help="Added to labels: 1 if class 0 is the background.")] = 0,
     scores: Annotated[str, typer.Option("--scores", help="The output that has the scores, of a model with several.")] = "",
@@ -162,7 +154,7 @@ def accuracy_command(
         raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.", rule="not-a-number")
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         found = accuracy(
-            first, second, data, "" if labels == _FOLDERS else labels, scores=scores, label_offset=label_offset,
+            first, second, data, labels, scores=scores, label_offset=label_offset,
             class_names=class_names or "", source_format=source_format, result_format=result_format, preparation=preparation,
             samples=samples, kernels=kernels or (), progress=step, **options,
         )  # fmt: skip

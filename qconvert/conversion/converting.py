@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file, model_title
@@ -45,6 +45,9 @@ from qconvert.plugins.options import ConvertOptions, check_options, json_object,
 from qconvert.plugins.rules import join_words
 from qconvert.rewriting.claims import write_claims
 from qconvert.targets.audit import audit, refuse_violations
+
+if TYPE_CHECKING:
+    from qconvert.conversion.verifying import Verifier
 
 #: What convert() takes besides options.
 _KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
@@ -223,58 +226,79 @@ def _convert_file(
     options, passes = with_encodings(options, passes, reader)
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
-    graph = _load_source(source, source_format, given.read, result, writer)
-    require_entries(graph, writer)
+    loaded = _load_source(source, source_format, given.read, result, writer)
+    require_entries(loaded, writer)
     others = reader.companions(source) if reader.companions else ()
     reads = (source, *named.values(), *others)
     require_place(result, writer, force=force, reads=reads)
     if scales is not None:
         scales.require_place(result, force=force, reads=reads)
-    kept = carried_over(graph)
-    said = name_changes(remarks(graph), by=reader.name)
-    verifier = None
-    if verify_each:
-        from qconvert.conversion.verifying import Verifier
-
-        verifier = Verifier(graph)
-    declared = Declared(graph)
+    verifier = _verifier(loaded) if verify_each else None
+    declared = Declared(loaded)
     observers = [item for item in (observer, verifier, declared) if item is not None]
-    loaded = graph
-    graph, changes = _fit_to_target(graph, passes, chosen, min_tensor_sqnr, observers, given.passes)
+    graph, changes = _fit_to_target(loaded, passes, chosen, min_tensor_sqnr, observers, given.passes)
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
         CORRESPONDENCE: write_claims(loaded, graph),
         **_note_scales_and_command(chosen, graph, result, scales),
     }
-    command = _next_command(chosen, graph, str(result), str(scales.path) if scales is not None else "")
-    written = Written(graph, "the scales are in a file of their own")
-
-    def judge(path: Path, real: Graph, checked: Any) -> None:
-        nonlocal written
-        written = written if scales is not None else read_back(path, writer, real, checked)
-        if given.passes.get("no_float") and chosen is not None and chosen.knows_kernels:
-            refuse_floats(written.graph, chosen)
-
     with name_file_in_errors(source):
-        notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, judge=judge, **given.write)
-    if written.unread:
-        notes += name_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
+        written, notes = _write(graph, result, writer, chosen, scales, given, force=force, provenance=origin, reads=reads)
+    command = _next_command(chosen, graph, str(result), str(scales.path) if scales is not None else "")
     return ConversionReport(
         source=str(source),
         result=str(result),
         source_format=reader.name,
         result_format=writer.name,
-        changes=(*said, *changes, *notes, *([Change(command, by=chosen.name)] if chosen and command else [])),
-        kept=kept,
+        changes=(
+            *name_changes(remarks(loaded), by=reader.name),
+            *changes,
+            *notes,
+            *([Change(command, by=chosen.name)] if chosen and command else []),
+        ),
+        kept=carried_over(loaded),
         seconds=time.perf_counter() - started,
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
         scales=str(scales.path) if scales is not None else "",
         source_operators=len(_computing_ops(loaded)),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
-        **_describe_graph(written.graph, chosen),
+        **_describe_graph(written, chosen),
     )
+
+
+def _verifier(graph: Graph) -> Verifier:
+    from qconvert.conversion.verifying import Verifier
+
+    return Verifier(graph)
+
+
+def _write(
+    graph: Graph, result: Path, writer: Format, target: Target | None, scales: ScalesFile | None, given: Given, **places: Any
+) -> tuple[Graph, tuple[Change, ...]]:
+    """Write the graph, and give it as the file has it, with the notes of its writer.
+
+    Args:
+        graph, result, writer, target, scales: of the conversion.
+        given: the options of its parts.
+        places: see write_file().
+
+    Raises:
+        QConvertError: it cannot be written, or operators run in float where that is refused.
+    """
+    written = Written(graph, "the scales are in a file of their own")
+
+    def judge(path: Path, real: Graph, checked: Any) -> None:
+        nonlocal written
+        written = written if scales is not None else read_back(path, writer, real, checked)
+        if given.passes.get("no_float") and target is not None and target.knows_kernels:
+            refuse_floats(written.graph, target)
+
+    notes = write_file(graph, result, writer, judge=judge, **places, **given.write)
+    if written.unread:
+        notes += name_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
+    return written.graph, notes
 
 
 def _load_source(source: Path, source_format: str, options: Mapping[str, Any], result: Path, writer: Format) -> Graph:
