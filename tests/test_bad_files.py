@@ -73,7 +73,7 @@ FURTHER: dict[str, tuple[str, list[str], list[str]]] = {
     "view of scales": (".mnn", ["view", "BAD", "OUT.html"], []),
     "view --data": (".npy", ["view", "m.tflite", "OUT.html", "--data", "BAD"], ["other.npy"]),
     "partition": (".qgraph", ["partition", "BAD", "OUT.qgraph", "--target", "tflite", "--split", "OUT"], []),
-    "passes --costs": (".onnx", ["passes", "BAD"], []),
+    "passes": (".onnx", ["passes", "BAD"], []),
     "passes --data": (".npy", ["passes", "m.tflite", "--data", "BAD"], ["none.npy"]),
     "--config": (".toml", ["--config", "BAD", "inspect", "m.tflite"], []),
     "--plugin": (".py", ["--plugin", "BAD", "formats"], []),

@@ -218,7 +218,7 @@ COMPLETED = {
     "calibrate --weights-method a": ["admm"],
     "calibrate --weights int": ["int8", "int4", "int2", "int16"],
     "calibrate --colour rgb": ["rgb", "rgba"],
-    "calibrate --layout nh": ["nhwc"],
+    "accuracy --image-layout nh": ["nhwc"],
     "calibrate --activations u": ["uint8", "uint16"],
     "calibrate --resize s": ["stretch"],
     "convert --print-after al": ["all"],

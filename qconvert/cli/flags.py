@@ -222,7 +222,7 @@ _PREPARING: Mapping[str, Any] = {
         hidden=True,
     ),
     "layout": typer.Option(
-        "--layout",
+        "--image-layout",
         help="Of images: nchw or nhwc, where the input's shape says neither.",
         autocompletion=complete_words("nchw", "nhwc"),
         hidden=True,
