@@ -97,6 +97,12 @@ def test_a_file_in_the_place_of_a_command_is_answered_with_the_command(tmp_path:
         assert " ".join((f"Did you mean: qconvert {meant} {tmp_path / 'model.tflite'}", *words)) in " ".join(done.stderr.split())
 
 
+def test_scales_are_written_with_the_options_of_their_format() -> None:
+    shown = {name: run("extract-scales", MODEL, f"scales.{name}", "--help").stdout for name in ("json", "cache")}
+    assert "--trt-version" not in shown["json"] and "--trt-version" in shown["cache"] and "--pipeline" not in shown["cache"]
+    assert "--encodings-options" not in run("apply", "--help-all").stdout
+
+
 @pytest.mark.parametrize(("command", "flag"), [("audit --run", "--target ort-x86")])
 def test_what_a_command_cannot_do_without_comes_with_an_example(command: str, flag: str) -> None:
     done = run(*command.split(), Path(__file__).parent.parent / "fixtures" / "tiny_kws_dscnn_int8.tflite")

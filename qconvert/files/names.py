@@ -14,7 +14,7 @@ from qconvert.errors import FileAccessError, MissingFileError, OptionError, QCon
 _MOST_LINKS = 40
 #: Where names stand for open files: one that is redirected to a file looks like that file.
 _OPEN_FILES = ("/proc", "/dev/fd")
-_ANOTHER = "Name a file to write, or - for standard output."
+_ANOTHER = "Name another file; a conversion takes - for standard output too."
 
 
 def require_utf8(path: Path) -> None:

@@ -196,7 +196,8 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     assert found["written"]["files"] == {}  # the scales' own file was a temporary one
     assert len(qconvert.load(tmp_path / "q.onnx").ops) == 15
     done = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "r.onnx", "--scales", tmp_path / "r.json")
-    gone = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "s.onnx")
+    gone = run(FLOAT, "--data", tmp_path / "a.npy", "-o", tmp_path / "s.onnx", "--html", tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().count('"ends":') >= len(found["tensors"])  # min-max itself counts no histogram
     assert "next: the same command with --scales scales.json --force" in gone.output and "next: qconvert check" not in gone.output
     assert f"next: qconvert check {FLOAT} {tmp_path / 'r.onnx'} --encodings {tmp_path / 'r.json'}" in done.output.replace("\n", " ")
     assert qconvert.check(FLOAT, tmp_path / "r.onnx", encodings=str(tmp_path / "r.json"), samples=2).passed
