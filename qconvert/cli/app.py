@@ -87,6 +87,12 @@ def check_command(
     preparation: PreparationFlags = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs, or windows of texts, to run at most.")] = 5,
     kernels: KernelsFlag = None,
+    trust_source: Annotated[
+        bool,
+        typer.Option(
+            "--trust-source", help="Let PyTorch load its files as they are, which runs what they say: torch:trusted.", hidden=True
+        ),
+    ] = False,
     per_op: Annotated[bool, typer.Option("--per-op", help="Compare operators in any case.")] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Print for each operator whether it is proved equal for all inputs.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Judge the outputs alone, by --max-lsb.")] = False,
@@ -114,11 +120,12 @@ def check_command(
     from qconvert.cli.viewing import pages_for
     from qconvert.data.texts import are_texts
 
+    chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
             first, second, source_format=source_format, result_format=result_format, data=data or (), preparation=preparation,
-            samples=samples, kernels=kernels or (), per_op=per_op or explorer is not None, quick=quick, max_lsb=max_lsb,
+            samples=samples, kernels=chosen, per_op=per_op or explorer is not None, quick=quick, max_lsb=max_lsb,
             min_sqnr=min_sqnr, seed=seed, encodings=encodings or "", progress=step, **options,
         )  # fmt: skip
         page(report)
@@ -140,6 +147,7 @@ def audit_command(
             "--target", help="What it would be converted for; by default all targets, in one table.", autocompletion=known_targets
         ),
     ] = "",
+    all_targets: Annotated[bool, typer.Option("--all-targets", help="All targets in one table, as without --target.")] = False,
     source_format: FromFlag = "",
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
@@ -147,6 +155,7 @@ def audit_command(
     build: Annotated[
         bool, typer.Option("--build", help="Also convert it and build TensorRT's engine, without a GPU: a table of its layers.")
     ] = False,
+    sm: Annotated[str, typer.Option("--sm", help="The compute capability that --build is for: 75, 80, 86, 89 (default), 120, 121.")] = "",
     shape: Annotated[
         list[str] | None,
         typer.Option("--shape", help="Sizes of an input for --build, x:1x3x224x224, or three: the smallest, optimal, largest."),
@@ -163,9 +172,9 @@ def audit_command(
     from qconvert.cli.streams import read_from
     from qconvert.tables import show
 
-    if not target:
-        if run or build or shape or kernels:
-            raise typer.BadParameter("none is given. For example: --target ort-x86.", param_hint="--target")
+    if not target or all_targets:
+        if target or run or build or sm or shape or kernels:
+            raise typer.BadParameter("all targets go with no option for one of them, as --target ort-x86.", param_hint="--target")
         with read_from(model, source_format) as path:
             found = replace(audit_all(path, format=source_format, **options), source=str(model))
         if json:
@@ -173,7 +182,8 @@ def audit_command(
         else:
             show(found.sentence, *found.tables())
         return
-    arguments = {"run": run, "build": build or bool(shape), "kernels": kernels or (), "shapes": shape or (), **options}
+    chosen = [*(kernels or ()), *([f"tensorrt:sm{sm.lower().removeprefix('sm').replace('.', '')}"] if sm else [])]
+    arguments = {"run": run, "build": build or bool(sm or shape), "kernels": chosen, "shapes": shape or (), **options}
     with read_from(model, source_format) as path:
         report = replace(audit(path, target, format=source_format, **arguments), source=str(model))
     if json:

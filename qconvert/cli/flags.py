@@ -197,7 +197,7 @@ MinSqnrFlag = Annotated[
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", "-f", help="Replace a result that exists.")]
 QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-VerboseFlag = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything, not the most important alone.")]
+VerboseFlag = Annotated[bool, typer.Option("--verbose", "--all", "-v", help="Print everything, not the most important alone.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ExplorerFlag = Annotated[
     Path | None, typer.Option("--model-explorer", help="Also write node data for Model Explorer, a .json file.", hidden=True)

@@ -82,7 +82,7 @@ def test_what_builds_no_engines() -> None:
 
 @pytest.mark.end_to_end
 def test_the_command_prints_the_layers() -> None:
-    found = _ran(RESNET, "--target", "tensorrt", "--build", "--kernels", "tensorrt:sm80")
+    found = _ran(RESNET, "--target", "tensorrt", "--build", "--sm", "8.0")
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
     assert sum("correlation" in line and "integers" in line for line in lines) == 9

@@ -48,10 +48,12 @@ def test_the_operators_of_the_model_are_counted_for_each_target(name: str, count
 @pytest.mark.end_to_end
 def test_the_command() -> None:
     model = str(FIXTURES / "tiny_kws_dscnn_int8.tflite")
-    done = forked.run(["audit", model, "--json"])
+    done = forked.run(["audit", model, "--all-targets", "--json"])
     document = json.loads(done.stdout)
     assert done.returncode == 0 and document["schema"] == "qconvert/audit-all/1" and document["source"] == model
     assert {item["target"] for item in document["targets"]} >= {"ort-x86", "tflite", "tensorrt"}
+    assert json.loads(forked.run(["audit", model, "--json"]).stdout) == document
+    assert forked.run(["audit", model, "--all-targets", "--target", "ort-x86"]).returncode == 2
     assert forked.run(["audit", model, "--run"]).returncode == 2
 
 
