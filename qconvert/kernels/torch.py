@@ -247,13 +247,13 @@ def _find_wrong_layer(graph: Graph, op: Op) -> str:
     return "leaves rows that no weight reaches undefined" if any(gap > 1 for gap in gaps[:-1]) else ""
 
 
-def _unlike_quantized_mul(graph: Graph, op: Op) -> str:
+def differs_from_quantized_mul(graph: Graph, op: Op) -> str:
     """Say which products are none of the operator quantized::mul of a TorchScript file."""
     named = SOURCE_KERNELS in graph.metadata and op.source.startswith("quantized::mul")
     return "" if named and all(graph[name].dtype == "uint8" for name in op.names) else "another operator"
 
 
-def _unlike_quantized_sum(graph: Graph, op: Op) -> str:
+def differs_from_scalar_sum(graph: Graph, op: Op) -> str:
     """Say which additions are none of a number by the operator quantized::add_scalar of a TorchScript file."""
     named = SOURCE_KERNELS in graph.metadata and op.source.startswith("quantized::add")
     is_number = graph[op.inputs[1]].rank == 0 and graph.constant(op.inputs[1]) is not None
@@ -322,9 +322,9 @@ _OF_QNNPACK = Kernel(("Conv", "ConvTranspose", "Gemm"), ("uint8",), "float", lac
                      reference=Requantizer("single_float32", "reciprocal"))  # fmt: skip
 #: Operators of TorchScript files in which a float32 multiplies an integer (qmul_kernel and qadd_scalar_kernel, QuantizedOpKernels.cpp).
 _OF_INTEGERS = (
-    Kernel(("Mul",), ("uint8",), "float", lacks=_unlike_quantized_mul, tolerance=few_roundings,
+    Kernel(("Mul",), ("uint8",), "float", lacks=differs_from_quantized_mul, tolerance=few_roundings,
            reference=Requantizer("single_float32", "reciprocal")),
-    Kernel(("Add",), ("uint8",), "float", lacks=_unlike_quantized_sum, tolerance=few_roundings, reference=_add_number),
+    Kernel(("Add",), ("uint8",), "float", lacks=differs_from_scalar_sum, tolerance=few_roundings, reference=_add_number),
 )  # fmt: skip
 #: What computes in float32.
 IN_FLOAT = (

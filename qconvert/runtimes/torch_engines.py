@@ -18,6 +18,7 @@ from qconvert.formats.torch.program import make_quantized_tensor, torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.kernels.torch import differs_from_quantized_mul, differs_from_scalar_sum
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import operators
@@ -159,7 +160,7 @@ def _gemm(op: Op, b: Builder) -> Any:
 
 
 def _add(op: Op, b: Builder) -> Any:
-    if not b.operand(op, 1).rank and op.source.startswith("quantized::add"):
+    if not differs_from_scalar_sum(b.graph, op):
         return _add_number(op, b)
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
@@ -175,18 +176,14 @@ def _add(op: Op, b: Builder) -> Any:
 
 
 def _add_number(op: Op, b: Builder) -> Any:
-    data, number = b.operand(op), b.operand(op, 1)
-    if not _is_quantized(data) or number.data is None:
-        return None
-    on, value, run = _as_quantized(data), float(number.float_values()), torch_package().ops.quantized.add_scalar
+    on, value, run = _as_quantized(b.operand(op)), float(b.operand(op, 1).float_values()), torch_package().ops.quantized.add_scalar
     return lambda values: run(on(values), value).int_repr(), b.stored_input(op)
 
 
 def _mul(op: Op, b: Builder) -> Any:
-    sides = [b.operand(op), b.operand(op, 1)]
-    if not op.source.startswith("quantized::mul") or not all(map(_is_quantized, sides)):
+    if differs_from_quantized_mul(b.graph, op):
         return None
-    quantization, on = _scale_and_zero_point(b.result(op)), [_as_quantized(side) for side in sides]
+    quantization, on = _scale_and_zero_point(b.result(op)), [_as_quantized(b.tensor(name)) for name in op.inputs]
     run = torch_package().ops.quantized.mul_relu if op["activation"] else torch_package().ops.quantized.mul
 
     def multiply(first: Any, second: Any) -> Any:
