@@ -119,8 +119,8 @@ def _means(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
 
 #: (sums of stored uint8 integers, quantization, sizes of a window) -> averages, by the names of the attribute `arithmetic`.
 TORCH_AVERAGES: Mapping[str, Callable[[Array, Quantization, _Sizes], Array]] = {
-    "qnnpack": _qnnpack,
-    "fbgemm": _windows,
+    "qnnpack_average": _qnnpack,
+    "fbgemm_windows": _windows,
     "fbgemm_vectors": _vectors,
     "fbgemm_adaptive": _adaptive,
     "fbgemm_frames": _frames,

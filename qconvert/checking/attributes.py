@@ -11,8 +11,8 @@ from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES
 from qconvert.checking.float_sums import declared_roundings, rounding_of
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.kernels.torch_forms import rounds_alike
 from qconvert.operators import kind_of
-from qconvert.rewriting.torch_forms import rounds_alike
 
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22

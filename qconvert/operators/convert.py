@@ -139,7 +139,7 @@ KINDS = (
         rule="convert",
         evaluate=with_kernel(Call.values, lambda call, given, output: xnnpack_requantize(call.raw(), given, output, call.results[0].dtype)),
         layout=ELEMENTWISE,
-        attributes=has(arithmetic=choice(("", "xnnpack"), "")),
+        attributes=has(arithmetic=choice(("", "xnnpack_line"), "")),
         rounds_once=True,
     ),
     Kind("Reinterpret", shape=same_shape, rule="relabel", evaluate=Call.raw, fold=Call.raw, layout=ELEMENTWISE),

@@ -233,7 +233,7 @@ KINDS = (
         "LeakyRelu",
         lambda x, alpha: np.where(x < 0, alpha * x, x),
         kernel=(
-            "xnnpack",
+            "xnnpack_line",
             lambda call, given, output: xnnpack_leaky_relu(call.raw(), given, output, call.results[0].dtype, float(call["alpha"])),
         ),
         attributes=has(alpha=number(0.01)),

@@ -36,12 +36,13 @@ from qconvert.kernels.kernel import activated_range
 from qconvert.kernels.onnxruntime import is_left_in_float
 from qconvert.kernels.products import along_channels
 from qconvert.kernels.proofs import Side, agree_for_all, find_float_limits, integers_for_all
+from qconvert.kernels.torch_forms import TORCH_ROUNDINGS, addition_quantizations, adds_as_litert, has_torch_form
 from qconvert.operators import has_onnx_addition, is_onnxruntime_add, kind_of
 from qconvert.passes.missing_operators import Tables
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import PassResult, Target, kernels_of_source, runtime_of
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.torch_forms import TORCH_ROUNDINGS, TorchForms, addition_quantizations, adds_as_litert, find_copied, has_torch_form
+from qconvert.rewriting.torch_forms import TorchForms, find_copied
 
 _BYTES = ("int8", "uint8")
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
@@ -182,7 +183,7 @@ class TorchRounding(TorchForms):
 
     def visit(self, op: Op) -> None:
         """Replace an operator by the form that rounds as its `arithmetic` says."""
-        if kind_of(op).sum_sign > 0 and op["arithmetic"] in ADDITIONS:
+        if op.attributes.get("arithmetic") in ADDITIONS:
             self._add_as(op)
         elif self._keeps_biases and kind_of(op).has_weights and self._run_layer_on_steps(op):
             self.done["layers in float, because their biases are float"] += 1
@@ -264,6 +265,7 @@ class TorchRounding(TorchForms):
 _SUMS_IN_ORDER = ("tflite_softmax",)
 _NOTES = {
     "xnnpack": "decomposed, to round as XNNPACK does for every pair of inputs",
+    "xnnpack_line": "with another scale and slope, to round as XNNPACK does for every input",
     "xnnpack_qs8": "computed in integers and rounded as XNNPACK does",
     "xnnpack_qu8": "computed in integers and rounded as XNNPACK does",
     "tflite": "decomposed, to round as TFLite's own kernels do",
@@ -275,7 +277,6 @@ _NOTES = {
 }
 _NUDGED = "with other input scales, to round as the source's kernels do for every pair of inputs"
 _IN_FLOAT = "in float, to round as the source's kernels do for every pair of inputs"
-_LINES = "with another scale and slope, to round as XNNPACK does for every input"
 
 
 def match_rounding(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = "round", io: str = "") -> PassResult:
@@ -318,8 +319,7 @@ def _match_kernels(graph: Graph, rows: Kernels, target: Target, outside: frozens
         arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
         if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
-            is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
-            done[_LINES if is_line else _NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
+            done[_NOTES.get(arithmetic, f"decomposed, to round as {arithmetic} does")].append(op)
         elif target.format == "onnx" and values is not None and _nudge_operands(rewriter, part, side, values, target):
             done[_NUDGED].append(op)
         elif tables and values is not None and values.ndim == 1 and kind_of(op).rounds:

@@ -16,11 +16,11 @@ from qconvert.errors import format_count, format_verb
 from qconvert.graph import Graph, Op, Tensor, drop_keys, integer_range
 from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 from qconvert.graph.metadata import FUSED_PADDING, STATED_ATTRIBUTES, STATED_LIMITS, read_entries, read_names
+from qconvert.kernels.torch_forms import adds_as_litert
 from qconvert.operators import kind_of
 from qconvert.passes.pads_and_dilations import fuse_pads
 from qconvert.plugins import PassResult, Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.torch_forms import adds_as_litert
 
 #: Types whose constants may use a part of their range.
 _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16")

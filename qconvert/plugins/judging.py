@@ -11,7 +11,7 @@ from qconvert.plugins.abilities import IN_THE_FILE, Abilities, Verdict, Violatio
 from qconvert.plugins.rules import computed_inputs, demands, weights_of
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
-#: Operators with these values of `arithmetic` are decomposed.
+#: Operators with these values of `arithmetic` are decomposed; additions but where other scales of their inputs give the integers.
 _DECOMPOSED = {
     **{
         name: f"decomposed in float64 to be equal to {kernel}'s integer arithmetic"
@@ -81,18 +81,12 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _find_obstacle(target, graph, op, float_sides)
     if not stored and any(tensor.dtype == "float32" for tensor in float_sides):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("arithmetic") in _DECOMPOSED and not _has_other_scales(graph, op):
+    elif not stored and op.attributes.get("arithmetic") in _DECOMPOSED and nudge_input_scales(graph, op) is None:
         words = _DECOMPOSED[str(op["arithmetic"])]
     if words:
         return _judge_on_floats(target, op, words, brief if rule in ("real", "index") else "")
     eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_inputs(graph, op)[:1])
     return Verdict("integers", stored or ("kernel of 8-bit floats" if eight_bits else "integer kernel"))
-
-
-def _has_other_scales(graph: Graph, op: Op) -> bool:
-    """Whether other scales give the integers that an operator's `arithmetic` asks for: of additions for which there are some, and always of
-    one tensor."""
-    return nudge_input_scales(graph, op) is not None or (op["arithmetic"] == "xnnpack" and len(op.inputs) == 1)
 
 
 def _judge_on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:

@@ -14,6 +14,7 @@ import pytest
 
 import qconvert
 from qconvert.arithmetic import (
+    ADDITIONS,
     TORCH_AVERAGES,
     averaging_scale,
     has_xnnpack_add,
@@ -26,6 +27,8 @@ from qconvert.arithmetic import (
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
+from qconvert.kernels.torch_forms import TORCH_ROUNDINGS
+from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.passes.match_rounding import match_rounding
 from qconvert.passes.restate_attributes import restate_attributes
@@ -196,7 +199,7 @@ def test_averages(name: str, kind: str, attributes: dict[str, Any], suffix: str,
 
 @pytest.mark.formats
 @pytest.mark.parametrize("size", [6, 5, "height"])
-@pytest.mark.parametrize("name", ["qnnpack", "fbgemm_adaptive"])
+@pytest.mark.parametrize("name", ["qnnpack_average", "fbgemm_adaptive"])
 @pytest.mark.parametrize(("kind", "attributes"), _WINDOWS)
 def test_averages_come_back_from_onnx(name: str, kind: str, attributes: dict[str, Any], size: int | str, tmp_path: Path) -> None:
     """Those written as convolutions, those that are never ties, and those of which nothing is known before they run."""
@@ -207,15 +210,30 @@ def test_averages_come_back_from_onnx(name: str, kind: str, attributes: dict[str
     assert qconvert.diff(graph, qconvert.load(tmp_path / "model.onnx")) == []
 
 
+def test_a_form_of_an_engine_has_one_meaning() -> None:
+    """A name that additions, averages and requantizations shared was taken for the form of another kind of operator."""
+    groups = [set(ADDITIONS), set(TORCH_AVERAGES), set(TORCH_ROUNDINGS), {"xnnpack_line"}]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+    by_kind = {name: set(kind.attributes["arithmetic"].choices) for name, kind in KINDS.items() if "arithmetic" in kind.attributes}
+    shared = {name for name, choices in by_kind.items() if sum(bool(choices & group) for group in groups) > 1}
+    assert shared == {"ReduceMean"}  # whose roundings of float means are of no other kind
+
+
+@pytest.mark.parametrize("name", TORCH_AVERAGES)
+def test_averages_are_judged_as_the_integer_kernels_that_they_become(name: str) -> None:
+    graph = _average(name, "GlobalAveragePool", {}, 6)
+    assert target_named("ort-x86").judge(graph, graph.ops[0]).runs == "integers"
+
+
 @pytest.mark.formats
 def test_an_average_whose_data_were_resized_is_not_the_one_noted(tmp_path: Path) -> None:
     """Of 25 integers none is a tie; of 36 the plain node rounds otherwise than the note says."""
-    model = _written(_average("qnnpack", "GlobalAveragePool", {}, 5), tmp_path)
+    model = _written(_average("qnnpack_average", "GlobalAveragePool", {}, 5), tmp_path)
     for size in model.graph.input[0].type.tensor_type.shape.dim[2:]:
         size.dim_value = 6
     onnx.save(model, tmp_path / "edited.onnx")
     kinds = [(op.kind, op["arithmetic"]) for file in ("model", "edited") for op in qconvert.load(tmp_path / f"{file}.onnx").ops]
-    assert kinds == [("GlobalAveragePool", "qnnpack"), ("GlobalAveragePool", "")]
+    assert kinds == [("GlobalAveragePool", "qnnpack_average"), ("GlobalAveragePool", "")]
 
 
 def _average(name: str, kind: str, attributes: dict[str, Any], size: int | str) -> Graph:

@@ -96,11 +96,11 @@ def test_data_on_a_quantization(tmp_path: Path) -> None:
 
 #: Engine, kernel, whether channels are stored last -> the arithmetic.
 _AVERAGES = [
-    ("qnnpack", "windows", False, "qnnpack"),
-    ("qnnpack", "windows", True, "qnnpack"),
-    ("qnnpack", "adaptive", True, "qnnpack"),
-    ("qnnpack", "mean", False, "qnnpack"),
-    ("fbgemm", "windows", False, "fbgemm"),
+    ("qnnpack", "windows", False, "qnnpack_average"),
+    ("qnnpack", "windows", True, "qnnpack_average"),
+    ("qnnpack", "adaptive", True, "qnnpack_average"),
+    ("qnnpack", "mean", False, "qnnpack_average"),
+    ("fbgemm", "windows", False, "fbgemm_windows"),
     ("x86", "windows", True, "fbgemm_vectors"),
     ("fbgemm", "adaptive", False, "fbgemm_frames"),
     ("onednn", "adaptive", True, "fbgemm_adaptive"),

@@ -32,8 +32,8 @@ from qconvert.kernels.proofs import (
     integers_for_windows,
     ways_for_all,
 )
+from qconvert.kernels.torch_forms import has_exact_form
 from qconvert.operators import kind_of
-from qconvert.rewriting.torch_forms import has_exact_form
 
 #: Codes of one operand of 8 bits, and of two.
 _CODES, _PAIRS = 2**8, 2**16

@@ -34,12 +34,13 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
     source_opset,
 )
+from qconvert.kernels.torch_forms import has_torch_form
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting.control_flow import require_few_expanded, whiles_to_loops, without_calls, without_regions
 from qconvert.rewriting.lowering import legality, lower, require_legal
-from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
+from qconvert.rewriting.torch_forms import TorchForms
 
 DEFAULT_OPSET = 17
 LOWEST_OPSET = 13
@@ -54,7 +55,7 @@ _REMARKS = {
     _NO_CHOICE: "weights_by_cpu leaves nothing to onnxruntime: the model has no weights of uint8 after a DequantizeLinear",
 }
 #: Values of `arithmetic` that become other nodes than the operator's own.
-_DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish", "tflite_softmax")
+_DECOMPOSED = (*ADDITIONS, "xnnpack_line", "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish", "tflite_softmax")
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -37,12 +37,12 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
     TRANSPOSED,
 )
+from qconvert.kernels.torch_forms import has_quantize_form
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import operators
-from qconvert.rewriting.torch_forms import has_quantize_form
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
             op = _with_rounded_bias(graph, op, biases)
         elif arithmetic := _choose_arithmetic(graph, op, engine, order):
             op = op.with_attributes(arithmetic=arithmetic)
-            if kind_of(op).has_windows and arithmetic == "qnnpack":
+            if kind_of(op).has_windows and arithmetic == "qnnpack_average":
                 op = op.with_attributes(count_include_pad=1)  # whatever the file says
         ops.append(op)
     metadata = {**graph.metadata, SOURCE_KERNELS: f"torch:{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
@@ -114,12 +114,12 @@ def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
         return ""
     adaptive = is_global or "adaptive" in op.source.partition(" ")[0]
     if engine == "qnnpack" and (is_global or (_has_even_windows(data, op) if adaptive else not op["ceil_mode"])):
-        return "qnnpack"
+        return "qnnpack_average"
     last = order.is_last(data.name)
     if adaptive:
         return "fbgemm_adaptive" if last else "fbgemm_frames"
     channels = (data.shape or ())[1]
-    return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm"
+    return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm_windows"
 
 
 def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
@@ -141,7 +141,7 @@ def _mean_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     over = sorted(int(axis) % data.rank for axis in axes.reshape(-1))
     inner = over == list(range(data.rank - len(over), data.rank)) and bool(over)
     if engine == "qnnpack" and data.rank == 4 and over == [2, 3]:
-        return "qnnpack"
+        return "qnnpack_average"
     return "fbgemm_means" if inner and not order.is_last(data.name) else FLOAT_MEAN
 
 

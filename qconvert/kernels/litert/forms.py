@@ -179,7 +179,7 @@ def line_form(graph: Graph, op: Op) -> str:
     real = dequantize(codes, Quantization.per_tensor(float(np.float32(scale)), given.quantization.point))
     sloped = quantize(np.where(real < 0, real * np.float32(slope), real), result.quantization, result.dtype)
     own = xnnpack_leaky_relu(codes, given.quantization, result.quantization, result.dtype, slope_of(op))
-    return "xnnpack" if np.array_equal(sloped, own) else ""
+    return "xnnpack_line" if np.array_equal(sloped, own) else ""
 
 
 def curve(graph: Graph, op: Op) -> str:

@@ -116,10 +116,10 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         steps = plain / float(count) if name == "fbgemm_means" else plain * float(share)
         finish_stored(op, b, b.aten("round", steps), low)
         return
-    factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
+    factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack_average" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
     steps = b.cast(total, wide) * float(factor)
-    if name in ("qnnpack", "fbgemm_vectors"):
+    if name in ("qnnpack_average", "fbgemm_vectors"):
         finish_stored(op, b, b.aten("round", steps), stored)
         return
     moved = b.cast(_add_offset(steps, point), "float32")
