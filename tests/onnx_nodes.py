@@ -1,4 +1,4 @@
-"""ONNX models of one node, and onnxruntime without optimizations, for tests of reading and writing.
+"""ONNX models, of one node too, and onnxruntime without optimizations, for tests of reading and writing.
 
 model = node_model("Clip", 13, [data, lowest, highest], constants=(1, 2))
 outputs = session(model.SerializeToString()).run(None, {"i0": data})
@@ -17,6 +17,13 @@ def session(data: bytes) -> Any:
     from qconvert.runtimes.onnxruntime import OnnxRuntime
 
     return OnnxRuntime(data, optimize=False).session
+
+
+def model_of(graph: Any, opset: int = 17) -> Any:
+    """The ModelProto of a GraphProto with operators of ai.onnx, in a version that the runtimes of the tests load."""
+    from onnx import helper
+
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10 if opset >= 21 else 9)
 
 
 def node_model(
@@ -55,8 +62,7 @@ def node_model(
     results = [f"o{index}" for index in range(outputs)]
     node = helper.make_node(op_type, names, results, **attributes)
     graph = helper.make_graph([node], "node", values, [ValueInfoProto(name=name) for name in results], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    model = shape_inference.infer_shapes(model)
+    model = shape_inference.infer_shapes(model_of(graph, opset))
     for value in model.graph.output:
         if not value.type.tensor_type.elem_type:
             value.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from choices import NamedChoices
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -447,7 +448,7 @@ def strange_model(rng: Random, networks: int = 3) -> ModelProto:
         [helper.make_tensor_value_info(name, _TYPES[dtype], None if s.symbols else shape) for name, dtype, shape in outputs],
         [numpy_helper.from_array(data, name) for name, data in s.constants.items()],
     )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", s.opset)], ir_version=10)
+    return model_of(graph, s.opset)
 
 
 def feed(model: ModelProto, seed: int = 0) -> dict[str, Array]:

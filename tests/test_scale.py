@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import convert, load
@@ -88,7 +89,7 @@ def test_calls_grow_with_the_model(case: str, suffix: str, tmp_path: Path) -> No
     counts = []
     for count in (60, 240, 480):  # the first imports what is imported
         graph = helper.make_graph(build(count), "g", [_value("x", shape)], [_value("y", None)], constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        model = model_of(graph)
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
         counts.append(_calls(tmp_path / "m.onnx", tmp_path / f"r.{suffix}"))
     assert counts[2] < 2.3 * counts[1]
@@ -120,7 +121,7 @@ def test_graphs_nested_without_end(tmp_path: Path) -> None:
     for depth, is_read in ((20, True), (30, False)):
         node = helper.make_node("If", ["c"], ["y"], then_branch=nested(depth), else_branch=nested(0))
         graph = helper.make_graph([node], "g", [_value("x", [4]), _value("c", [], TensorProto.BOOL)], [_value("y", [4])])
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        model = model_of(graph)
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
         if is_read:
             found = load(tmp_path / "m.onnx")

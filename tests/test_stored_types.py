@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx_nodes import model_of
 
 from qconvert.conversion import load
 from qconvert.kernels.onnxruntime import is_left_in_float, stored_types
@@ -54,7 +55,7 @@ def write_network(path: Path, rng: np.random.Generator) -> None:
             needed.update(node.input)
     sides = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name, shape in (("x", (1, 4, 8, 8)), ("y", None))]
     graph = helper.make_graph(kept, "g", *sides, [item for item in constants if item.name in needed])
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    save(model_of(graph), path)
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 import qconvert
@@ -89,9 +90,7 @@ def written(form: Form, path: Path) -> Path:
     given = [numpy_helper.from_array(np.ascontiguousarray(data), name) for name, data in constants.items()]
     opset = 13 if any(item.op_type == "ReduceL2" for item in nodes) else 18
     graph = helper.make_graph(nodes, "made", inputs, outputs, given)
-    onnx.save(
-        onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)), path
-    )
+    onnx.save(onnx.shape_inference.infer_shapes(model_of(graph, opset)), path)
     return path
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from PIL import Image
 
 from qconvert.calibration.driver import run_calibration
@@ -35,7 +36,7 @@ def write_model(path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 30, 30])],
         [numpy_helper.from_array(weights, "w")],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
 
 
 @pytest.mark.parametrize(("size", "changes"), [

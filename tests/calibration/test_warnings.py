@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 from test_cli import run
 
@@ -26,7 +27,7 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", size]) for name, size in (("x", 8), ("y", 4))]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "linear", values[:1], values[1:], [weights])
     path = tmp_path_factory.mktemp("linear") / "linear.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

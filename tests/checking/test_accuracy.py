@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from PIL import Image
 from refusals import refused
 
@@ -30,7 +31,7 @@ def linear(path: Path, weights: np.ndarray, shape: tuple[int, ...] = (1, 4)) -> 
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     nodes = [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["y"])]
     graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(weights.astype(np.float32), "w")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import forked
 import pytest
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import audit
@@ -113,7 +114,7 @@ def test_a_builder_that_refuses(tmp_path: Path) -> None:
     sides = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3]), helper.make_tensor_value_info("y", TensorProto.INT64, [2, "n"])]
     graph = helper.make_graph([helper.make_node("NonZero", ["x"], ["y"])], "g", sides[:1], sides[1:])
     path = tmp_path / "model.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    save(model_of(graph), path)
     with refused(RuntimeRefusedError, "model-refused", where="NonZero 'NonZero:y'") as caught:
         audit(path, "tensorrt", build=True)
     assert caught.value.file == str(path)
@@ -145,7 +146,7 @@ def _network(kind: str, dtype: str, path: Path) -> Path:
              helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"]), helper.make_node(kind, ["r", "v"], ["y"])]  # fmt: skip
     sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in zip("xy", shapes[::2], strict=True)]
     graph = helper.make_graph(nodes, "g", sides[:1], sides[1:], constants)
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    save(model_of(graph, 21), path)
     return path
 
 

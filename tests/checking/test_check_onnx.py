@@ -14,6 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import path_of
+from onnx_nodes import model_of
 
 from qconvert import check, convert, load
 
@@ -148,7 +149,7 @@ def written(path: Path, nodes: list[Any], inputs: dict[str, tuple[int, list[Any]
     results = [helper.make_tensor_value_info(name, dtype, None) for name, dtype in outputs.items()]
     weights = [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()]
     graph = helper.make_graph(nodes, "made", values, results, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

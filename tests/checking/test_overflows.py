@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from loaded import onnx_graph, tflite_graph
 from onnx import numpy_helper
+from onnx_nodes import model_of
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import check, convert
@@ -159,7 +160,7 @@ def shares(shape: tuple[int, ...], dtype: str, scale: float, axis: int = -1) -> 
     edges = [onnx.helper.make_tensor_value_info(name, of, shape) for name in "xy"]
     held = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     graph = onnx.helper.make_graph(nodes, "g", edges[:1], edges[1:], held)
-    return bytes(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9).SerializeToString())
+    return bytes(model_of(graph).SerializeToString())
 
 
 @pytest.mark.parametrize("scale", [1 / 255, 1 / 256, 1 / 100, 0.00039])

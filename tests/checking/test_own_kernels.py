@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 from passes.graphs import constant, make, q
 from strange_models import strange_model
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
@@ -204,7 +205,7 @@ def test_functions_whose_results_are_next_to_zero_are_off_by_last_bits_of_one(ki
     ends = [helper.make_tensor_value_info(name, 1, [1, 256]) for name in "xy"]
     graph = helper.make_graph([*nodes, helper.make_node(kind, ["a"], ["y"])], "g", ends[:1], ends[1:], numbers)
     source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), source)
+    onnx.save(model_of(graph), source)
     convert(source, result)
     assert check(source, result, per_op=True).verdict == "passed"
 
@@ -275,7 +276,7 @@ def test_a_constant_that_is_chosen_may_be_rounded_first(kind: str, wrong: bool, 
     for value in (-0.34 if wrong else -0.3, -0.3):
         numbers["c"] = np.float32(value)
         graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [numpy_helper.from_array(item, name) for name, item in numbers.items()])
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), source)
+        onnx.save(model_of(graph), source)
         if not result.exists():
             convert(source, result, target="tflite")
     assert check(source, result).passed is not wrong
@@ -341,7 +342,7 @@ def test_what_is_made_by_way_of_a_tflite_file_rounds_as_litert(
     make: Callable[[np.random.Generator], onnx.GraphProto], tmp_path: Path
 ) -> None:
     source, middle, result = tmp_path / "source.onnx", tmp_path / "middle.tflite", tmp_path / "result.onnx"
-    onnx.save(helper.make_model(make(np.random.default_rng(0)), opset_imports=[helper.make_opsetid("", 21)], ir_version=10), source)
+    onnx.save(model_of(make(np.random.default_rng(0)), 21), source)
     convert(source, middle)
     convert(middle, result)
     report = check(source, result)

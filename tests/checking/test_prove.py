@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from tflite_models import OpSpec, TensorSpec, model, single_op
 
 from qconvert import Proof, check, convert, load, prove, run, save
@@ -508,7 +509,7 @@ def test_the_proof_knows_which_operators_onnxruntime_leaves_in_float(
     held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     ends = [[helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", [2, 8]), ("y", None))]
     graph = helper.make_graph(nodes, "g", *ends, held)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "x.onnx")
+    onnx.save(model_of(graph, 21), tmp_path / "x.onnx")
     convert(tmp_path / "x.onnx", tmp_path / "y.onnx", target="ort-x86")
     found = {item.class_ for item in prove(tmp_path / "x.onnx", tmp_path / "y.onnx").operators if item.operator.startswith(op_type)}
     assert found == {class_}
@@ -876,6 +877,6 @@ def test_a_product_in_float_before_a_clip_or_a_reshape_is_none_of_integers(
     ]
     held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     made = helper.make_graph(nodes, "product", ends[:1], ends[1:], held)
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source := tmp_path / "x.onnx")
+    onnx.save(model_of(made), source := tmp_path / "x.onnx")
     convert(source, result := tmp_path / "y.tflite")
     assert set(classes(prove(source, result))).isdisjoint({"E0", "E1"})

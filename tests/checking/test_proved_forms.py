@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import convert, prove, run
 from qconvert.checking.proof.classes import Proof
@@ -34,7 +35,7 @@ def write_between_conversions(
     made += [*nodes, helper.make_node("QuantizeLinear", ["result", "y_scale", "y_point"], ["y"])]
     ends = [[helper.make_tensor_value_info(name, onnx.TensorProto.UINT8, size)] for name, size in (("x", shape), ("y", None))]
     graph = helper.make_graph(made, "forms", *ends, [numpy_helper.from_array(data, name) for name, data in numbers.items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = model_of(graph)
     onnx.save(onnx.shape_inference.infer_shapes(model), path)
     return path
 

@@ -10,6 +10,7 @@ import forked
 import numpy as np
 import pytest
 from onnx_models import path_of
+from onnx_nodes import model_of
 from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
@@ -222,7 +223,7 @@ def test_integers_that_join_before_they_get_a_scale(kind: str, filler: int | Non
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    onnx.save(model_of(graph), tmp_path / "m.onnx")
     report = roundtrip(tmp_path / "m.onnx", "onnx:qdq")
     assert report.passed, [leg.problems for leg in report.legs]
     assert all(item.equal == 1 for leg in report.legs for item in leg.outputs)

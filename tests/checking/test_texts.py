@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 import qconvert
@@ -50,7 +51,7 @@ def language_model(path: Path, table: Any, weights: Any, length: int | str = "le
     ]
     constants = [numpy_helper.from_array(values.astype(np.float32), name) for name, values in (("table", table), ("weights", weights))]
     graph = helper.make_graph(nodes, "g", ends, [logits, *others], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

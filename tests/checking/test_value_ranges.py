@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import check, convert, load, save
@@ -96,7 +97,7 @@ def test_ends_that_the_quantization_has_need_no_activation(tmp_path: Path) -> No
     constants = {"w": np.random.default_rng(1).normal(0, 1, (4, 3)).astype(np.float32), "s": np.float32(0.1), "z": np.uint8(0)}
     values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [2, 4]), ("y", [2, 3]))]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(v, n) for n, v in constants.items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "a.onnx")
+    onnx.save(model_of(graph), tmp_path / "a.onnx")
     for result in ("b.onnx", "b.tflite"):
         convert(tmp_path / "a.onnx", tmp_path / result)
         assert check(tmp_path / "a.onnx", tmp_path / result, per_op=True).passed

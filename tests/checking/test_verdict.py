@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load, save
@@ -81,7 +82,7 @@ def gemm_with_a_zero_point_of_the_bias(path: Path) -> Path:
     ]
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 8), ("y", 4))]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 
@@ -321,7 +322,7 @@ def test_a_constant_that_the_conversion_computed_may_differ_by_a_rounding(off: f
     forms = ([helper.make_node("Exp", ["c"], ["e"])], numpy_helper.from_array(given, "c")), ([], numpy_helper.from_array(computed, "e"))
     for path, (nodes, held) in zip(paths, forms, strict=True):
         graph = helper.make_graph([*nodes, helper.make_node("Mul", ["x", "e"], ["y"])], "g", edges[:1], edges[1:], [held])
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+        onnx.save(model_of(graph), path)
     report = check(*paths, per_op=True)
     assert report.verdict == verdict, report.problems
 

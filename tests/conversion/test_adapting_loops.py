@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import check, convert, load
@@ -86,7 +87,7 @@ def scan(path: Path, *, axis: int, start: Any) -> Path:
     graph = helper.make_graph(
         [node], "g", [value("x", float32, [1, 5, 4])], outputs, [numpy_helper.from_array(np.full(shape, start, np.float32), "start")]
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 
@@ -135,7 +136,7 @@ def test_a_trace_of_one_sample_with_an_open_batch(ends: bool, tmp_path: Path) ->
         [numpy_helper.from_array(data, name) for name, data in constants.items() if name != "w" or not ends],
     )  # fmt: skip
     source = tmp_path / "trace.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    onnx.save(model_of(graph), source)
     assert load(source, batch=2)["y"].shape == (2, 12 if ends else 3)
     convert(source, tmp_path / "result.tflite", batch=3)
     report = check(source, tmp_path / "result.tflite", samples=1)

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import check, convert
 
@@ -53,7 +54,7 @@ def real_model(name: str, outputs: list[str], extra: list[Any] | None = None, co
         [helper.make_tensor_value_info(item, TensorProto.FLOAT, None) for item in outputs],
         [numpy_helper.from_array(np.asarray(value), key) for key, value in found.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return model_of(graph)
 
 
 def with_pairs(name: str, dtype: str) -> Any:

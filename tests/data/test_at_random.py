@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx import load as load_proto
 from onnx import save as save_proto
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, load
@@ -39,7 +40,7 @@ def written(folder: Path, nodes: Sequence[Any], inputs: Inputs, output: int = FL
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )  # fmt: skip
     path = folder / "m.onnx"
-    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10).SerializeToString())
+    path.write_bytes(model_of(graph, opset).SerializeToString())
     return path
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import settings
+from onnx_nodes import model_of
 
 from qconvert.evaluate import ExactResult, evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
@@ -52,7 +53,7 @@ def onnx_node(kind: str, inputs: Sequence[Array | None], outputs: int = 1, **att
         [onnx.ValueInfoProto(name=name) for name in results],
     )
     opset = 23 if kind == "RMSNormalization" else 21
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = model_of(graph, opset)
     return model, dict(given_inputs)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import check, convert
@@ -36,7 +37,7 @@ def both(tmp_path: Path, op_type: str, feeds: dict[str, Any], constants: dict[st
     )
     results = [helper.make_value_info(f"y{i}", helper.make_tensor_type_proto(1, None)) for i in range(outputs)]
     graph = helper.make_graph([node], "g", inputs, results, held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    model = model_of(graph, opset)
     from onnx import TypeProto, shape_inference
 
     for value in model.graph.output:
@@ -167,7 +168,7 @@ def test_curves_that_a_quantizer_left_on_quantizations_of_their_own_are_equal(ki
              helper.make_node("Mul", ["x.d", "f.d"], ["y.r"]), *pair("y", "y")]  # fmt: skip
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [16, 64]) for name in ("x.r", "y")]
     graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "source.onnx")
+    onnx.save(model_of(graph), tmp_path / "source.onnx")
     convert(tmp_path / "source.onnx", tmp_path / "result.tflite")
     (output,) = check(tmp_path / "source.onnx", tmp_path / "result.tflite", samples=4).outputs
     assert output.equal == 1.0 if kind != "Softmax" else output.equal > 0.97  # onnxruntime multiplies by the whole part of 1 / scale
@@ -200,7 +201,7 @@ def test_elements_of_open_sizes(tmp_path: Path, op_type: str, axis: int, stored:
     result = helper.make_tensor_value_info("y", values[0].type.tensor_type.elem_type, shapes["i" if kind == "GatherElements" else "x"])
     graph = helper.make_graph([node], "g", values, [result])
     source = tmp_path / "a.onnx"
-    source.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    source.write_bytes(model_of(graph, 18).SerializeToString())
     convert(source, tmp_path / "b.tflite")
     (wanted,) = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]).run(None, given)
     (found,) = LiteRT((tmp_path / "b.tflite").read_bytes()).run_in_order(list(given.values()))

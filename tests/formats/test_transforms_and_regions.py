@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 import qconvert
 from qconvert.evaluate import evaluate
@@ -28,7 +29,7 @@ def _model(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9), path)
+    onnx.save(model_of(graph, opset), path)
 
 
 def _signal(*shape: int) -> dict[str, Array]:

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import check, convert, load
 
@@ -37,7 +38,7 @@ def _save(path: Path, group: int, outputs: int) -> np.ndarray:
     )
     held = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, results, held)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return weights
 
 

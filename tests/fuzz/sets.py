@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx_nodes import model_of
 
 from fuzz.altering import Rng, altered_bytes, altered_json, altered_lines, altered_tree, one
 from fuzz.model_files import altered_onnx
@@ -98,7 +99,7 @@ def _perceptron() -> bytes:
             nodes.append(helper.make_node("Relu", [name], [data := f"{name}/relu"]))
     ports = [helper.make_tensor_value_info(name, 1, (3, size)) for name, size in (("x", 64), ("third", 4))]
     graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], constants)
-    model: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    model: bytes = model_of(graph).SerializeToString()
     return model
 
 

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from passes.graphs import applied, assert_equal, constant, make, q
 
 from qconvert import Graph, Op, Signature, Tensor, convert, load, save
@@ -70,7 +71,7 @@ def test_an_onnx_output_that_is_listed_twice(tmp_path: Path) -> None:
     outputs = [value("y", TensorProto.FLOAT, [2])] * 2
     w = numpy_helper.from_array(np.ones(2, np.float32), "w")
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [value("x", TensorProto.FLOAT, [2])], outputs, [w])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "a.onnx")
+    onnx.save(model_of(graph), tmp_path / "a.onnx")
     convert(tmp_path / "a.onnx", tmp_path / "b.onnx")
     found = onnxruntime.InferenceSession(tmp_path / "b.onnx").run(None, {"x": np.array([1, 2], np.float32)})
     assert [item.tolist() for item in found] == [[2, 3], [2, 3]]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from tflite_models import OpSpec, TensorSpec, model
 
@@ -189,7 +190,7 @@ def dynamically_quantized(folder: Path, **options: object) -> Path:
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", [1, 3, 16, 16]), ("y", [1, 10]))]
     graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "float.onnx")
+    onnx.save(model_of(graph), folder / "float.onnx")
     quantize_dynamic(folder / "float.onnx", folder / "source.onnx", **options)
     return folder / "source.onnx"
 
@@ -227,7 +228,7 @@ def test_a_bias_behind_a_product_of_several_rows_is_judged_with_it(moved: bool, 
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
     constants = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")]
     graph = helper.make_graph(nodes[not moved :], "rows", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "float.onnx")
+    onnx.save(model_of(graph), tmp_path / "float.onnx")
     quantize_dynamic(tmp_path / "float.onnx", tmp_path / "source.onnx", weight_type=QuantType.QInt8)
     model = onnx.load(tmp_path / "source.onnx")
     (stored,) = (item for item in model.graph.initializer if item.name == "b")
@@ -281,7 +282,7 @@ def test_a_matrix_that_int8_does_not_hold_with_zero_point_0_stays_8_bits(tmp_pat
     weights = onnx.numpy_helper.from_array((rng.normal(size=(96, 128)) + 0.7).astype(np.float32), "w")
     values = [onnx.helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [7, 96]), ("y", [7, 128]))]
     graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weights])
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), tmp_path / "float.onnx")
+    onnx.save(model_of(graph), tmp_path / "float.onnx")
     source, result, back = (tmp_path / name for name in ("source.onnx", "result.tflite", "back.onnx"))
     quantize_dynamic(tmp_path / "float.onnx", source, weight_type=QuantType.QUInt8)
     convert(source, result)
@@ -324,7 +325,7 @@ def attention_of_products(folder: Path, bias: float = 0.0) -> Path:
     ]  # fmt: skip
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 6, 32]) for name in ("x", "y")]
     graph = helper.make_graph(nodes, "network", ends[:1], ends[1:], constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), folder / "float.onnx")
+    onnx.save(model_of(graph), folder / "float.onnx")
     quantize_dynamic(folder / "float.onnx", folder / f"source{bias}.onnx")
     return folder / f"source{bias}.onnx"
 

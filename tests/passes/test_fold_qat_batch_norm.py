@@ -10,6 +10,7 @@ import onnx
 import onnx_models
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import check, convert, load
 
@@ -71,7 +72,7 @@ def model(form: str, *, bias: bool = False, relu: bool = False, quantized: bool 
     used = {name for node in nodes for name in node.input}
     stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items() if name in used]
     graph = helper.make_graph(nodes, "qat", [helper.make_tensor_value_info("x", TensorProto.FLOAT, data)], outputs, stored)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = model_of(graph)
     return bytes(onnx.shape_inference.infer_shapes(made).SerializeToString())
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_nodes import model_of
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, load
 from qconvert import run as run_model
@@ -259,7 +260,7 @@ def test_a_resize_of_an_onnx_file_keeps_its_layout(mode: str, batch: int | str, 
     z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
     network = helper.make_graph(nodes, "resize", [x], [z], [sizes])
-    save(helper.make_model(network, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), first)
+    save(model_of(network), first)
     convert(first, second)
     assert [op["data_format"] for op in load(second).ops if op.kind == "Resize"] == ["channels_last"]
     values = {"x": RNG.normal(size=(2, 3, 4, 3)).astype(np.float32)}

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from tflite_models import run_litert
 
 from qconvert import check, convert, load
@@ -33,7 +34,7 @@ def _save(path: Path, points: list[int], dtype: type = np.int8) -> Path:
     ]
     inputs, results = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8])] for name in "xy")
     graph = helper.make_graph(nodes, "g", inputs, results, [numpy_helper.from_array(value, name) for name, value in held.items()])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

@@ -9,6 +9,7 @@ import onnx
 import onnx_models
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import check, convert, load
 
@@ -36,7 +37,7 @@ def model(op: str, dtype: str, point: int, edges: tuple[bool, bool]) -> bytes:
     graph = helper.make_graph(
         nodes, "g", values[:1], values[1:], [numpy_helper.from_array(value, name) for name, value in quantizations.items()]
     )
-    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString())
+    return bytes(model_of(graph, 21).SerializeToString())
 
 
 @pytest.mark.parametrize("io_float", [False, True])

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnx_nodes import model_of
 from passes.graphs import random_integers
 from refusals import refused
 from tflite_models import run_litert
@@ -29,7 +30,7 @@ def model(op: str, feed: dict[str, Any], constants: dict[str, Any], **attributes
         [helper.make_tensor_value_info("y", 6, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )
-    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    return bytes(model_of(graph).SerializeToString())
 
 
 def points(dtype: str, other: str, columns: int = 0) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from passes.graphs import applied, constant, make, outputs, q, said
 
 import qconvert
@@ -261,7 +262,7 @@ def model(path: Path, activations: str, parts: str = "gelu") -> Path:
     graph = helper.make_graph(nodes, "m", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 8])],
                               [helper.make_tensor_value_info(result, TensorProto.FLOAT, [3, 4])], constants)  # fmt: skip
     assert kind  # the type that QuantizeLinear takes from its zero point
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    onnx.save(model_of(graph, 21), path)
     return path
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lstm_files import Lstm
+from onnx_nodes import model_of
 from refusals import refused
 
 import qconvert
@@ -82,7 +83,7 @@ def scan_file(path: Path, steps: int | str, direction: int = 0) -> None:
     graph = helper.make_graph(
         [scan], "sums", [value("start", [4]), value("x", [4, steps])], [value("total", [4]), value("sums", [4, steps])]
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = model_of(graph, 18)
     checker.check_model(model, full_check=True)
     save(model, path)
 

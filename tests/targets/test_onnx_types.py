@@ -11,6 +11,7 @@ import onnx
 import pytest
 from loaded import onnx_graph
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert.conversion import normalize
 from qconvert.errors import UnsupportedError
@@ -42,7 +43,7 @@ def _model(kind: str, number: int, rank: int) -> bytes | None:
         names, constants = ["x", "axis"], [numpy_helper.from_array(np.array(0, np.int64), "axis")]
     node = helper.make_node(kind, names, ["y"], **attributes)
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", result, None)], constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = model_of(graph)
     try:
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         onnx.checker.check_model(model, full_check=True)
@@ -114,5 +115,5 @@ def test_a_convolution_without_a_bias_runs(
     weights = numpy_helper.from_array(np.ones(shape, np.float32), "w")
     node = helper.make_node(kind, ["x", "w"], ["y"], **attributes)
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, None)], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = model_of(graph)
     assert _outcome(model.SerializeToString()) == "runs"

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from loaded import onnx_graph
+from onnx_nodes import model_of
 from passes.graphs import CONV, constant, make, q, random_integers
 from random_graphs import random_graph
 from refusals import refused
@@ -372,7 +373,7 @@ def test_loops_that_read_a_condition_which_they_are_not_given_are_refused(tmp_pa
         loop = helper.make_node("Loop", ["n", condition, "x"], ["y"], body=body)
         constants = [numpy_helper.from_array(np.array(True), "true"), numpy_helper.from_array(np.int64(3), "n")]
         graph = helper.make_graph([loop], "g", [info("x", real, [4])], [info("y", real, [4])], constants[not condition :])
-        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "loop.onnx")
+        onnx.save(model_of(graph), tmp_path / "loop.onnx")
         assert builder.build(tmp_path / "loop.onnx").parsed is not refuses
         if refuses:
             with refused(UnsupportedError, "target-rules", holds=("Loop",)):

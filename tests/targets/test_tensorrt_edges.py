@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import audit, check, convert, load
@@ -41,7 +42,7 @@ PLACES = ("unread", "output", "passed", "constant")
 def network(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: dict[str, Any] | None = None, more: Any = ()) -> Any:
     values = [numpy_helper.from_array(np.asarray(value), name) for name, value in (constants or {}).items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, [*values, *more])
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    return onnx.shape_inference.infer_shapes(model_of(graph, 21))
 
 
 def side(name: str, dtype: str = "FLOAT", shape: tuple[int | str, ...] = (2, 3)) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import Graph, convert, load
 from qconvert.graph.metadata import COMMAND
@@ -29,7 +30,7 @@ def graph_of(path: Path, nodes: list[Any], inputs: dict[str, list[Any]], **const
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()],
     )
-    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(made), path)
     return load(path)
 
 

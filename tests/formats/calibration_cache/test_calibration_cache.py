@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 from test_cli import run
 
@@ -63,7 +64,7 @@ def network(path: Path, *, shared_scale: bool = False) -> Path:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2, 6, 6])],
         [numpy_helper.from_array(data, name) for name, data in (weights | statistics).items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     return path
 
 

@@ -13,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import apply, convert, load
@@ -72,9 +73,7 @@ def float_model(path: Path, depthwise: bool, relu: bool) -> Path:
     nodes += [helper.make_node("Relu", ["c"], ["y"])] if relu else []
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 6, 6]) for name in ("x", "y")]
     constants = [numpy_helper.from_array(array, name) for name, array in (("w", weights.astype(np.float32)), ("b", bias))]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", values[:1], values[1:], constants), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
-    )
+    model = model_of(helper.make_graph(nodes, "g", values[:1], values[1:], constants))
     onnx.save(model, path)
     return path
 

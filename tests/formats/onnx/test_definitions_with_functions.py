@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert import check, convert, load
@@ -25,7 +26,7 @@ def grids(folder: Path, *, sizes: bool) -> Path:
     given = [] if sizes else [helper.make_tensor_value_info("size", TensorProto.INT64, [4])]
     outputs = [helper.make_tensor_value_info(f"grid{i}", TensorProto.FLOAT, [1, 3, 4, 2] if sizes else None) for i in range(2)]
     graph = helper.make_graph(nodes, "grids", inputs + given, outputs, [size] if sizes else [])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), folder / "grids.onnx")
+    onnx.save(model_of(graph, 20), folder / "grids.onnx")
     return folder / "grids.onnx"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnx_nodes import feeds, node_model, session
+from onnx_nodes import feeds, model_of, node_model, session
 from tflite_models import run_litert
 
 from qconvert import convert, load
@@ -88,7 +88,7 @@ def integer_model(
     initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     initializers.append(helper.make_tensor("w", weight_type, (8, 6), RNG.integers(-127, 128, 48).tolist()))
     graph = helper.make_graph(nodes, "g", types[:1], types[1:], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = model_of(graph, opset)
     return bytes(model.SerializeToString())
 
 

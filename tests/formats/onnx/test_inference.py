@@ -12,6 +12,7 @@ import onnx
 import pytest
 from loaded import onnx_graph
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import QConvertError
 
@@ -92,7 +93,7 @@ def test_factors_of_a_resize_that_are_none(scale: float, size: Any) -> None:
     node = helper.make_node("Resize", ["x", "", "s"], ["y"])
     scales = numpy_helper.from_array(np.array([1, 1, scale, scale], np.float32), "s")
     graph = helper.make_graph([node], "g", [value], [helper.make_tensor_value_info("y", 1, [1, 1, None, None])], [scales])
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    data = model_of(graph).SerializeToString()
     try:
         assert [op.kind for op in onnx_graph(data).ops] in (["Opaque"], ["Shape", "Slice", "Mul", "Resize"])
     except QConvertError as error:
@@ -125,7 +126,7 @@ def test_no_constant_is_made_of_sizes_that_a_file_only_states(name: str, tmp_pat
     node = helper.make_node(name, [*names, *(key for key in constants if key not in names)], ["y"], **attributes)
     initializers = [numpy_helper.from_array(np.asarray(value), key) for key, value in constants.items()]
     graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_value_info("y", 1, None)], initializers)
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10).SerializeToString()
+    data = model_of(graph, 21).SerializeToString()
     (tmp_path / "x.onnx").write_bytes(data)
     code = (
         "import resource, sys, qconvert\n"

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import Graph, Op, Tensor, load, save
 from qconvert.files import copy_mapped, map_file, release_pages
@@ -166,7 +167,7 @@ def quantized(folder: Path, data_name: str) -> Path:
     ]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size]) for name, size in (("x", 64), ("y", 48))]
     proto = helper.make_graph(nodes, "g", ends[:1], ends[1:], [weight, *scales, zero, none])
-    model = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = model_of(proto)
     path = folder / "model.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location=data_name, size_threshold=1024)
     return path

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import run
+from onnx_nodes import model_of
 from tflite_models import run_litert
 
 from qconvert import convert, load
@@ -25,7 +26,7 @@ def model(nodes: list[Any], constants: dict[str, Any], shape: tuple[int, ...] = 
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     values = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, values)
-    data: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    data: bytes = model_of(graph, 18).SerializeToString()
     return data
 
 
@@ -142,7 +143,7 @@ def test_a_scale_is_said_of_what_was_moved_before_it_was_known_too(outside: bool
         [helper.make_tensor_value_info("y", TensorProto.UINT8, None), helper.make_tensor_value_info("w", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )  # fmt: skip
-    data = helper.make_model(found, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString()
+    data = model_of(found, 18).SerializeToString()
     graph = read_bytes(data, "m")
     assert (graph["t"].quantization == graph["x"].quantization) and (graph["t"].quantization is None) == outside
     (tmp_path / "m.onnx").write_bytes(data)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loaded import onnx_graph
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert.errors import InvalidModelError
@@ -69,7 +70,7 @@ def test_integers_that_several_nodes_move_and_label(computed: bool, one: tuple[s
     name, dtype = ("given", TensorProto.FLOAT) if computed else ("x", TensorProto.UINT8)
     constants = [numpy_helper.from_array(np.asarray(value), key) for key, value in _CONSTANTS.items()]
     graph = helper.make_graph(flat, "g", [helper.make_tensor_value_info(name, dtype, [4, 6])], [first, second], constants)
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    data = model_of(graph, 18).SerializeToString()
     value = np.random.default_rng(0).integers(0, 255, (4, 6)).astype(np.float32 if computed else np.uint8)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

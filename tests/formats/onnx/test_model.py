@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 from onnx_models import run
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
@@ -180,11 +181,9 @@ def calling(*nodes: Any, opset: int) -> bytes:
 def test_functions_of_another_opset_mean_what_they_did(nodes: list[Any], opset: int) -> None:
     data, inputs = calling(*nodes, opset=opset), np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
     node = parse_model(data).proto
-    whole = helper.make_model(
-        helper.make_graph([*(type(item).FromString(item.SerializeToString()) for item in nodes)], "g",
+    whole = model_of(helper.make_graph([*(type(item).FromString(item.SerializeToString()) for item in nodes)], "g",
                           [helper.make_tensor_value_info("a", TensorProto.FLOAT, [4, 4])],
-                          [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)]),
-        opset_imports=[helper.make_opsetid("", opset)], ir_version=8)  # fmt: skip
+                          [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)]), opset)  # fmt: skip
     expected = run(bytes(whole.SerializeToString()), {"a": inputs})[0]
     assert not node.functions
     np.testing.assert_array_equal(run(bytes(node.SerializeToString()), {"x": inputs})[0], expected)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from loaded import onnx_graph
 from onnx import TensorProto, helper, numpy_helper
+from onnx_nodes import model_of
 from refusals import refused
 from tflite_models import run_litert
 
@@ -137,7 +138,7 @@ def table(dtype: str, block: int, real: str, shape: tuple[int, ...] = (8, 96)) -
         [helper.make_tensor_value_info("y", number, [2, 3, *shape[1:]])],
         [*constants, numpy_helper.from_array(scale, "s")],
     )
-    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    found = model_of(graph, 21)
     return bytes(found.SerializeToString()), values.astype(real)
 
 

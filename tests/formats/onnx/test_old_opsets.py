@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 from onnx_models import run
+from onnx_nodes import model_of
 from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
@@ -100,7 +101,7 @@ def test_a_matrix_product_adds_its_bias_to_each_row() -> None:
         [helper.make_tensor_value_info("y", 1, None)],
         [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(bias, "b")],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=4).SerializeToString()
+    model = model_of(graph, 6).SerializeToString()
     np.testing.assert_allclose(run(written(model), {"x": data})[0], data @ weights / 2 + bias, rtol=1e-6)
 
 

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
+from onnx_nodes import model_of
 
 from qconvert import check, convert, load
 from qconvert.evaluate import evaluate
@@ -134,7 +135,7 @@ def test_a_recurrence_of_which_only_the_last_values_are_read(tmp_path: Path, kin
     outputs = [helper.make_tensor_value_info("y_h", 1, [1, 2, _CELLS])]
     graph = helper.make_graph([node], "g", inputs, outputs, [numpy_helper.from_array(data, name) for name, data in weights.items()])
     path = tmp_path / "a.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(model_of(graph), path)
     for result in ("b.onnx", "b.tflite"):
         convert(path, tmp_path / result)
         assert check(path, tmp_path / result).passed

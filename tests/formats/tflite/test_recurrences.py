@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx_nodes import model_of
 from refusals import refused
 
 import qconvert
@@ -72,7 +73,7 @@ def recurrence(
     ]
     outer = [helper.make_tensor_value_info(name, 1, [None] * (4 if name == "Y" else 3)) for name in results if name]
     graph = helper.make_graph([node], "g", inputs, outer, [numpy_helper.from_array(value, name) for name, value in constants.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8).SerializeToString(), feed
+    return model_of(graph, 18).SerializeToString(), feed
 
 
 def converted(data: bytes, folder: Path) -> Graph:
