@@ -100,7 +100,7 @@ def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[s
 
 
 #: The chip's kernels. A row may compute the kernel's integers, as a chip rounds that is not exact; docs/plugins.md shows one, and
-#: docs/targets.md lists what else it says.
+#: `python -m pydoc qconvert.plugin.Kernel` prints what else it says.
 ROWS = Kernels(
     (
         Kernel(("Conv", "Gemm"), ("int8",), tolerance=constant_tolerance(1e-6)),
