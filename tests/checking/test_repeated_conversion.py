@@ -122,7 +122,7 @@ def test_the_arithmetic_of_an_engine_in_a_result_that_says_nothing(
     bare = changed.evolve(metadata={key: text for key, text in changed.metadata.items() if "qconvert" not in key})
     save(bare, tmp_path / f"m.{suffix}")
     report = check(CLASSIFIER, tmp_path / f"m.{suffix}", samples=1)
-    assert report.verdict == "not equal" and "the arithmetic is qnnpack instead of fbgemm" in report.problems[0]
+    assert report.verdict == "not equal" and f"the arithmetic is {arithmetic} instead of fbgemm" in report.problems[0]
 
 
 @pytest.mark.onnxruntime
