@@ -11,16 +11,16 @@
         --client litert@1.4=litert14/bin/python --explain "" --markdown docs/measured/older_runtimes.md
 
 Each model is converted for each target with a batch of 1 and run once in onnxruntime, as .tflite in LiteRT, on random inputs; each client
-runs the file in its own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within
-1e-6 of their range. "1 step" is a difference of one integer, of the scale of a float output that is dequantized, or of 1/255 of another
-float output's range; "4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
-the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
-conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own (qnn-htp) is
-tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out of it and
-run alone; those that are wrong alone too stand in brackets. "noise 41 to 71" is how far onnxruntime's own outputs are off where 2% of the
-results of its convolutions, products and sums, drawn at random four times, are a step higher or lower: a network which they move as far
-says little of a client. Milliseconds are processor time of the best run, on one thread. HTP has none, since its library for x86 simulates
-it. Vela compiles what is converted for each Ethos-U, and estimates the NPU's cycles, its time and its memory; it runs nothing.
+runs the file in its own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within 1e-6
+of their range. "1 step" is a difference of one integer, of the scale of a float output that is dequantized, or of 1/255 of another float
+output's range, or of a single value; "4 of 65,536 steps" is one of 4 in outputs of 16 bits. HTP is Qualcomm's Hexagon Tensor Processor,
+whose arithmetic the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU,
+but for the conversions of float inputs and outputs; "67% on it" is the share of operators that does. A client with a target of its own
+(qnn-htp) is tried with that in place of portable. Where more than a step differs, or a file is not taken, each kind of operator is cut out
+of it and run alone; those that are wrong alone too stand in brackets. "noise 41 to 71" is how far onnxruntime's own outputs are off where
+2% of the results of its convolutions, products and sums, drawn at random four times, are a step higher or lower: a network which they move
+as far says little of a client. Milliseconds are processor time of the best run, on one thread. HTP has none, since its library for x86
+simulates it. Vela compiles what is converted for each Ethos-U, and estimates the NPU's cycles, its time and its memory; it runs nothing.
 """
 
 from __future__ import annotations
@@ -236,11 +236,12 @@ def compare_steps(wanted: Outputs, found: Outputs, scales: Sequence[float]) -> f
     worst = 0.0
     for one, other, scale in zip(wanted, found, scales, strict=True):
         if one.dtype.kind == "f":
-            limit, step = 1e-6, max(float(np.ptp(one)) / 255, float(scale), 1e-9) if one.size else 1.0
+            width = float(np.ptp(one) or np.abs(one).max()) if one.size else 0.0
+            limit, step = 1e-6 * width, max(width / 255, float(scale), 1e-9)
         else:
             limit, step = 0.0, 1.0
         difference = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
-        if not difference <= limit * max(float(np.ptp(one)) if one.size else 0.0, 1e-9):
+        if not difference <= max(limit, 1e-15):
             worst = max(worst, difference / step) if np.isfinite(difference) else difference
     return worst
 
