@@ -51,7 +51,7 @@ def qconvert_targets() -> Iterable[Derived]:
             name="qnn-htp",
             summary="Qualcomm HTP by onnxruntime-qnn: unsigned data of 8 and 16 bits",
             storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
-            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales", "keep_integers"),
+            further_passes=("dense_weights", "symmetric_weights", "lower_for_htp", "htp_scales", "keep_integers"),
             further_rules=lambda graph: partial(_lazy("operators", "violations"), graph),
             accelerator=Accelerator("HTP", lambda graph: partial(_lazy("operators", "lacks"), graph), fault=_lazy("operators", "fault")),
             kernels=_ROWS,

@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Graph, Op, Quantization, Tensor, Violation, activation_bounds, apply, integer_range
+from qconvert.plugin import (
+    ELEMENTWISE,
+    KINDS,
+    Array,
+    Graph,
+    Op,
+    Quantization,
+    Tensor,
+    Violation,
+    activation_bounds,
+    apply,
+    integer_range,
+)
 
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
@@ -37,8 +49,9 @@ _FIXED_16 = {
 _WRAPPED, _WRAPPED_8 = ("Atan", "Cos", "Log", "LogSoftmax", "Sin"), ("LogSoftmax",)
 #: Operators that square their data in float16, of which 65504 is the largest number -> the power of the data that their results grow with.
 SQUARES = {"RMSNormalization": 0, "ReduceL2": 1, "SquaredDifference": 2}
-#: Activations that HTP computes with what gives their data in one, without rounding or clipping the data.
-JOINED = ("HardSwish", "LeakyRelu", "Relu")
+#: Activations that HTP computes with what gives their data in one, without rounding or clipping the data. It leaves out a Clip of which the
+#: data's range implies a bound, with the other bound.
+JOINED = ("Clip", "HardSwish", "LeakyRelu", "Relu")
 #: Operators that HTP computes in the scale of their data, with 8 bits; results of scales that are smaller by this factor or more are wrong.
 _IN_SCALE_OF_DATA, _LARGEST_RATIO = ("Add", "Max", "Min", "Neg", "Sub"), 48.0
 #: The largest zero point of uint8 to which HTP clips uint16 rightly; reciprocals of scales are kept as integers of 8 bits.
@@ -66,12 +79,51 @@ def lacks(graph: Graph, op: Op) -> str:
         return f"{op.kind} of {rank} dimensions, at most {_RANK}"
     if any(tensor.shape is None or any(isinstance(size, str) for size in tensor.shape) for tensor in tensors):
         return f"{op.kind} with dynamic dimensions"
-    if op.kind == "Gemm" and graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized:
-        return "Gemm of quantized data with a float result"
+    if (found := float_constant(graph, op)) is not None:
+        return f"{op.kind} whose input {found[0]} is a constant of {found[1].dtype}, not of floats"
+    if op.kind == "ConvTranspose" and set(op["dilations"]) != {1}:
+        return "ConvTranspose with dilations"
+    if _has_further_axes(graph.tensors, op):
+        return f"{op.kind} over several axes"
     is_output = op.kind == "Dequantize" and op.outputs[0] in graph.outputs and not any(op.outputs[0] in other.inputs for other in graph.ops)
     if is_output or (op.kind == "Quantize" and op.inputs[0] in graph.inputs):
         return "onnxruntime converts float inputs and outputs itself (its option offload_graph_io_quantization)"
     return ""
+
+
+def float_constant(graph: Graph, op: Op) -> tuple[int, Tensor] | None:
+    """Return the place of a quantized constant that HTP takes in float alone, and the constant.
+
+    It is the bias of a Gemm with a float result, or the scale of a LayerNormalization in another type than uint8.
+    """
+    if op.kind == "Gemm" and not graph[op.outputs[0]].is_quantized:
+        place = 2
+    elif op.kind == "LayerNormalization":
+        place = 1
+    else:
+        return None
+    name = (*op.inputs, "")[place]
+    begin = graph.producers().get(name)
+    stored = graph.tensors.get(begin.inputs[0] if begin is not None and begin.kind == "Dequantize" else name)
+    if stored is None or not stored.is_constant or not stored.is_quantized or (op.kind != "Gemm" and stored.dtype == "uint8"):
+        return None
+    return place, stored
+
+
+def _has_further_axes(tensors: Mapping[str, Tensor], op: Op) -> bool:
+    if op.kind != "LayerNormalization":
+        return False
+    rank = len(tensors[op.inputs[0]].shape or ())
+    return int(str(op["axis"])) not in (-1, rank - 1)
+
+
+def lowering_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Return why an operator becomes others: HTP fails for it, or leaves it to the CPU; "" if it stays."""
+    if words := refusal_reason(tensors, op):
+        return words
+    kind = KINDS[op.kind]
+    is_function = kind.rule == "real" and kind.inputs == (1, 1) and kind.layout == ELEMENTWISE
+    return f"HTP has no {op.kind}" if is_function and op.kind not in _TAKEN else "several axes" if _has_further_axes(tensors, op) else ""
 
 
 def refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
@@ -143,16 +195,21 @@ def _cover_results(op: Op, data: Tensor, result: Tensor) -> Quantization | None:
     return Quantization.per_tensor(scale, round(-low / scale))
 
 
-def needs_clipped_data(op: Op, data: Tensor, result: Tensor) -> bool:
-    """Return whether an activation gives results more than a step off where its data are not clipped to their own range."""
+def needs_clipped_data(tensors: Mapping[str, Tensor], op: Op, data: Tensor, result: Tensor) -> bool:
+    """Return whether an activation gives results more than a step off where HTP computes it with what gives its data in one."""
     q, (low, high) = result.per_tensor, range_of(data)
     if q is None:
         return False
+    if not all(tensors[name].is_constant for name in op.inputs[1:] if name):
+        return True
     x = np.linspace(2 * low - high, 2 * high - low, 2**10)
-    attributes: dict[str, Any] = dict(op.attributes)
-    real = np.stack([apply(op.kind, values, **attributes) for values in (x, np.clip(x, low, high))])
-    beyond, clipped = np.clip(real / float(q.scale[0]) + q.point, *integer_range(result.dtype))
-    return bool(np.abs(beyond - clipped).max() > 1)
+    more = [tensors[name].float_values() if name else None for name in op.inputs[1:]]
+    attributes: dict[str, Any] = {**op.attributes}
+    real, clipped = (apply(op.kind, values, *more, **attributes) for values in (x, np.clip(x, low, high)))
+    if op.kind == "Clip" and min(real.min() - low, high - real.max()) < (high - low) / 2**16:
+        real = x  # HTP leaves the Clip out
+    real, clipped = (np.clip(values / float(q.scale[0]) + q.point, *integer_range(result.dtype)) for values in (real, clipped))
+    return bool(np.abs(real - clipped).max() > 1)
 
 
 def find_square_factor(op: Op, data: Sequence[Tensor], result: Tensor) -> float:

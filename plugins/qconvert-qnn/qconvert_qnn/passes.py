@@ -25,25 +25,36 @@ from qconvert_qnn.operators import (
     SQUARES,
     exceeded_bounds,
     find_square_factor,
+    float_constant,
+    lowering_reason,
     needs_clipped_data,
     needs_wide_data,
-    refusal_reason,
     right_quantization,
     widen_quantization,
 )
 
 
 def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Decompose operators for which HTP fails, in float between the data and the result, and give activations an operator of their own.
+    """Decompose operators for which HTP fails or that it lacks, in float, make constants float, and give activations operators of their own.
 
     onnxruntime-qnn fuses an activation into an operator only where the quantization of the result implies it. HTP runs others in float,
     without rounding or clipping what stands between two of them (see keep_integers()); onnxruntime-qnn leaves a Gemm to the CPU.
     """
-    found = lower(graph, refusal_reason)
-    rewriter, count = Rewriter(found.graph), len(found.reasons)
+    found = lower(graph, lowering_reason)
+    rewriter, count, graph = Rewriter(found.graph), len(found.reasons), found.graph
     for op in rewriter:
-        count += _divide_data(rewriter, op) if op.kind in SQUARES else _split_activation(rewriter, op)
-    return (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at, replaced by others",)) if count else (graph, ())
+        if (found_constant := float_constant(graph, op)) is not None:
+            place, stored = found_constant
+            real = rewriter.constant(f"{stored.name}/real", stored.float_values().astype(np.float32))
+            rewriter.replace(op, op.with_input(place, real))
+            count += 1
+        else:
+            count += _divide_data(rewriter, op) if op.kind in SQUARES else _split_activation(rewriter, op)
+    return (
+        (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at or lacks, replaced by others",))
+        if count
+        else (graph, ())
+    )
 
 
 def _split_activation(rewriter: Rewriter, op: Op) -> bool:
@@ -220,7 +231,7 @@ def _is_clipped_late(rewriter: Rewriter, op: Op) -> bool:
     direct = readers.get(op.name, ())
     activations = [end for reader in direct for end in (reader, *readers.get(reader.name, ())) if end.kind in JOINED]
     results = [(end, tensors[last.name]) for end in activations for last in (end, *readers.get(end.name, ())) if last.name]
-    return any(needs_clipped_data(end, data, result) for end, result in results)
+    return any(needs_clipped_data(tensors, end, data, result) for end, result in results)
 
 
 def _is_normalized(rewriter: Rewriter, op: Op) -> bool:

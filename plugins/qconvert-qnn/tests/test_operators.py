@@ -19,6 +19,8 @@ from qconvert.plugin import (
     Op,
     Quantization,
     Tensor,
+    apply,
+    choose_quantization,
     evaluate,
     infer,
     load,
@@ -193,6 +195,25 @@ def test_data_of_an_activation_are_clipped(first: str, activation: str, tmp_path
     graph, feed = activated(first, activation, 0.008, P(0.02, 100 * (activation != "Relu")))
     assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 50
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
+
+
+@pytest.mark.parametrize(("point", "bounds"), [(0, (0.0, 6.0)), (20, (-1.0, 1.0)), (128, (None, 1.0)), (128, (-1.0, None))])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+def test_a_clip_with_a_bound_that_the_data_imply_is_kept(dtype: str, point: int, bounds: tuple[float | None, ...], tmp_path: Path) -> None:
+    """HTP leaves out such a Clip after a Conv, with its other bound: off by what the data's range holds beyond that."""
+    one = 2 ** (8 * np.dtype(dtype).itemsize - 8)
+    weights = Tensor("w", "int8", (8, 4, 1, 1), RNG.integers(-127, 128, (8, 4, 1, 1)).astype(np.int8), P(0.05, 0))
+    ends = [
+        Tensor(name, "float32", (), np.array(end, np.float32)) for name, end in zip(("low", "high"), bounds, strict=True) if end is not None
+    ]
+    data = [image(dtype, point * one, name, None, 0.05 / one) for name in "cy"]
+    names = ["" if bounds[0] is None else "low", *["high"] * (bounds[1] is not None)]
+    ops = (Op("Conv", ("x", "w"), ("c",), {**SPACE, "pads": (0, 0, 0, 0)}), Op("Clip", ("c", *names), ("y",)))
+    x = image(dtype, 128 * one, scale=0.03 / one)
+    graph = infer(Graph("clipped", {item.name: item for item in (x, weights, *ends, *data)}, ops, ("x",), ("y",)))
+    feed = {"x": RNG.integers(0, 256 * one, (1, 4, 6, 6)).astype(dtype)}
+    assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 10 * one
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= (ONE if one == 1 else 64)  # of 65,536
 
 
 def test_data_of_an_activation_are_not_rounded(tmp_path: Path) -> None:
@@ -378,6 +399,65 @@ def test_a_norm_of_16_bits_has_the_scale_that_htp_computes_it_in(tmp_path: Path)
     feed = {"x": RNG.integers(0, 2**16, (2, 24)).astype(np.uint16)}
     assert steps(graph, tmp_path / "m.onnx", feed, "portable") > 60_000
     assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 16
+
+
+def runs_wholly(graph: Graph, path: Path, feed: Mapping[str, Any], target: str) -> bool:
+    """Whether HTP runs all of a graph that is fitted to a target, as it is said before, and rightly."""
+    fitted = normalize(graph, target)[0]
+    found, exact = htp(fitted, path, feed), evaluate(graph, feed)
+    is_whole = all(
+        item.by == "HTP" for item in layers(ModelFile(path, "sm8650")) if item.type not in ("QuantizeLinear", "DequantizeLinear")
+    )
+    assert is_whole == (not any(lacks(fitted, op) for op in fitted.ops if op.kind not in ("Quantize", "Dequantize")))
+    for name, value in exact.items():
+        limit = ONE if value.dtype.kind in "iu" else 1e-3 * np.ptp(value)
+        assert np.abs(found[name].astype(np.float64) - value).max() <= limit
+    return is_whole
+
+
+@pytest.mark.parametrize("kind", ["Acosh", "Asinh", "Atanh", "Celu", "Cosh", "Erf", "Shrink", "Sinh", "Softsign"])
+def test_functions_that_htp_lacks_become_others(kind: str, tmp_path: Path) -> None:
+    low, high = {"Acosh": (1.0, 8.0), "Atanh": (-0.95, 0.95)}.get(kind, (-4.0, 4.0))
+    attributes = {"Celu": {"alpha": 0.5}, "Shrink": {"lambd": 0.5, "bias": 0.1}}.get(kind, {})
+    _, quantization = choose_quantization("onnxruntime_affine", min(low, 0.0), high, 8, dtype="uint8")
+    data = Tensor("x", "uint8", (1, 256), None, quantization)
+    codes = np.arange(256, dtype=np.uint8)[None]
+    codes = np.maximum(codes, int(np.ceil(low / quantization.step)) + quantization.point).astype(np.uint8)
+    real = apply(kind, quantization.step * (codes.astype(np.float64) - quantization.point), **attributes)
+    _, ends = choose_quantization("onnxruntime_affine", min(real.min(), 0.0), max(real.max(), 0.0), 8, dtype="uint8")
+    graph = layer(kind, attributes, data, Tensor("y", "uint8", None, None, ends))
+    assert not runs_wholly(graph, tmp_path / "m.onnx", {"x": codes}, "portable")
+    assert runs_wholly(graph, tmp_path / "m.onnx", {"x": codes}, "qnn-htp")
+
+
+def test_a_gemm_with_a_float_result_has_a_float_bias(tmp_path: Path) -> None:
+    """HTP takes no bias of int32 next to it."""
+    weights = Tensor("w", "int8", (5, 8), RNG.integers(-127, 128, (5, 8)).astype(np.int8), P(0.01, 0))
+    bias = Tensor("b", "int32", (5,), RNG.integers(-900, 900, (5,)).astype(np.int32), P(0.0005, 0))
+    graph = layer("Gemm", {}, Tensor("x", "uint8", (3, 8), None, P(0.05, 120)), Tensor("y", "float32", None), weights, bias)
+    feed = {"x": RNG.integers(0, 256, (3, 8)).astype(np.uint8)}
+    assert not runs_wholly(graph, tmp_path / "m.onnx", feed, "portable")
+    assert runs_wholly(graph, tmp_path / "m.onnx", feed, "qnn-htp")
+
+
+@pytest.mark.parametrize("axis", [-1, -3])
+def test_a_layer_normalization_has_a_float_scale_and_one_axis(axis: int, tmp_path: Path) -> None:
+    """HTP takes no scale of int8, and normalizes along the last axis alone."""
+    sizes = (4, 6, 6)[axis:]
+    scale = Tensor("s", "int8", sizes, RNG.integers(50, 128, sizes).astype(np.int8), P(0.01, 0))
+    tensors = [image("uint8", 120), scale, Tensor("real", "float32", sizes), image("uint8", 100, "y", None, 0.03)]
+    ops = (Op("Dequantize", ("s",), ("real",)), Op("LayerNormalization", ("x", "real"), ("y",), {"axis": axis}))
+    graph = infer(Graph("normalized", {item.name: item for item in tensors}, ops, ("x",), ("y",)))
+    assert not runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "portable")
+    assert runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp")
+
+
+def test_a_transposed_convolution_has_no_dilations(tmp_path: Path) -> None:
+    weights = Tensor("w", "int8", (8, 4, 3, 3), RNG.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8), P(0.01, 0))
+    attributes = {**SPACE, "pads": (2, 1, 2, 1), "dilations": (2, 2), "strides": (2, 1), "output_padding": (0, 0)}
+    graph = layer("ConvTranspose", attributes, image("uint8", 128), image("uint8", 120, "y", None, 0.1), weights)
+    assert not runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "portable")
+    assert runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp")
 
 
 def test_a_depthwise_convolution_with_a_bias_of_64_bits_has_unsigned_data(tmp_path: Path) -> None:
