@@ -189,7 +189,7 @@ _REGISTER = (
     _pass("number_types.widen_float16", "compute networks of float16 and bfloat16 in float32; weights stay float16",
          within=0.05),
     _pass("convolutions.widen_1d", "replace 1-D convolutions and pools with 2-D ones"),
-    _pass("convolutions.dense_weights", "replace groups and dilations that TFLite lacks with zeros among the weights of convolutions"),
+    _pass("convolutions.dense_weights", "replace groups and dilations that the target lacks with zeros among the weights of convolutions"),
     _pass("fuse_functions", "replace functions that an exporter decomposed, such as Gelu, with one operator each",
          within=1e-05),
     _absorbed("missing_operators.unary_to_table",

@@ -4,7 +4,7 @@ widen_1d: convolutions and pools over one dimension become ones over two, with a
 
 Exact: the new dimension has one position, one tap and no padding. TFLite and many accelerators have no operators of rank 3.
 
-dense_weights: groups and holes of convolutions become zeros among their weights, where TFLite has neither.
+dense_weights: groups and holes of convolutions become zeros among their weights, where TFLite has neither, or HTP no holes.
 
 Exact: a zero, or the zero point, adds nothing to a sum of finite values. TRANSPOSE_CONV knows no groups and no dilations, LiteRT's CONV_3D
 no groups (conv3d.cc).
@@ -132,31 +132,33 @@ _VOLUME_RANK = 5
 
 
 def dense_weights(graph: Graph, target: Target | None) -> PassResult:
-    """Spread constant weights; those that are computed, and those that would grow too large, stay as they are."""
+    """Spread constant weights; those that are computed, and those that would grow too large, stay as they are. Groups stay in ONNX."""
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
+    keeps_groups = target is not None and target.format == "onnx"
     for op in rewriter:
-        holes = _find_holes(graph, op)
+        group = 1 if keeps_groups else int(op.attributes.get("group", 1))
+        holes = _find_holes(graph, op, group)
         if holes is None:
             continue
-        key = (op.inputs[1], int(op["group"]), holes)
+        key = (op.inputs[1], group, holes)
         if key not in made:
             weights = graph[op.inputs[1]]
-            data = spread_weights(weights, int(op["group"]), holes)
+            data = spread_weights(weights, group, holes)
             made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
-        dense = op.with_attributes(group=1, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
+        dense = op.with_attributes(group=int(op["group"]) // group, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
         rewriter.replace(op, dense.with_input(1, made[key]))
     return rewriter.finish_with(
         lambda count: f"{format_count(count, 'convolution', 'have')} zeros among the weights instead of groups and dilations", prune=True
     )
 
 
-def _find_holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
-    """Return the dilations that the weights take over; None if the operator stays as it is."""
+def _find_holes(graph: Graph, op: Op, group: int) -> tuple[int, ...] | None:
+    """Return the dilations that the weights take over, next to groups; None if the operator stays as it is."""
     kind = kind_of(op)
     if not kind.has_weights or kind.is_matrix_product:
         return None
-    weights, group = graph[op.inputs[1]], int(op["group"])
+    weights = graph[op.inputs[1]]
     shape, q = weights.static_shape, weights.quantization
     if weights.data is None or shape is None or len(shape) < 3 or group < 1 or shape[0] % group:
         return None

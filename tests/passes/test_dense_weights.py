@@ -9,6 +9,8 @@ import pytest
 from passes.graphs import applied, constant, make, outputs, q, random_integers
 
 from qconvert import Op, Quantization, Tensor
+from qconvert.passes.convolutions import dense_weights
+from qconvert.plugins import target_named
 
 LAYOUT = {"data_format": "channels_first"}
 #: Kind, shape of the data and of the weights O,I/group,spatial, and attributes.
@@ -57,6 +59,17 @@ def test_zero_points_stand_for_zeros(name: str, per_axis: bool) -> None:
     graph = built(kind, shape, random_integers(kernel, "int8"), attributes, quantization)
     changed, _ = applied(graph, "dense_weights")
     feeds = {"x": random_integers(shape, "int8", 1)}
+    np.testing.assert_array_equal(outputs(graph, feeds)[0], outputs(changed, feeds)[0])
+
+
+@pytest.mark.onnxruntime
+def test_groups_stay_in_onnx() -> None:
+    kind, shape, kernel, attributes = CASES["groups and holes"]
+    graph = built(kind, shape, np.arange(24, dtype=np.float32).reshape(kernel), attributes)
+    changed, _ = dense_weights(graph, target_named("portable"))
+    (op,) = changed.ops
+    assert op["group"] == 2 and set(op["dilations"]) == {1} and changed[op.inputs[1]].shape == (2, 2, 3, 5)
+    feeds = {"x": random_integers(shape, "int8").astype(np.float32)}
     np.testing.assert_array_equal(outputs(graph, feeds)[0], outputs(changed, feeds)[0])
 
 

@@ -35,7 +35,7 @@ from qconvert_qnn.operators import (
 
 
 def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Decompose operators for which HTP fails or that it lacks, in float, make constants float, and give activations operators of their own.
+    """Decompose operators that HTP lacks or fails at, in float, make constants float, and give activations operators of their own.
 
     onnxruntime-qnn fuses an activation into an operator only where the quantization of the result implies it. HTP runs others in float,
     without rounding or clipping what stands between two of them (see keep_integers()); onnxruntime-qnn leaves a Gemm to the CPU.

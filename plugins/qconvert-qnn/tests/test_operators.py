@@ -452,12 +452,16 @@ def test_a_layer_normalization_has_a_float_scale_and_one_axis(axis: int, tmp_pat
     assert runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp")
 
 
-def test_a_transposed_convolution_has_no_dilations(tmp_path: Path) -> None:
-    weights = Tensor("w", "int8", (8, 4, 3, 3), RNG.integers(-127, 128, (8, 4, 3, 3)).astype(np.int8), P(0.01, 0))
-    attributes = {**SPACE, "pads": (2, 1, 2, 1), "dilations": (2, 2), "strides": (2, 1), "output_padding": (0, 0)}
-    graph = layer("ConvTranspose", attributes, image("uint8", 128), image("uint8", 120, "y", None, 0.1), weights)
+@pytest.mark.parametrize("group", [1, 4])
+def test_a_transposed_convolution_has_groups_but_no_dilations(group: int, tmp_path: Path) -> None:
+    weights = RNG.integers(-127, 128, (8, 4 // group, 3, 3)).astype(np.int8)
+    attributes = {**SPACE, "pads": (2, 1, 2, 1), "dilations": (2, 2), "strides": (2, 1), "output_padding": (0, 0), "group": group}
+    stored = Tensor("w", "int8", weights.shape, weights, P(0.01, 0))
+    graph = layer("ConvTranspose", attributes, image("uint8", 128), image("uint8", 120, "y", None, 0.1), stored)
     assert not runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "portable")
     assert runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp")
+    (conv,) = (op for op in load(tmp_path / "m.onnx").ops if op.kind == "ConvTranspose")
+    assert conv["group"] == group and load(tmp_path / "m.onnx")[conv.inputs[1]].shape == (8, 4 // group, 5, 5)
 
 
 def test_a_depthwise_convolution_with_a_bias_of_64_bits_has_unsigned_data(tmp_path: Path) -> None:
