@@ -137,7 +137,7 @@ def dense_weights(graph: Graph, target: Target | None) -> PassResult:
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
     keeps_groups = target is not None and target.format == "onnx"
     for op in rewriter:
-        group = 1 if keeps_groups else int(op.attributes.get("group", 1))
+        group = 1 if keeps_groups else int(str(op.attributes.get("group", 1)))
         holes = _find_holes(graph, op, group)
         if holes is None:
             continue

@@ -117,6 +117,11 @@ def _has_further_axes(tensors: Mapping[str, Tensor], op: Op) -> bool:
     return int(str(op["axis"])) not in (-1, rank - 1)
 
 
+def counts_padding(op: Op) -> bool:
+    """Return whether an average over three dimensions has the attribute with which HTP computes it wrongly, also without a padding."""
+    return op.kind == "AveragePool" and len(op["kernel_shape"]) == 3 and bool(op["count_include_pad"])
+
+
 def lowering_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Return why an operator becomes others: HTP fails for it, or leaves it to the CPU; "" if it stays."""
     if words := refusal_reason(tensors, op):
@@ -138,6 +143,7 @@ def refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
         or (op.kind == "Reciprocal" and data.quantization is not None and not _has_whole_reciprocal(data.quantization))
         or (op.kind in _REFUSED_16 and wide)
         or op.kind == "IntegerSVDF"
+        or (counts_padding(op) and any(op["pads"]))
     )
     if wrong or any(tensors[name].dtype == "int32" and tensors[name].is_quantized for name in op.outputs if name):
         return f"{op.kind} of {data.dtype} data"

@@ -23,6 +23,7 @@ from qconvert.plugin import (
 from qconvert_qnn.operators import (
     JOINED,
     SQUARES,
+    counts_padding,
     exceeded_bounds,
     find_square_factor,
     float_constant,
@@ -48,13 +49,13 @@ def lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Cha
             real = rewriter.constant(f"{stored.name}/real", stored.float_values().astype(np.float32))
             rewriter.replace(op, op.with_input(place, real))
             count += 1
+        elif counts_padding(op) and not any(op["pads"]):
+            rewriter.replace(op, op.with_attributes(count_include_pad=0))
+            count += 1
         else:
             count += _divide_data(rewriter, op) if op.kind in SQUARES else _split_activation(rewriter, op)
-    return (
-        (rewriter.finish(), (f"{format_count(count, 'operator')} that HTP fails at or lacks, replaced by others",))
-        if count
-        else (graph, ())
-    )
+    note = f"{format_count(count, 'operator')} that HTP fails at or lacks, replaced by others"
+    return (rewriter.finish(), (note,)) if count else (graph, ())
 
 
 def _split_activation(rewriter: Rewriter, op: Op) -> bool:

@@ -452,6 +452,20 @@ def test_a_layer_normalization_has_a_float_scale_and_one_axis(axis: int, tmp_pat
     assert runs_wholly(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp")
 
 
+@pytest.mark.parametrize("pad", [0, 1])
+def test_averages_over_three_dimensions_count_no_padding(pad: int, tmp_path: Path) -> None:
+    """HTP computes them wrongly where count_include_pad is set, also without a padding."""
+    window = {"kernel_shape": (3, 3, 3), "strides": (1, 1, 1), "pads": (pad,) * 6, "count_include_pad": 1, "data_format": "channels_first"}
+    data, result = image("uint8", 3, shape=(1, 4, 8, 8, 8), scale=0.02), image("uint8", 5, "y", None, 0.01)
+    graph, feed = layer("AveragePool", window, data, result), {"x": RNG.integers(0, 256, (1, 4, 8, 8, 8)).astype(np.uint8)}
+    assert steps(graph, tmp_path / "m.onnx", feed) > 20
+    if pad:
+        with pytest.raises(qconvert.QConvertError, match="AveragePool of uint8 data"):
+            refuse_violations(normalize(graph, "qnn-htp")[0], target_named("qnn-htp"))
+    else:
+        assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= ONE
+
+
 @pytest.mark.parametrize("group", [1, 4])
 def test_a_transposed_convolution_has_groups_but_no_dilations(group: int, tmp_path: Path) -> None:
     weights = RNG.integers(-127, 128, (8, 4 // group, 3, 3)).astype(np.int8)
