@@ -65,19 +65,31 @@ def _drop_arithmetic(op: Op) -> Op:
 def _nudge_operands(rewriter: Rewriter, graph: Graph, own: Side, wanted: Array, target: Target) -> bool:
     """Give an operator of two tensors of 8 bits input scales with which the target's kernel gives the integers of its own for all pairs,
     `wanted`; return whether there are such. `graph` is what _cut_out() gives."""
-    op = own[1]
-    if wanted.shape != (256, 256) or len({*op.inputs}) != 2 or any(graph[name].is_constant for name in op.inputs):
+    op, sides = own[1], [graph[name] for name in own[1].inputs]
+    if wanted.ndim != 2 or len({*op.inputs}) != 2 or (kind_of(op).sum_sign and any(tensor.is_constant for tensor in sides)):
         return False
-    if target.format == "onnx" and not all(map(rewriter.is_computed, op.inputs)):
-        return False  # whose scales only the operators that read them state
     for quantizations in _list_scales(graph, op, wanted, target.format):
-        moved = [replace(graph[name], quantization=each) for name, each in zip(op.inputs, quantizations, strict=True)]
+        moved = [replace(tensor, quantization=each) for tensor, each in zip(sides, quantizations, strict=True)]
+        if not all(_can_restate(rewriter, each, target) for each, tensor in zip(moved, sides, strict=True) if each != tensor):
+            continue
         trial = graph.evolve(tensors=moved)
         if agree_for_all(own, _list_stored(trial, op, target)):
-            names = [rewriter.compute("Reinterpret", (tensor.name,), f"{op.name}/nudged", tensor, op.source) for tensor in moved]
+            names = [_restate(rewriter, op, each) for each in moved]
             rewriter.replace(op, replace(_drop_arithmetic(op), inputs=tuple(names)))
             return True
     return False
+
+
+def _can_restate(rewriter: Rewriter, tensor: Tensor, target: Target) -> bool:
+    """Whether a format has room for another scale of a tensor's integers: of inputs of an ONNX file only their readers state one."""
+    return target.format != "onnx" or tensor.is_constant or rewriter.is_computed(tensor.name)
+
+
+def _restate(rewriter: Rewriter, op: Op, moved: Tensor) -> str:
+    """Return a name for the integers of an operand of an operator that reads them with other quantization parameters."""
+    if moved == rewriter[moved.name]:
+        return moved.name
+    return rewriter.compute("Reinterpret", (moved.name,), f"{op.name}/nudged", moved, op.source)
 
 
 def _add_in_float(rewriter: Rewriter, op: Op, wanted: Array) -> bool:
@@ -133,17 +145,24 @@ def _list_stored(graph: Graph, op: Op, target: Target) -> Iterator[Side]:
 _PLACES = 12
 
 
+def _list_next(quantization: Quantization) -> Iterator[Quantization]:
+    """Yield quantization parameters with the scale itself and those a few places of float32 from it, the nearest first."""
+    for place in sorted(range(-_PLACES, _PLACES + 1), key=abs):
+        yield replace(quantization, scale=(quantization.scale.view(np.int32) + np.int32(place)).view(np.float32))
+
+
 def _list_scales(graph: Graph, op: Op, wanted: Array, format: str) -> Iterator[tuple[Quantization, Quantization]]:
-    """Yield quantizations next to those of two inputs: for sums those that a search finds, else scales of the second a few places on."""
+    """Yield quantizations next to those of two inputs: for sums those that a search finds, else scales of the constant, or the second, a
+    few places on."""
     sides, (low, high) = [graph[name] for name in op.names], integer_range(graph[op.name].dtype)
     first, second, output = (tensor.per_tensor for tensor in sides)
     if first is None or second is None or output is None or len({tensor.dtype for tensor in sides}) > 1:
         return
     sign = kind_of(op).sum_sign
     if not sign:
-        places = sorted(range(-_PLACES, _PLACES + 1), key=abs) if format == "onnx" else ()
-        for place in places:
-            yield first, replace(second, scale=(second.scale.view(np.int32) + np.int32(place)).view(np.float32))
+        is_second = not sides[0].is_constant
+        for moved in _list_next(second if is_second else first) if format == "onnx" else ():
+            yield (first, moved) if is_second else (moved, second)
         return
     # A difference is a sum with the second input mirrored.
     mirrored = second if sign > 0 else replace(second, zero_point=low + high - second.zero_point)

@@ -352,3 +352,21 @@ def test_sums_without_multipliers_of_litert_are_of_float_values(case: tuple[Any,
         assert prove(source, result).equal_for_all_inputs == (not differing) == (numerics == "strict")
     assert any(change.text.startswith("in float") and change.text.endswith(f": 1 {kind}") for change in report.changes)
     assert any(op.kind == "Reinterpret" for op in load(result).ops) == has_other_scales
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("target", ["ort-x86", "ort-arm"])
+def test_products_with_constants_round_alike_for_all_codes(target: str, is_first: bool, tmp_path: Path) -> None:
+    """1 / 0.224, by which Keras' networks normalize images, is 125 / 28: odd multiples of 14 steps are next to ties."""
+    source, path, back = (tmp_path / name for name in ("source.tflite", "result.onnx", "back.tflite"))
+    given = TensorSpec("x", (1, 256), "int8", 0.01845697872340679, -16)
+    factor = TensorSpec("factor", (1, 1), "int8", 0.017507003620266914, -128, data=np.array([[127]], np.int8))
+    result = TensorSpec("y", (1, 256), "int8", 0.01845697872340679, -16)
+    source.write_bytes(single_op("MUL", {}, [factor, given] if is_first else [given, factor], [result]))
+    (wanted,) = run_litert(source.read_bytes(), [CODES])
+    convert(source, path, target=target)
+    assert np.array_equal(ran(path, "onnxruntime:optimized"), wanted)
+    convert(path, back)
+    assert np.array_equal(run_litert(back.read_bytes(), [CODES])[0], wanted)
