@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_models
 import pytest
 from tflite_models import TensorSpec, run_litert, single_op
@@ -16,6 +17,8 @@ from qconvert.evaluate import evaluate
 SHAPES = {
     "images": ((2, 4, 8, 40), (1, 2), True),
     "images, axes gone": ((2, 4, 4, 80), (2, 1), False),
+    "planes": ((2, 40, 3, 9), (2, 3), True),
+    "planes, axes gone": ((2, 80, 5, 5), (3, 2), False),
     "channels": ((2, 9, 5, 32), (-1,), True),
     "rows": ((30, 20, 6), (1,), False),
     "single elements": ((2, 1, 1, 300), (1, 2), True),
@@ -47,12 +50,30 @@ def test_every_integer_is_litert_s_and_the_operator_comes_back(
     (wanted,) = run_litert(source.read_bytes(), [data])
     for storage in ("ort-x86", "ort-arm"):
         convert(source, target, force=True, target=storage)
-        for optimize in (True, False):
+        is_pooled = "GlobalAveragePool" in {node.op_type for node in onnx.load(target).graph.node}
+        assert is_pooled == (builtin == "MEAN" and case.startswith("planes") and dtype != "int16")
+        for optimize in (True,) if is_pooled else (True, False):
             assert np.array_equal(onnx_models.run(target.read_bytes(), {"x": data}, optimize)[0], wanted), storage
         assert np.array_equal(evaluate(load(target), {"x": data})["y"], wanted)
         convert(target, back, force=True)
         assert diff(load(source), load(back)) == []
     assert check(source, target, samples=2, per_op=True).passed
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.parametrize(("result", "is_pooled"), [((0.0917, 81), True), ((0.11735623329877853, 81), False)])
+def test_a_mean_of_planes_is_litert_s_for_every_sum(result: tuple[float, int], is_pooled: bool, tmp_path: Path) -> None:
+    """Of the second scale onnxruntime's kernel gives another integer for one of 2,296 sums."""
+    sums = np.arange(-128 * 9, 127 * 9 + 1)
+    data = (sums[:, None] // 9 + (np.arange(9) < sums[:, None] % 9)).astype(np.int8).reshape(1, -1, 3, 3)
+    inputs = [TensorSpec("x", data.shape, "int8", 0.0918164774775505, -17), TensorSpec("a", (2,), "int32", data=np.array([2, 3], np.int32))]
+    content = single_op("MEAN", {"keepDims": True}, inputs, [TensorSpec("y", (1, sums.size, 1, 1), "int8", *result)])
+    (tmp_path / "m.tflite").write_bytes(content)
+    convert(tmp_path / "m.tflite", tmp_path / "m.onnx")
+    assert ("GlobalAveragePool" in {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}) == is_pooled
+    (wanted,) = run_litert(content, [data])
+    assert np.array_equal(onnx_models.run((tmp_path / "m.onnx").read_bytes(), {"x": data}, True)[0], wanted)
 
 
 @pytest.mark.formats
