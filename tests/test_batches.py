@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 from clusters import four_workers
+from ill_models import ILL, with_ill_models
 from refusals import refused
 
-from qconvert import batch, load, partition
+from qconvert import Encoding, Encodings, QParams, Quantization, batch, load, partition, save_encodings
 from qconvert.batches.driver import plan_batch
 from qconvert.batches.jobs import run_job
 from qconvert.errors import FileAccessError, OptionError
@@ -96,9 +97,9 @@ def test_the_command_ends_by_its_policy(folder: Path, tmp_path: Path) -> None:
 def test_a_model_that_takes_too_long_is_ended_and_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "in").mkdir(parents=True)
     (tmp_path / "out" / "in" / "kws.tflite.onnx").write_text("of an earlier batch")
-    report = batch(folder, tmp_path / "out", seconds=0.05)
+    report = batch(folder, tmp_path / "out", seconds=0.001)
     ended = {item.name: item.reason for item in report.outcomes if item.status == "ended"}
-    assert ended["in/kws.tflite"] == "convert was ended after 0.05 s" and len(ended) == 3
+    assert ended["in/kws.tflite"] == "convert did not answer within 0.001 s" and len(ended) == 3
     assert not (tmp_path / "out" / "in" / "kws.tflite.onnx").exists()
 
 
@@ -109,15 +110,24 @@ def test_a_model_that_takes_too_much_memory_is_no_end_of_the_batch(folder: Path,
     assert len(report.outcomes) == 5
 
 
-def children(of: Path) -> list[bytes]:
-    """The command lines of the processes that convert or check models of a folder."""
+def marked_processes(mark: str) -> list[int]:
+    """The processes whose environment names a mark, as those that a batch starts have it of the batch."""
     found = []
     for item in Path("/proc").iterdir():
         with suppress(OSError):
-            found += [
-                line for line in [(item / "cmdline").read_bytes()] if os.fsencode(of) in line and b"qconvert.cli.memory_limit" in line
-            ]
+            if mark.encode() in (item / "environ").read_bytes():
+                found.append(int(item.name))
     return found
+
+
+def forked_processes() -> list[int]:
+    """The processes that fork servers of this process have forked for commands."""
+    parents = {}
+    for item in Path("/proc").iterdir():
+        with suppress(OSError):
+            if b"command_child.py" in (item / "cmdline").read_bytes():
+                parents[int(item.name)] = int((item / "stat").read_text().rpartition(")")[2].split()[1])
+    return [process for process, parent in parents.items() if parents.get(parent) == os.getpid()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -126,59 +136,87 @@ def test_a_batch_that_is_ended_leaves_nothing_running_and_goes_on(end: signal.Si
     """What was being done when it ended has no outcome, least of all a bad one, and is done in the next run; what was done is not."""
     models, out = tmp_path / "models", tmp_path / "out"
     models.mkdir()
-    for number in range(4):
-        shutil.copy(SMALL, models / f"{number}.onnx")
+    shutil.copy(SMALL, models / "a.onnx")
+    environment = with_ill_models(models, "hang")
+    mark = f"BATCH={tmp_path}"
     command = [sys.executable, "-m", "qconvert", "batch", str(models), str(out), "--jobs", "2", "--json"]
 
     def heard() -> None:
         """What a shell starts in the background ignores it, and so would what that starts."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heard)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**environment, "BATCH": str(tmp_path)}, preexec_fn=heard
+    )
     records = out / "qconvert-batch"
     until = time.monotonic() + 100
-    while not (list(records.glob("*.json")) and children(models)) and process.poll() is None and time.monotonic() < until:
+    # The batch, its fork server, the process that hangs, and the process for which that waits.
+    while not (list(records.glob("*.json")) and len(marked_processes(mark)) >= 4) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(end)
     process.communicate()
     assert process.returncode == (130 if end == signal.SIGINT else -end)
     until = time.monotonic() + 20
-    while children(models) and time.monotonic() < until:
+    while marked_processes(mark) and time.monotonic() < until:
         time.sleep(0.05)
-    assert children(models) == []
+    assert marked_processes(mark) == []
     done = {path: path.stat().st_mtime_ns for path in records.glob("*.json")}
-    assert {json.loads(path.read_text())["status"] for path in done} == {"converted"} and len(done) < 4
-    report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    assert report["counts"] == {"converted": 4} and sum(item["before"] for item in report["outcomes"]) == len(done)
+    assert [json.loads(path.read_text())["name"] for path in done] == ["a.onnx"]
+    (models / "hang.ill").write_text("oversize")
+    report = json.loads(subprocess.run([*command, "--fail-on", "never"], capture_output=True, check=True, env=environment).stdout)
+    assert report["counts"] == {"converted": 1, "ended": 1} and sum(item["before"] for item in report["outcomes"]) == 1
     assert done == {path: path.stat().st_mtime_ns for path in done}
-    assert sorted(path.name for path in out.iterdir()) == ["0.onnx", "1.onnx", "2.onnx", "3.onnx", "qconvert-batch"]
+    assert sorted(path.name for path in out.iterdir()) == ["a.onnx", "qconvert-batch"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc, and address space is limited on Linux")
+def test_models_that_hang_crash_or_want_too_much_are_named_and_none_is_lost(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for number in range(4):
+        shutil.copy(SMALL, models / f"{number}.onnx")
+    environment = {**with_ill_models(models, *ILL), "BATCH": str(tmp_path)}
+    command = [sys.executable, "-m", "qconvert", "batch", str(models), str(tmp_path / "out"), "--jobs", "2", "--timeout", "5", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
+    assert done.returncode == 3, done.stderr
+    found = {item["name"]: (item["status"], item["reason"].partition(";")[0]) for item in json.loads(done.stdout)["outcomes"]}
+    assert found == {
+        **{f"{number}.onnx": ("converted", "") for number in range(4)},
+        "crash.ill": ("fault", "convert's process was ended by SIGABRT"),
+        "hang.ill": ("ended", "convert did not answer within 5 s"),
+        "oversize.ill": ("ended", "convert was ended, as it needs more than 8 GiB of memory"),
+    }
+    assert marked_processes(f"BATCH={tmp_path}") == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_a_model_that_is_ended_from_outside_is_no_fault_of_qconvert(tmp_path: Path) -> None:
-    """Linux ends the process that takes the most memory where there is none left."""
+@pytest.mark.parametrize("whole", [False, True])
+def test_processes_that_are_ended_from_outside_are_no_fault_of_qconvert(whole: bool, tmp_path: Path) -> None:
+    """Linux ends the process that takes the most memory where there is none left. If it is the fork server, the batch starts another."""
     models = tmp_path / "models"
     models.mkdir()
-    shutil.copy(SMALL, models / "a.onnx")
+    for number in range(40):
+        shutil.copy(SMALL, models / f"{number:02}.onnx")
+    ended = []
 
-    def end_it() -> None:
+    def end_one() -> None:
         until = time.monotonic() + 100
-        while time.monotonic() < until:
-            for item in Path("/proc").iterdir():
+        while not ended and time.monotonic() < until:
+            for process in forked_processes()[:1]:
+                if whole:
+                    process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
                 with suppress(OSError):
-                    line = (item / "cmdline").read_bytes()
-                    if os.fsencode(models) in line and b"qconvert.cli.memory_limit" in line:
-                        os.kill(int(item.name), signal.SIGKILL)
-                        return
-            time.sleep(0.01)
+                    os.kill(process, signal.SIGKILL)
+                    ended.append(process)
 
-    thread = threading.Thread(target=end_it)
+    thread = threading.Thread(target=end_one)
     thread.start()
     report = batch(models, tmp_path / "out")
     thread.join()
-    assert [(item.status, item.reason) for item in report.outcomes] == [
-        ("ended", "convert was ended from outside, as systems do that run out of memory")
-    ]
+    bad = [(item.status, item.reason) for item in report.outcomes if item.status != "converted"]
+    killed = ("ended", "convert's process was ended by SIGKILL, as systems do that run out of memory")
+    assert len(ended) == 1 and len(report.outcomes) == 40
+    assert bad == ([] if whole else [killed])
 
 
 @pytest.mark.parametrize(
@@ -206,6 +244,21 @@ def test_all_passes_that_are_named_run(tmp_path: Path) -> None:
     report = batch(models, tmp_path / "out", passes=passes)
     assert [item.status for item in report.outcomes] == ["converted"], report.outcomes[0].reason
     assert json.loads(load(tmp_path / "out" / "a.onnx").metadata[OPTIONS])["passes"] == passes
+
+
+def test_options_name_files_from_where_the_batch_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of both batches are forked from one, which was started in the first folder."""
+    models = tmp_path / "models"
+    models.mkdir()
+    shutil.copy(FIXTURES / "digits" / "float.onnx", models / "a.onnx")
+    for folder, scale in (("first", 0.25), ("second", 0.5)):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        save_encodings(Encodings({"x": Encoding(QParams("int8", Quantization.per_tensor(scale)))}), "scales.json")
+        report = batch(models, tmp_path / folder / "out", to="qgraph", encodings="scales.json")
+        assert report.counts == {"converted": 1}, report.outcomes
+        scales = {float(item.quantization.scale[0]) for item in load("out/a.qgraph").tensors.values() if item.quantization is not None}
+        assert scales == {scale}
 
 
 def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,18 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import QConvertError, format_count
+from qconvert.errors import QConvertError, RuntimeRefusedError, format_count
 from qconvert.files import map_file, whole_file
 from qconvert.files.documents import integer, json_of, number, object_of, text
-from qconvert.files.system import describe_exit
+from qconvert.runtimes.packages import Child
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 #: The statuses of a model of a batch, the best first.
@@ -130,11 +126,11 @@ class BatchReport(Shown):
         return (Rows("Models", ("~model", "status", ">operators", ">seconds", "reason"), tuple(rows)),)
 
 
-#: Of what a command may print, which a model's names make up.
-_LONGEST = 64 * 2**20
 _SAID = 600
-#: The exit code of a fault (cli/outcome.py), and what stands for the end of a process that printed no document, such as a crash.
+#: The exit code of a fault (cli/outcome.py), and what stands for the end of a process that gave no answer, such as a crash.
 _FAULT = 3
+#: What runs in the process of a command.
+_PROGRAM = Path(__file__).parents[1] / "cli" / "command_child.py"
 
 
 class BatchOverError(Exception):
@@ -142,65 +138,41 @@ class BatchOverError(Exception):
 
 
 class Processes:
-    """The processes of a batch, which never outlive it: each watches its standard input, which this object keeps open."""
+    """The processes of a batch, which never outlive it: each ends when the pipe to it does."""
 
     def __init__(self) -> None:
         self._lock, self._is_over = threading.Lock(), False
-        self._running: dict[subprocess.Popen[bytes], int] = {}
+        self._running = set[Child]()
 
-    def run(self, line: list[str], seconds: float) -> tuple[int | None, bytes]:
-        """The exit code of a command, None if it took longer than so many seconds, and what it printed.
+    def run(self, arguments: list[str], seconds: float, memory: int) -> Mapping[str, Any]:
+        """The exit code and the document of a command of the command line.
 
         Raises:
             BatchOverError: the batch is over.
+            RuntimeRefusedError: the command took longer than so many seconds, or its process ended.
         """
-        process = self._start_process(line)
-        code, printed = None, b""
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                printed, _ = process.communicate(timeout=seconds)
-                code = process.returncode
-        finally:
-            self._end(process)
-            with self._lock:
-                os.close(self._running.pop(process))
-            if process.stdout is not None:
-                process.stdout.close()
-        if self._is_over:
-            raise BatchOverError
-        return code, printed
-
-    def _start_process(self, line: list[str]) -> subprocess.Popen[bytes]:
         with self._lock:  # none is started after end_all()
             if self._is_over:
                 raise BatchOverError
-            ours, held = os.pipe()
-            try:
-                process = subprocess.Popen(line, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
-            except BaseException:
-                os.close(held)
-                raise
-            finally:
-                os.close(ours)
-            self._running[process] = held
-            return process
+            child = Child(_PROGRAM, arguments[0], seconds, forks=True)
+            self._running.add(child)
+        try:
+            return child.request({"arguments": arguments, "folder": os.getcwd(), "memory": memory})
+        except RuntimeRefusedError:
+            if self._is_over:
+                raise BatchOverError from None
+            raise
+        finally:
+            with self._lock:
+                self._running.remove(child)
+            child.close()
 
     def end_all(self) -> None:
         """Ends what runs; what waits for it gets BatchOverError."""
         with self._lock:
             self._is_over = True
-            for process in tuple(self._running):
-                self._end(process)
-
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
-        """Ends a process and those that it started, which are of its group."""
-        if os.name == "posix":
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        elif process.poll() is None:
-            process.kill()
-        process.wait()
+            for child in self._running:
+                child.kill()
 
 
 def run_job(job: Job, processes: Processes | None = None) -> Outcome:
@@ -265,18 +237,12 @@ def _status_of_exit_code(code: int | None, refused: str) -> str:
 
 def _run_command(job: Job, command: str, arguments: tuple[str, ...], processes: Processes) -> tuple[int | None, dict[str, Any], str]:
     """The exit code of a command, None if it was ended; its document; and, if it did not pass, why, in words."""
-    # -P: no module is taken from where the command happens to be started, which may be a folder of somebody's models.
-    start = [sys.executable, "-P", "-m", "qconvert.cli.memory_limit", str(job.memory)]
-    line = [*start, command, job.source, job.result, *arguments, "--json", "--no-config"]
-    code, printed = processes.run(line, job.seconds)
-    if code is None:
-        return None, {}, f"{command} was ended after {job.seconds:g} s"
-    if code == -signal.SIGKILL:  # nobody here did it
-        return None, {}, f"{command} was ended from outside, as systems do that run out of memory"
+    line = [command, job.source, job.result, *arguments, "--json", "--no-config"]
     try:
-        document = json.loads(printed[:_LONGEST])
-    except ValueError:
-        return _FAULT, {}, f"{command} {describe_exit(code)}"
+        answer = processes.run(line, job.seconds, job.memory)
+    except RuntimeRefusedError as error:
+        return None if error.rule in ("no-answer", "process-killed") else _FAULT, {}, _shorten_text(error.reason)
+    code, document = answer["code"], answer["document"]
     if code == 0 or "error" not in document:
         return code, document, f"{command} ended with exit code {code}"
     if document["error"] == "out-of-memory":

@@ -83,9 +83,10 @@ def describe_exit(returncode: int) -> str:
     if returncode >= 0:
         return f"ended with exit code {returncode}"
     try:
-        return f"was ended by {signal.Signals(-returncode).name}"
+        name = signal.Signals(-returncode).name
     except ValueError:
-        return f"was ended by signal {-returncode}"
+        name = f"signal {-returncode}"
+    return f"was ended by {name}" + (", as systems do that run out of memory" if name == "SIGKILL" else "")
 
 
 def read_end(printed: IO[bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """The packages that run models: each is imported when it is used, what it prints on standard error is captured, and one that may end its
 process, or take forever, runs in a child process. Parent and child talk through pipes: lines of JSON with bytes of arrays after them,
-nothing that would be run when it is read. A program that is started for every file, as LiteRT's is for the pieces of a check, may be a
-fork server: a fork takes 2 ms, a start with the imports of the runtime 200 ms.
+nothing that would be run when it is read. A program that is started for every file, as LiteRT's is for the pieces of a check and the
+command line for the models of a batch, may be a fork server: a fork takes 2 ms, a start with its imports 200 ms.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _LAST_WORDS = 10.0
 _LONGEST, _MOST = 2**26, 2**33
 #: Seconds between two looks at what a process that does not answer prints.
 _GLANCE = 1.0
+#: Seconds between two looks at a pipe, where none is told.
+_PAUSE = 0.002
 _CHUNK = 2**20
 #: What runs a program in a process.
 _LOOP = str(Path(__file__).with_name("child_loop.py"))
@@ -75,6 +77,10 @@ class Child:
 
     def close(self) -> None:
         self._end()
+
+    def kill(self) -> None:
+        """End the process, and those of its group if it leads one; who waits for its answer gets RuntimeRefusedError."""
+        _kill_process(self._process)
 
     def begin_memory(self) -> None:
         """Let peak_memory() count from now on."""
@@ -149,10 +155,10 @@ class Child:
     def _wait(self) -> None:
         """More of the answer. Raises RuntimeRefusedError where none comes."""
         until = time.monotonic() + self._patience
-        while not self._selector.select(max(0.0, min(_GLANCE, until - time.monotonic()))):
+        while not self._has_answer(max(0.0, min(_GLANCE, until - time.monotonic()))):
             has_said_enough = os.fstat(self._printed.fileno()).st_size > _LONGEST
             if has_said_enough or time.monotonic() >= until:
-                what = f"printed more than {_LONGEST:,} bytes" if has_said_enough else f"did not answer within {self._patience:.0f} s"
+                what = f"printed more than {_LONGEST:,} bytes" if has_said_enough else f"did not answer within {self._patience:g} s"
                 printed = self._read_printed()
                 self.close()
                 raise RuntimeRefusedError(f"{self._title} {what}{quote_output(printed)}", rule="no-answer")
@@ -160,6 +166,23 @@ class Child:
         if not part:
             raise self._failure()
         self._waiting += part
+
+    def _has_answer(self, seconds: float) -> bool:
+        """Wait at most so many seconds, and say whether there is more of the answer, or its end."""
+        if sys.platform != "win32":
+            return bool(self._selector.select(seconds))
+        import _winapi
+        import msvcrt
+
+        until = time.monotonic() + seconds  # selectors take no pipes there
+        try:
+            while not _winapi.PeekNamedPipe(msvcrt.get_osfhandle(self._process.stdout.fileno()))[0]:
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_PAUSE)
+        except BrokenPipeError:
+            pass
+        return True
 
     def _failure(self) -> RuntimeRefusedError:
         """Why the process is gone."""
@@ -170,7 +193,8 @@ class Child:
             code = self._process.wait()
         printed = self._read_printed()
         self.close()
-        return RuntimeRefusedError(f"{self._title}'s process {describe_exit(code)}{quote_output(printed)}", rule="process-ended")
+        rule = "process-killed" if code == -9 else "process-ended"  # of SIGKILL
+        return RuntimeRefusedError(f"{self._title}'s process {describe_exit(code)}{quote_output(printed)}", rule=rule)
 
     def _read_printed(self) -> bytes:
         if self._printed.closed:
@@ -183,7 +207,7 @@ def _numpy(dtype: str) -> np.dtype[Any]:
 
 
 class _Server:
-    """A fork server: `serve` of child_loop.py, in a process of its own."""
+    """A fork server: `serve` of child_loop.py, in a process of its own, with the environment and the folder of its start."""
 
     def __init__(self, program: Path) -> None:
         self._lock = threading.Lock()
@@ -217,6 +241,7 @@ class _Server:
 
 #: The running servers, by process and program: a forked copy of this process needs its own.
 _SERVERS: dict[tuple[int, Path], _Server] = {}
+_STARTING = threading.Lock()
 
 
 class _Forked:
@@ -224,13 +249,17 @@ class _Forked:
 
     def __init__(self, program: Path, title: str, printed: int) -> None:
         key = os.getpid(), program
-        self._server = _SERVERS.get(key) or _SERVERS.setdefault(key, _Server(program))
         self._code: int | None = None
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            number = self._server.ask(b"fork", (theirs.fileno(), printed))
+            descriptors = theirs.fileno(), printed
+            with _STARTING:
+                number = _SERVERS[key].ask(b"fork", descriptors) if key in _SERVERS else None
+                if number is None:  # there is none, or it was killed
+                    _SERVERS[key] = _Server(program)
+                    number = _SERVERS[key].ask(b"fork", descriptors)
+                self._server = _SERVERS[key]
             if number is None:
-                del _SERVERS[key]
                 raise RuntimeRefusedError(
                     f"{title} cannot be started in a process of its own{quote_output(self._server.read_printed())}", rule="not-started"
                 )
@@ -251,8 +280,15 @@ class _Forked:
                 self._server.tell(b"drop %d" % self.pid)
 
 
-def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
+def _kill_process(process: subprocess.Popen[bytes] | _Forked) -> None:
+    if os.name == "posix":
+        with suppress(ProcessLookupError, PermissionError):  # it leads no group, or is gone with all of it
+            os.killpg(process.pid, signal.SIGKILL)
     process.kill()
+
+
+def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
+    _kill_process(process)
     process.wait()
     for item in (*others, process.stdin, process.stdout):
         try:
