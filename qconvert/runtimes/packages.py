@@ -162,7 +162,10 @@ class Child:
                 printed = self._read_printed()
                 self.close()
                 raise RuntimeRefusedError(f"{self._title} {what}{quote_output(printed)}", rule="no-answer")
-        part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
+        try:
+            part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
+        except ConnectionResetError:  # it ended before it read all of the question
+            part = b""
         if not part:
             raise self._failure()
         self._waiting += part

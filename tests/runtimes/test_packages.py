@@ -111,6 +111,21 @@ def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words:
         child.request({"other": []})
 
 
+@pytest.mark.parametrize(("end", "rule"), [("SIGABRT", "process-ended"), ("SIGKILL", "process-killed")])
+def test_a_fork_that_ends_before_it_has_read_the_question(end: str, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(
+        "import os, signal\n"
+        "def start():\n"
+        "    def answer(question, read):\n"
+        "        print('read nothing', flush=True)\n"
+        f"        os.kill(os.getpid(), signal.{end})\n"
+        "    return answer\n"
+    )
+    child = Child(tmp_path / "child.py", "The tool", 60.0, forks=True)
+    with refused(RuntimeRefusedError, rule, holds=(f"The tool's process was ended by {end}", "it printed: read nothing")):
+        child.request({"run": 1}, [np.zeros(100_000, np.int8)])
+
+
 def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -> None:
     """What it prints is no answer, and one error does not end it."""
     (tmp_path / "child.py").write_text(
