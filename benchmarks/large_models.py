@@ -1,17 +1,18 @@
-"""A large model with external data: memory and time of QDQ to QOperator next to copying the file.
+"""Conversions of a large model: seconds, processor time and memory, next to copying the file.
 
-    python benchmarks/large_models.py [--size-gb 4] [--folder DIR] [--repeat 3] [--markdown docs/measured/scale.md]
+    python benchmarks/large_models.py [--size-gb 4] [--ways onnx2onnx,onnx2tflite,tflite2onnx] [--folder DIR] [--repeat 3]
+        [--markdown docs/measured/scale.md]
 
 Makes the feed-forward blocks of a transformer, int8 weights with a scale for each column, as a QDQ model whose weights lie in a file
-next to it; converts it in a process of its own; and copies the same file with shutil.copyfile. Each is done with the source out of
-the page cache and in it. Needs three times the size on disk and runs on Linux only.
+next to it, and a .tflite file of that; converts each in a process of its own; and copies the source with shutil.copyfile. What was made is
+written to the disk (fsync) within the time of both. Each is done with the source out of the page cache and in it. Needs twice the
+size on disk, three times with tflite2onnx, and runs on Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -24,12 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from page import Section, publish
+from page import Section, machine, publish
 
 WIDTH, HIDDEN = 4096, 16384
 TITLE = "Large models"
 ALIGNMENT = 4096
 REST = 5.0  # seconds for the disk before each run
+
+#: What is measured: the command, with suffixes of the source and the result, and its options.
+WAYS = {
+    "onnx2onnx": (".onnx", ".onnx", ["--form", "qoperator", "--target", "generic"]),
+    "onnx2tflite": (".onnx", ".tflite", []),
+    "tflite2onnx": (".tflite", ".onnx", ["--target", "ort-x86-vnni"]),
+}
 
 
 @dataclass
@@ -37,11 +45,14 @@ class Run:
     """What one way of making the result cost: seconds for each repetition, and the largest memory of the process in bytes.
 
     Attributes:
-        peak: resident memory, which the kernel's maximum says (ru_maxrss): own memory and pages of mapped files.
+        seconds: by the clock, until the result is on the disk.
+        processor: of the process.
+        peak: the largest resident memory (VmHWM): own memory and pages of mapped files.
         own: memory that is no page of a file (RssAnon), the largest of samples every 10 ms.
     """
 
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     peak: int = 0
     own: int = 0
 
@@ -107,95 +118,112 @@ def into_cache(path: Path) -> None:
             pass
 
 
-def convert(source: Path, result: Path, run: Run) -> None:
-    """One conversion in a process of its own; adds its cost to `run`. Ends the benchmark if it fails."""
-    entry = "from qconvert.cli.app import main; main()"
-    options = ["--form", "qoperator", "--target", "generic", "--force", "--quiet"]
+def run_process(arguments: list[str], made: Path, run: Run) -> None:
+    """Run Python with the arguments in a process of its own, write what it made to the disk, and add the cost to `run`.
+
+    Args:
+        arguments: of Python.
+        made: the folder of the files that it makes.
+        run: gets the cost.
+    """
     started = time.perf_counter()
-    child = subprocess.Popen([sys.executable, "-c", entry, "onnx2onnx", str(source), str(result), *options])
-    own: list[int] = [0]
-    watcher = threading.Thread(target=_watch, args=(child.pid, own))
+    child = subprocess.Popen([sys.executable, *arguments])
+    found = [0, 0]
+    watcher = threading.Thread(target=_watch, args=(child.pid, found))
     watcher.start()
     _, status, usage = os.wait4(child.pid, 0)
+    for path in made.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
     run.seconds.append(time.perf_counter() - started)
+    run.processor.append(usage.ru_utime + usage.ru_stime)
     child.returncode = os.waitstatus_to_exitcode(status)
     watcher.join()
     if child.returncode:
-        raise SystemExit(f"the conversion ended with exit code {child.returncode}")
-    run.peak, run.own = max(run.peak, usage.ru_maxrss * 1024), max(run.own, *own)
+        raise SystemExit(f"{' '.join(arguments)} ended with exit code {child.returncode}")
+    run.peak, run.own = max(run.peak, found[0]), max(run.own, found[1])
 
 
-def _watch(pid: int, own: list[int]) -> None:
-    """Samples the process's own memory until it has ended."""
+def _watch(pid: int, found: list[int]) -> None:
+    """Keep the largest of the process's resident memory (VmHWM) and own memory (RssAnon) in `found` until it has ended."""
     while True:
         try:
             lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             return
-        found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")]
-        if not found:  # ended, and not yet waited for
+        sizes = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.startswith(("VmHWM", "RssAnon"))}
+        if not sizes:  # ended, and not yet waited for
             return
-        own.append(max(own.pop(), *found))
+        found[:] = [max(known, sizes[key]) for known, key in zip(found, ("VmHWM", "RssAnon"), strict=True)]
         time.sleep(0.01)
 
 
-def measure(folder: Path, size: int, repeat: int) -> tuple[dict[tuple[str, str], Run], int]:
-    """(what was done, state of the page cache) -> its cost, and the bytes of the model."""
-    source, result, copy = folder / "qdq.onnx", folder / "qoperator.onnx", folder / "copy.data"
-    make_model(source, size)
-    data = source.with_name(source.name + ".data")
-    runs: dict[tuple[str, str], Run] = {}
-    for number in range(repeat):
-        for state, prepare in (("cold", out_of_cache), ("warm", into_cache)):
-            # The disk is slower for a while after much was written: each has its turn at being the first.
-            for what in ("copyfile", "qconvert") if number % 2 == 0 else ("qconvert", "copyfile"):
-                prepare(data)
-                os.sync()
-                time.sleep(REST)
-                run = runs.setdefault((what, state), Run())
-                if what == "qconvert":
-                    convert(source, result, run)
-                else:
-                    started = time.perf_counter()
-                    shutil.copyfile(data, copy)
-                    run.seconds.append(time.perf_counter() - started)
-                for made in folder.glob("qoperator.onnx*"):
-                    made.unlink()
-                copy.unlink(missing_ok=True)
-    return runs, data.stat().st_size + source.stat().st_size
+def measure(folder: Path, size: int, ways: list[str], repeat: int) -> tuple[dict[tuple[str, str, str], Run], int]:
+    """(way, what was done, state of the page cache) -> its cost, and the bytes of the model."""
+    onnx, made = folder / "source.onnx", folder / "made"
+    make_model(onnx, size)
+    data = onnx.with_name(onnx.name + ".data")
+    total = data.stat().st_size + onnx.stat().st_size
+    made.mkdir()
+    runs: dict[tuple[str, str, str], Run] = {}
+    entry = ["-c", "from qconvert.cli.app import main; main()"]
+    copy = ["-c", "import shutil, sys; shutil.copyfile(*sys.argv[1:])"]
+    for way in ways:
+        before, after, options = WAYS[way]
+        source = onnx.with_suffix(before)
+        if not source.exists():
+            run_process([*entry, "onnx2tflite", str(onnx), str(source), "--quiet"], folder / "made", Run())
+        large = data if before == ".onnx" else source
+        commands = {
+            "copyfile": [*copy, str(large), str(made / "copy.data")],
+            "qconvert": [*entry, way, str(source), str(made / f"result{after}"), *options, "--quiet"],
+        }
+        for number in range(repeat):
+            for state, prepare in (("cold", out_of_cache), ("warm", into_cache)):
+                # The disk is slower for a while after much was written: each has its turn at being the first.
+                for what in ("copyfile", "qconvert") if number % 2 == 0 else ("qconvert", "copyfile"):
+                    prepare(large)
+                    os.sync()
+                    time.sleep(REST)
+                    run_process(commands[what], made, runs.setdefault((way, what, state), Run()))
+                    for path in made.iterdir():
+                        path.unlink()
+    return runs, total
 
 
-def section(runs: dict[tuple[str, str], Run], size: int, facts: str) -> Section:
+def section(runs: dict[tuple[str, str, str], Run], size: int, facts: str) -> Section:
     """The table."""
     lines = []
-    for (what, state), run in runs.items():
-        seconds = statistics.median(run.seconds)
-        copying = statistics.median(runs["copyfile", state].seconds)
-        memory = [f"{value / 2**20:.0f} MiB ({100 * value / size:.1f}%)" if value else "" for value in (run.peak, run.own)]
-        name = "onnx2onnx --form qoperator" if what == "qconvert" else "`shutil.copyfile`"
-        lines.append([name, state, f"{seconds:.2f} s", f"{size / seconds / 1e9:.2f} GB/s", f"{seconds / copying:.2f}", *memory])
+    for (way, what, state), run in runs.items():
+        seconds, processor = statistics.median(run.seconds), statistics.median(run.processor)
+        copying = statistics.median(runs[way, "copyfile", state].seconds)
+        name = " ".join([way, *WAYS[way][2]]) if what == "qconvert" else "`shutil.copyfile`"
+        memory = [f"{value / 2**20:.0f} MiB" for value in (run.peak, run.own)]
+        lines.append([name, state, f"{seconds:.2f} s", f"{seconds / copying:.2f}", f"{processor:.2f} s", *memory])
     note = (
-        f"QDQ to QOperator, external data, {size / 1e9:.2f} GB of int8 weights, with a scale for each column. Cold: the source is out of "
-        f"the page cache. Peak memory counts pages of the mapped file too; own memory does not. Median of {len(run.seconds)} runs. {facts}"
+        f"QDQ with external data, {size / 1e9:.2f} GB of int8 weights, with a scale for each column, or the TFLite file of it; "
+        "each until the result is on the disk (fsync). Cold: the source is out of the page cache. Peak memory counts pages of the mapped "
+        f"file too; own memory does not. Median of {max(len(run.seconds) for run in runs.values())} runs. {facts}"
     )
-    header = ["what", "page cache", "time", "speed", "time / copying", "peak memory (of the size)", "own memory (of the size)"]
+    header = ["what", "page cache", "time", "time / copying", "processor time", "peak memory", "own memory"]
     return Section(TITLE, header, lines, note)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--size-gb", type=float, default=4.0, help="size of the weights in GB")
+    parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--folder", type=Path, help="where the files are made, and removed afterwards; by default the system's")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--markdown", type=Path, help="the page to update")
     options = parser.parse_args()
-    size = int(options.size_gb * 1e9)
+    size, ways = int(options.size_gb * 1e9), options.ways.split(",")
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        free = shutil.disk_usage(name).free
-        if free < 3.2 * size:
-            raise SystemExit(f"{free / 1e9:.1f} GB are free, {3.2 * size / 1e9:.1f} GB are needed")
-        runs, total = measure(Path(name), size, options.repeat)
-    part = section(runs, total, f"{os.cpu_count()} cores, Python {platform.python_version()}.")
+        free, needed = shutil.disk_usage(name).free, (3.2 if "tflite2onnx" in ways else 2.2) * size
+        if free < needed:
+            raise SystemExit(f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed")
+        runs, total = measure(Path(name), size, ways, options.repeat)
+    part = section(runs, total, machine())
     publish(part, options.markdown, "python benchmarks/large_models.py")
 
 

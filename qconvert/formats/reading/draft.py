@@ -31,7 +31,7 @@ class Draft:
     """
 
     def __init__(self, reserved: Collection[str] = (), outer: Draft | None = None) -> None:
-        self.outermost: Draft = self if outer is None else outer.outermost
+        self._outer = outer
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
@@ -60,6 +60,11 @@ class Draft:
         self.densified: list[str] = []
         #: Functions that operators name, by name; the drafts of functions share it.
         self.functions: dict[str, Graph] = {} if outer is None else outer.functions
+
+    @property
+    def outermost(self) -> Draft:
+        """The draft of the graph that no other stands around; an attribute would keep each draft until the next garbage collection."""
+        return self if self._outer is None else self._outer.outermost
 
     def add(self, wanted: str, dtype: str, shape: Shape | None, data: Array | None = None, quantization: Quantization | None = None) -> str:
         """Adds a tensor under `wanted`, or that with a number if the name is taken; returns its name."""

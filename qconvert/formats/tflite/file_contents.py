@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from qconvert.errors import OptionError, UnsupportedError
+from qconvert.errors import OptionError
 from qconvert.files import map_file
-from qconvert.formats.flatbuffers import TooLargeError, pack_model, unpack_view
+from qconvert.formats.tflite.packing import pack_parts, unpack_model
 from qconvert.formats.tflite.read_operators import indices, operator_names
 from qconvert.formats.tflite.schema import decode_text
 from qconvert.formats.tflite.verify import verified_root
@@ -37,7 +37,6 @@ def select_signature(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
     Raises:
         InvalidModelError: the file is damaged.
         OptionError: there is no such signature, or it stands twice.
-        UnsupportedError: the file has data after the FlatBuffer, whose offsets would have to be written again.
     """
     if not key:
         return data
@@ -52,12 +51,7 @@ def select_signature(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
         raise OptionError(what, remedy=f"The file has: {listed}.{each}", rule="unknown-signature")
     if not model.signatureDefs[places[0]].subgraphIndex and len(model.signatureDefs) == 1:
         return data
-    if any(buffer.offset > 1 for buffer in model.buffers):
-        raise UnsupportedError(
-            "the file has data after its FlatBuffer; choosing one of several signatures of such a file is not covered",
-            rule="data-after-flatbuffer",
-        )
-    return _swap_subgraphs(unpack_view(model), places[0])
+    return _swap_subgraphs(unpack_model(model, data), places[0])
 
 
 def _swap_subgraphs(model: Any, place: int) -> bytes:
@@ -76,12 +70,7 @@ def _swap_subgraphs(model: Any, place: int) -> bytes:
         value = getattr(options, name)
         several = value is not None and not isinstance(value, int)
         setattr(options, name, [renamed.get(int(one), int(one)) for one in value] if several else renamed.get(value, value))
-    try:
-        return pack_model(model)
-    except TooLargeError as error:
-        raise UnsupportedError(
-            "the file is 2 GB or larger; choosing one of several signatures of such a file is not covered", rule="file-too-large"
-        ) from error
+    return b"".join(pack_parts(model))
 
 
 def _subgraph_fields(model: Any) -> Iterator[tuple[Any, str]]:

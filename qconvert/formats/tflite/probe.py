@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
-from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.ops.elementwise import COMPARISONS
+from qconvert.formats.tflite.packing import pack_parts, unpack_model
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE, read_tensors
 from qconvert.formats.tflite.verify import verified_root
 
@@ -28,7 +28,7 @@ def accepted_copy(data: bytes) -> bytes:
     Raises:
         RuntimeRefusedError: LiteRT would read and write beyond a tensor.
     """
-    model = unpack_view(verified_root(data))
+    model = unpack_model(verified_root(data), data)
     _require_memories(model)
     _require_biases(model)
     changed = False
@@ -37,7 +37,7 @@ def accepted_copy(data: bytes) -> bytes:
         if one_dimensional and tensor.quantization is not None and tensor.quantization.quantizedDimension:
             tensor.quantization.quantizedDimension = 0
             changed = True
-    return pack_model(model) if changed else data
+    return b"".join(pack_parts(model)) if changed else data
 
 
 def require_for_micro(data: bytes) -> None:
@@ -47,7 +47,7 @@ def require_for_micro(data: bytes) -> None:
     Raises:
         RuntimeRefusedError: it would crash the process.
     """
-    model = unpack_view(verified_root(data))
+    model = unpack_model(verified_root(data), data)
     for builtin in COMPARISONS:
         for subgraph, _, inputs in _operators(model, builtin):
             operands = [subgraph.tensors[index] for index in inputs if index >= 0]
@@ -112,7 +112,7 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
         wanted: canonical names; by default all.
     """
     view = verified_root(data)
-    names, model = read_tensors(view, data, Draft()), unpack_view(view)
+    names, model = read_tensors(view, data, Draft()), unpack_model(view, data)
     subgraph = model.subgraphs[0]
     inputs = set(schema.numbers_of(subgraph.inputs))
     found = dict.fromkeys(index for op in subgraph.operators for index in schema.numbers_of(op.outputs) if index not in inputs)
@@ -120,7 +120,7 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None
-    return pack_model(model), [names[index] for index in kept]
+    return b"".join(pack_parts(model)), [names[index] for index in kept]
 
 
 def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[str, str]], outputs: Sequence[tuple[str, str]]) -> bytes:
@@ -133,7 +133,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     """
     view = verified_root(data)
     numbers = {name: index for index, name in enumerate(read_tensors(view, data, Draft()))}
-    model = unpack_view(view)
+    model = unpack_model(view, data)
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
     subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(schema.numbers_of(op.outputs))]
@@ -143,7 +143,7 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     subgraph.inputs = np.array([*schema.numbers_of(subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
-    return pack_model(model)
+    return b"".join(pack_parts(model))
 
 
 class _Copies:

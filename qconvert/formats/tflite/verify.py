@@ -90,7 +90,7 @@ def check(path: Path) -> mmap.mmap:
 
 def _tensors(subgraph: Any, buffers: list[Any]) -> None:
     """Names are there and distinct; a buffer holds just the values of the shape; each index has its scale."""
-    sizes = [0 if buffer.data is None else buffer.data.size for buffer in buffers]
+    sizes = [buffer.size if buffer.data is None else buffer.data.size for buffer in buffers]
     names: set[str] = set()
     for tensor in subgraph.tensors:
         name = decode_text(tensor.name)

@@ -14,13 +14,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.errors import QConvertError, UnsupportedError, format_some
-from qconvert.formats.flatbuffers import LARGEST, DeferredBytes, TooLargeError, pack_parts
+from qconvert.errors import UnsupportedError, format_some
+from qconvert.formats.flatbuffers import DeferredBytes
 from qconvert.formats.reading.notes import decomposition_notes, dump_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.file_contents import append_files, bytes_of
 from qconvert.formats.tflite.operator import Operator
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, byte_count, constant_bytes
+from qconvert.formats.tflite.packing import pack_parts
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, constant_bytes
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.writing import list_kinds
@@ -40,7 +41,6 @@ from qconvert.graph.metadata import (
 from qconvert.kernels.torch_forms import has_quantize_form
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
-from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import reshape_sizes
 from qconvert.plugins import operators
 
@@ -58,7 +58,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 
     Raises:
         UnsupportedError: operators that no plugin writes; all are listed.
-        QConvertError: the file would be above 2 GB.
+        QConvertError: the model without its constants would be above 2 GB.
     """
     with path.open("w+b") as stream:
         _write_model(graph, dict(options.get("provenance") or {}), stream)
@@ -86,10 +86,6 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
 
 
 def _write_model(graph: Graph, provenance: Mapping[str, str], stream: BinaryIO) -> None:
-    constants = (tensor for _, inner in all_graphs(graph) for tensor in inner.constants())
-    size = sum(byte_count(tensor.dtype, tensor.data.size) for tensor in constants if tensor.data is not None)
-    if size > LARGEST:
-        raise _too_large_error(graph, f"its constants are {size / 1e9:.1f} GB")
     found = take_operators(graph)
     ops = (op for writing in (found.writing, *found.functions) for op in writing.graph.ops)
     if missing := list_kinds(ops, (operators("tflite", "write"), FORMULAS)):
@@ -102,11 +98,6 @@ def _write_model(graph: Graph, provenance: Mapping[str, str], stream: BinaryIO) 
         writing.prune()
     stream.writelines(_File(found.writing, found.functions).pack(provenance))
     append_files(stream, graph.metadata)
-
-
-def _too_large_error(graph: Graph, reason: str) -> QConvertError:
-    remedy = "Write it as ONNX or .qgraph, which hold more."
-    return QConvertError(f"a TFLite file holds at most 2 GB; {reason}", where=graph.name, remedy=remedy, rule="file-too-large")
 
 
 #: Bytes by which most buffers differ.
@@ -158,10 +149,7 @@ class _File:
             signatureDefs=self._signatures(),
             buffers=self._buffers,
         )
-        try:
-            return pack_parts(model)
-        except TooLargeError as error:
-            raise _too_large_error(self._graph, "it is larger") from error
+        return pack_parts(model)
 
     def _subgraph(self, writing: Writing) -> Any:
         """A subgraph; what names tensors of the main one is packed after it."""

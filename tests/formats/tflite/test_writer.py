@@ -27,7 +27,7 @@ from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.tflite.probe import accepted_copy, with_outputs, without_operators
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.writer import build, write
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
 from qconvert.plugins import operators
 
@@ -279,28 +279,35 @@ def test_a_transposed_constant_is_not_in_memory_once_more(tmp_path: Path) -> Non
     assert np.array_equal(load(tmp_path / "m.tflite")["c0"].data, values.T)
 
 
-@pytest.mark.formats
-def test_more_than_a_flatbuffer_addresses_is_an_error() -> None:
-    huge = np.broadcast_to(np.float32(1), (2**29 + 1,))  # one number in memory
-    tensors = {"x": plain("x", 1), "c": plain("c", *huge.shape, data=huge), "y": plain("y", *huge.shape)}
-    with refused(QConvertError, "file-too-large", holds=("2.1", 2)):
-        build(Graph("g", tensors, (Op("Add", ("x", "c"), ("y",)),), ("x",), ("y",)), {})
+@pytest.mark.litert
+def test_constants_of_more_than_a_flatbuffer_addresses_lie_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit of 500 kB in place of 2 GB: LiteRT, the reader and copies with other outputs see the same constants."""
+    graph = load(FIXTURES / "tflm_mobilenet_v2_from_torch_int8.tflite")
+    inside = build(graph, {"key": "x" * 2000})
+    monkeypatch.setattr("qconvert.formats.flatbuffers.packing.LARGEST", 500_000)
+    save(graph, tmp_path / "m.tflite", provenance={"key": "x" * 2000})
+    data = (tmp_path / "m.tflite").read_bytes()
+    buffers = root(data).buffers
+    outside = [buffer for buffer in buffers if buffer.data is None and buffer.size]
+    assert len(outside) > 20 and min(buffer.size for buffer in outside) >= 1024
+    assert not any(buffer.offset % 64 for buffer in outside)
+    assert max(buffer.offset + buffer.size for buffer in outside) == len(data)
+    assert diff(tflite_graph(inside, "m"), load(tmp_path / "m.tflite")) == []
+    values = [random_stored(graph[name], np.random.default_rng(7)) for name in graph.inputs]
+    require_same_outputs(inside, data, values)
+    copied, names = with_outputs(data)
+    other, _ = with_outputs(inside)
+    assert len(names) > 20
+    require_same_outputs(other, copied, values)
 
 
 @pytest.mark.formats
-def test_integers_of_4_bits_count_as_half_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qconvert.formats.tflite.writer.LARGEST", 100)
-    for count in (200, 202):
-        quantization = Quantization.per_tensor(0.5)
-        stored = Tensor("c", "int4", (count,), np.ones(count, numpy_dtype("int4")), quantization)
-        tensors = {"x": plain("x", 1), "c": stored, "d": plain("d", count), "y": plain("y", count)}
-        ops = (Op("Dequantize", ("c",), ("d",)), Op("Add", ("x", "d"), ("y",)))
-        graph = Graph("g", tensors, ops, ("x",), ("y",))
-        if count == 200:
-            assert build(graph, {})
-        else:
-            with refused(QConvertError, "file-too-large", holds=(2,)):
-                build(graph, {})
+def test_a_model_that_is_too_large_without_its_constants_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qconvert.formats.flatbuffers.packing.LARGEST", 1000)
+    values = np.arange(3000, dtype=np.float32)
+    assert len(build(sum_of(values), {})) > values.nbytes
+    with refused(QConvertError, "file-too-large", holds=(2,)):
+        build(sum_of(values), {"key": "x" * 2000})
 
 
 @pytest.mark.formats
