@@ -24,7 +24,7 @@ BEGIN, END = "<!-- house: begin (docs/make_house.py) -->", "<!-- house: end -->"
 
 #: From the bottom up: a room may import those before it, and of its own floor none but those before it.
 FLOORS = (
-    "version lazy errors",
+    "version lazy garbage errors",
     "arguments",
     "files arithmetic tables",
     "checkpoints",

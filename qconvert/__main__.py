@@ -14,17 +14,17 @@ def main() -> None:
     waits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if waits:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from qconvert.cli import collect_rarely
+    from qconvert.garbage import collect_rarely
 
-    collect_rarely()
-    from qconvert.cli.app import main as command
+    with collect_rarely():
+        from qconvert.cli.app import main as command
 
-    try:
-        if waits:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        command()
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        try:
+            if waits:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            command()
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -19,20 +19,20 @@ from importlib import import_module
 from pkgutil import walk_packages
 from typing import Any
 
+from qconvert.garbage import collect_rarely
+
 #: Rooms whose modules are imported when a model needs them.
 _ROOMS = ("qconvert.checking", "qconvert.formats", "qconvert.passes")
 
 
 def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
     """Return what runs a command: `arguments`, `folder`, and `memory` in bytes, 0 for no limit, give its exit `code` and `document`."""
-    from qconvert.cli import collect_rarely
+    with collect_rarely():
+        from qconvert.cli.app import main
 
-    collect_rarely()
-    from qconvert.cli.app import main
-
-    for room in _ROOMS:
-        for module in walk_packages(import_module(room).__path__, f"{room}."):
-            import_module(module.name)
+        for room in _ROOMS:
+            for module in walk_packages(import_module(room).__path__, f"{room}."):
+                import_module(module.name)
     gc.freeze()  # no process looks through what all of them have, which would copy it
 
     def answer(question: dict[str, Any], read: Callable[[str, list[int]], bytes]) -> tuple[dict[str, Any], Iterable[Any]]:
@@ -42,7 +42,7 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
         os.chdir(question["folder"])
         limit_memory(question["memory"])
         sys.argv = ["qconvert", *question["arguments"]]
-        with redirect_stdout(io.StringIO()) as printed:
+        with collect_rarely(), redirect_stdout(io.StringIO()) as printed:
             try:
                 main()
             except SystemExit as end:

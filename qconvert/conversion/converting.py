@@ -21,6 +21,7 @@ from qconvert.conversion.normalizing import Observer, chosen_target, normalize, 
 from qconvert.conversion.report import ConversionReport, carried_over, on_floats, provenance, refuse_floats, remarks
 from qconvert.conversion.saving import ScalesFile, require_entries, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, WrongFormatError, name_file_in_errors
+from qconvert.garbage import collect_rarely
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
 from qconvert.graph.names import quote_nearest
@@ -174,7 +175,7 @@ def convert(
         InternalError: with verify_each, a pass changed more than it declares.
     """
     writer = format_named(result_format) if result_format else format_of(Path(result))
-    with as_file(source, source_format) as path:
+    with collect_rarely(), as_file(source, source_format) as path:
         report = _convert_file(
             path,
             writer.result_path(result),

@@ -366,8 +366,10 @@ class _Fusing(Rewriter):
 
         The data have a scale, and the sums that of the data times one of the weights. A constant added to the sums follows as a bias.
         """
+        if (self.graph[op.inputs[0]].dtype, self.graph[op.name].dtype) != ("int32", "float32"):
+            return None
         match = next((found for pattern in _LABELLED_SUMS if (found := self.match(pattern, op.name)) is not None), None)
-        if match is None or self.graph[op.name].dtype != "float32":
+        if match is None:
             return None
         product, sums = match.named["product"], self.graph[op.inputs[0]].quantization
         data = self.graph[product.inputs[0]].quantization

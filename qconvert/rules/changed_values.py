@@ -72,6 +72,8 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
 def _bound_difference(a: Tensor, b: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
     """What differs in a constant, for each Clip that reads it in both graphs (by the result: the bound as it rounds it); else for any, or
     as it stands: one graph may choose among float values and round what was chosen."""
+    if not before and not after:
+        return constant_difference(a, b)
     if shared := before.keys() & after.keys():
         return next((text for key in shared if (text := constant_difference(before[key], after[key]))), "")
     texts = [constant_difference(left, right) for left in before.values() or [a] for right in after.values() or [b]]
