@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from refusals import refused
 
 from qconvert import convert, load
 from qconvert.errors import InvalidModelError
+from qconvert.formats.reading.draft import Draft
 
 pytestmark = pytest.mark.formats
 
@@ -65,6 +67,14 @@ NETWORKS = {
 }
 
 
+def _model(nodes: list[Any], shape: list[int], folder: Path) -> Path:
+    """The file of a network from "x" to "y" with the scale "s" and the zero point "z"."""
+    constants = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.int8(3), "z")]
+    graph = helper.make_graph(nodes, "g", [_value("x", shape)], [_value("y", None)], constants)
+    (folder / "m.onnx").write_bytes(model_of(graph).SerializeToString())
+    return folder / "m.onnx"
+
+
 def _calls(source: Path, result: Path) -> int:
     """The Python functions that a conversion calls."""
     count = 0
@@ -85,13 +95,9 @@ def _calls(source: Path, result: Path) -> int:
 @pytest.mark.parametrize("case", NETWORKS)
 def test_calls_grow_with_the_model(case: str, suffix: str, tmp_path: Path) -> None:
     build, shape = NETWORKS[case]
-    constants = [numpy_helper.from_array(np.float32(0.05), "s"), numpy_helper.from_array(np.int8(3), "z")]
     counts = []
     for count in (60, 240, 480):  # the first imports what is imported
-        graph = helper.make_graph(build(count), "g", [_value("x", shape)], [_value("y", None)], constants)
-        model = model_of(graph)
-        (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
-        counts.append(_calls(tmp_path / "m.onnx", tmp_path / f"r.{suffix}"))
+        counts.append(_calls(_model(build(count), shape, tmp_path), tmp_path / f"r.{suffix}"))
     assert counts[2] < 2.3 * counts[1]
 
 
@@ -129,3 +135,37 @@ def test_graphs_nested_without_end(tmp_path: Path) -> None:
         else:
             with refused(InvalidModelError, "nested-too-deeply"):
                 load(tmp_path / "m.onnx")
+
+
+def test_a_conversion_lets_the_garbage_collector_wait(tmp_path: Path) -> None:
+    """It would walk the whole graph several times; afterwards it runs as often as before."""
+    path = _model(_quantized(600), [1, 8], tmp_path)
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["generation"])
+
+    convert(path, tmp_path / "first.tflite")  # so that all is imported
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    gc.callbacks.append(note)
+    try:
+        convert(path, tmp_path / "m.tflite")
+        assert gc.get_threshold() == (700, 10, 10)
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*before)
+    assert len(collected) <= 2
+
+
+def test_what_a_reader_held_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    path = _model(_quantized(6), [1, 8], tmp_path)
+    gc.collect()
+    gc.disable()
+    try:
+        graph = load(path)
+        left = [item for item in gc.get_objects() if isinstance(item, Draft)]
+    finally:
+        gc.enable()
+    assert graph.ops and left == []
