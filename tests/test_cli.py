@@ -71,8 +71,8 @@ def test_a_conversion_imports_no_runtime_and_no_masked_arrays(tmp_path: Path) ->
 
 
 def test_a_small_conversion_collects_no_garbage_from_its_first_import_on(tmp_path: Path) -> None:
-    code = "import gc; from qconvert.__main__ import main; before = gc.get_stats()[0]\n"
-    code += "try: main()\nfinally: print('collected', gc.get_stats()[0]['collections'] - before['collections'])"
+    code = "import atexit, gc; from qconvert.__main__ import main; before = gc.get_stats()[0]['collections']\n"
+    code += "atexit.register(lambda: print('collected', gc.get_stats()[0]['collections'] - before)); main()"
     done = subprocess.run([sys.executable, "-c", code, "convert", MODEL, tmp_path / "model.onnx", "-q"], capture_output=True, check=False)
     assert done.stdout.split() == [b"collected", b"0"]
 

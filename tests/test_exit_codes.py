@@ -25,7 +25,7 @@ MODEL = FIXTURES / "tiny_ad_toycar_int8.tflite"
 
 def run(*arguments: str | Path, before: str = "") -> subprocess.CompletedProcess[str]:
     """The command line in a process of its own, after some lines of Python."""
-    code = f"{before}\nfrom qconvert.cli.app import main; main()"
+    code = f"{before}\nfrom qconvert.__main__ import main; main()"
     return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -167,3 +167,18 @@ def test_a_pipe_that_closes_early_is_no_verdict(words: list[str]) -> None:
         assert program.stdout is not None and program.stderr is not None
         program.stdout.close()
         assert (program.wait(60), program.stderr.read()) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [["formats"], ["convert", "absent.tflite", "x.onnx"]])
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        ("import atexit; atexit.register(lambda: print('registered', end=''))", "registered"),
+        ("import threading, time; threading.Thread(target=lambda: (time.sleep(1), print('waited', end=''))).start()", "waited"),
+        ("class Freed:\n    def __del__(self): print('freed', end='')\nkept = Freed()", ""),
+    ],
+)
+def test_a_process_ends_after_threads_and_handlers_without_freeing_its_objects(words: list[str], before: str, said: str) -> None:
+    """What a handler prints without a line's end is written, with the exit code of the command."""
+    done, plain = run(*words, before=before), run(*words)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout + said)

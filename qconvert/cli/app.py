@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json as json_module
 import os
 import sys
@@ -356,4 +355,3 @@ def main() -> None:
         raise SystemExit(exit_code(error, sys.argv[1:])) from error
     finally:
         note_plugins(sys.argv[1:])
-        gc.freeze()  # the interpreter looks through all objects for garbage as it ends: a sixth of a conversion
