@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,7 @@ _INT16 = (-(2**15), 2**15 - 1)
 _INT8 = (-128, 127)
 
 
-@dataclass(frozen=True, eq=False)
-class IntegerGate:
+class IntegerGate(NamedTuple):
     """One gate.
 
     Attributes:
@@ -66,8 +65,7 @@ class IntegerGate:
     scale: float = GATE_SCALE
 
 
-@dataclass(frozen=True, eq=False)
-class IntegerProjection:
+class IntegerProjection(NamedTuple):
     """What hidden values are multiplied by.
 
     Attributes:
@@ -242,8 +240,7 @@ BASIC_GATES = ("input", "cell", "forget", "output")
 _MIDDLE, _CELL_POWER = 128, -11
 
 
-@dataclass(frozen=True, eq=False)
-class BasicLstm:
+class BasicLstm(NamedTuple):
     """A layer.
 
     Attributes:
@@ -291,8 +288,7 @@ def _product(a: Array, b: Array) -> Array:
     return np.asarray(np.clip(shift_half_up(a.astype(np.int64) * b.astype(np.int64), 15), *_INT16))
 
 
-@dataclass(frozen=True, eq=False)
-class IntegerSvdf:
+class IntegerSvdf(NamedTuple):
     """A layer. Quantizations are (scale, zero point).
 
     Attributes:

@@ -10,7 +10,6 @@ UPWARD with ties up, TONEAREST with ties away from zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,8 +218,7 @@ _BITS = 31
 _Requantized = Callable[[Array], Array]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FixedPoint:
+class FixedPoint(NamedTuple):
     """What an accumulator goes through, in int64: times `multiplier`, plus `half`, and shifted to the right by `shift`; then, if there
     are any, plus `second_half`, and shifted by `second_shift`. Where ties fall away from zero, what is negative is made less by 1 before.
 

@@ -6,8 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ from qconvert.graph.schema import Tensor
 _MOST_FILLED = 2**24
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(NamedTuple):
     """A state that whoever runs the network carries from one run to the next.
 
     Attributes:

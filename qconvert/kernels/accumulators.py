@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ class UnfitError(Exception):
     """The reason why an operator with an integer result has no exact accumulator of int32."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Accumulator:
+class Accumulator(NamedTuple):
     """The integers of an operator before they are requantized to its result, and the integer operator that computes them.
 
     Attributes:
@@ -55,7 +54,7 @@ class Accumulator:
     zero_points: tuple[tuple[Array, str], ...]
     weights: Array | None = None
     bias: Array | None = None
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = MappingProxyType({})
     shape: tuple[int, ...] = (-1,)
     narrow: str = ""
 

@@ -34,8 +34,7 @@ COARSE = 0.1
 _SIBLINGS = {"int8": "uint8", "uint8": "int8", "int16": "uint16", "uint16": "int16"}
 
 
-@dataclass(frozen=True, slots=True)
-class Integers:
+class Integers(NamedTuple):
     """What a kernel gives, to the last bit.
 
     Attributes:
@@ -170,7 +169,7 @@ class Kernel:
                 remedy="Return qconvert.plugin.Integers.",
                 rule="wrong-result",
             )
-        return found if found is None or own else replace(found, ways=tuple(_shift(way, dtype) for way in found.ways))
+        return found if found is None or own else found._replace(ways=tuple(_shift(way, dtype) for way in found.ways))
 
     def as_float_row(self) -> Kernel:
         """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""

@@ -196,7 +196,7 @@ def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
         return None
     scale, output = quantizations[0].step, quantizations[1]
     found, overflows = onnxruntime_softmax(values, scale, output, result.dtype, int(op["axis"]))
-    return replace(Integers.of_parts(found), fault="overflows" if overflows else "")
+    return Integers.of_parts(found)._replace(fault="overflows" if overflows else "")
 
 
 def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:

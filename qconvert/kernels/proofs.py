@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -145,8 +146,7 @@ def _ways_at_ties(graph: Graph, op: Op, kernel: Kernel) -> tuple[Array, ...] | N
     return tuple(ways)
 
 
-@dataclass(frozen=True, slots=True)
-class _PairKernel:
+class _PairKernel(NamedTuple):
     """A kernel of a sum, difference or product of two tensors of 8 bits, computed for pairs of codes whose exact result is next to a tie.
 
     Attributes:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
@@ -81,8 +80,7 @@ _SORTS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeSpec:
+class AttributeSpec(NamedTuple):
     """One attribute.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -76,8 +76,7 @@ def permutation(wanted: str, rank: int) -> tuple[int, ...]:
 _IsSeparate = Callable[[Op, int, int, int], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """What an operator does with the samples of a batch.
 
     Attributes:

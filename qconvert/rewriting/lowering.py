@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +31,7 @@ from qconvert.rules.validation.quantization import moved_quantization
 Legal = Callable[[Mapping[str, Tensor], Op], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Where an operator is to be written.
 
     Attributes:
@@ -42,7 +42,7 @@ class Scope:
 
     tensors: Mapping[str, Tensor]
     version: int = 0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = MappingProxyType({})
 
 
 #: The reason why a writer does not take an operator; "" if it does.

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,8 +49,7 @@ class Pattern:
 Operand = Pattern | str | float
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """Operators that fit a pattern.
 
     Attributes:
@@ -59,8 +59,8 @@ class Match:
     """
 
     ops: tuple[Op, ...]
-    named: Mapping[str, Op] = field(default_factory=dict)
-    tensors: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, Op] = MappingProxyType({})
+    tensors: Mapping[str, str] = MappingProxyType({})
 
 
 def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through_conversions: bool = False) -> Iterator[Match]:

@@ -5,9 +5,9 @@ nodes that are written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
@@ -100,8 +100,7 @@ _TYPE_NAMES = {"float": "float32", "double": "float64"}
 _VALUES = frozenset(item.field for item in _ATTRIBUTE_TYPES.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a node of an operator has to look like.
 
     Attributes:
@@ -117,7 +116,7 @@ class Signature:
     inputs: tuple[int, int]
     outputs: tuple[int, int]
     needed: tuple[bool, ...]
-    attributes: Mapping[str, int] = field(default_factory=dict)
+    attributes: Mapping[str, int] = MappingProxyType({})
     required: frozenset[str] = frozenset()
     is_closed: bool = True
     input_types: tuple[tuple[str, frozenset[str]], ...] = ()

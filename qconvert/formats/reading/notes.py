@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,8 +106,7 @@ def quantization_of(given: Sequence[Any]) -> Quantization:
     return replace(Quantization.per_axis(scales, int(axis), points), quant_min=low, quant_max=high)
 
 
-@dataclass(frozen=True, slots=True)
-class NotedTensor:
+class NotedTensor(NamedTuple):
     """A quantized tensor in a note: its name, its storage type and its quantization."""
 
     name: str

@@ -118,7 +118,7 @@ def product(graph: Graph, op: Op, stored: Sequence[Any], copies_one: bool) -> In
         exact = REQUANTIZERS["tflite_16_bits"](total * term, factor)
         total = exact.astype(np.int32).astype(np.int64)
         overflows |= bool((total != exact).any())
-    return replace(Integers.clip_to_limits(graph, op, total + found[1].point), fault="overflows" if overflows else "")
+    return Integers.clip_to_limits(graph, op, total + found[1].point)._replace(fault="overflows" if overflows else "")
 
 
 def softmax_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:

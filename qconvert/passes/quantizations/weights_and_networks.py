@@ -5,7 +5,7 @@ quantizations: its weights, then its activations of 4, 8 and 16 bits, and biases
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +40,7 @@ Scaling = Callable[[Channel], "float | None"]
 WeightChoice = Callable[[WeightUse, Tensor], "Rescaled | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rescaled:
+class Rescaled(NamedTuple):
     """Weights with another quantization, what that costs, and how many channels kept their scale and all values, of how many."""
 
     tensor: Tensor
@@ -109,7 +108,7 @@ def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: fl
 
     found = rescale_weights(weights, None, dtype, limits, scaling)
     result = replace(found.tensor, quantization=Quantization.per_tensor(new, middle(dtype)))
-    return replace(found, tensor=result, cost=tensor_cost(weights, result))
+    return found._replace(tensor=result, cost=tensor_cost(weights, result))
 
 
 def is_scalable(use: WeightUse, weights: Tensor) -> bool:
@@ -139,7 +138,7 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
         largest = float(q.scale.max())
         ratio = scaling(Channel(dequantize(data, q) / largest, largest, 0))
         found = merge_scales(weights, weights.dtype, limits, largest * (ratio or 1.0))
-    return found if found.tensor.per_tensor is not None else replace(found, tensor=as_signed(found.tensor))
+    return found if found.tensor.per_tensor is not None else found._replace(tensor=as_signed(found.tensor))
 
 
 def requantize_weights(graph: Graph, choose: WeightChoice, suffix: str, words: str) -> tuple[Graph, list[Change | str]]:
