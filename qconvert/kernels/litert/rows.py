@@ -230,13 +230,13 @@ def _rows(of: str) -> tuple[Kernel, ...]:
     )
 
 
-def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
-    """Return the rows of some kinds, restricted to some types."""
+def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str], **changes: Any) -> tuple[Kernel, ...]:
+    """Return the rows of some kinds, restricted to some types, with changes."""
     found = []
     for row in rows:
         own, both = tuple(kind for kind in row.kinds if kind in kinds), tuple(dtype for dtype in row.types if dtype in types)
         if own and (both or not row.types):
-            found.append(replace(row, kinds=own, types=both or tuple(types)))
+            found.append(replace(row, kinds=own, types=both or tuple(types), **changes))
     return tuple(found)
 
 
@@ -302,10 +302,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Return the rows of XNNPACK's kernels; they require the same of scales as TFLite's own kernels of these kinds."""
     requantized, products = references.requantize_by_xnnpack, Requantizer("single_float32", "float32")
     average, total = (SumReference(partial(axes.reduce_by_xnnpack, is_mean=is_mean)) for is_mean in (True, False))
-
-    def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
-        return tuple(replace(row, **{"reference": None, "unknown": "", **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
-
+    xnnpack = partial(_among, rows, types=_BYTES, reference=None, unknown="")
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
         *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
