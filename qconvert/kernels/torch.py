@@ -206,7 +206,28 @@ def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     found = evaluate_op(graph, op, list(stored))[0].stored
     if found.ndim != len(_TO_LAST):  # codes that are tried one by one
         return None
-    return Integers((found.transpose(_TO_LAST).reshape(found.shape),), "gives data stored channels last in another order")
+    return Integers((found.transpose(_TO_LAST).reshape(found.shape),), _REORDERED)
+
+
+def _keeps_order(graph: Graph, op: Op) -> str:
+    """Say why qnnpack gives the values of an operator in their order: see _reorder_channels(). A sum keeps the order of its data."""
+    shape = graph[op.name].shape or ()
+    if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or not is_bytes(graph[op.name]) or len(shape) != len(_TO_LAST):
+        return "another engine, type or rank"
+    if op.attributes.get("activation", "clips") in ("", "relu"):
+        return "no bounds"
+    if shape[1] == 1 or shape[2:] == (1, 1):
+        return "a single channel or pixel"
+    producers, waiting, seen = graph.producers(), [op.name], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or (before := producers.get(name)) is None:
+            continue
+        if kind_of(before).has_windows and kind_of(before).sums_products:
+            return ""
+        seen.add(name)
+        waiting += before.inputs
+    return "no convolution before it"
 
 
 def _find_misplaced(graph: Graph, op: Op) -> str:
@@ -245,6 +266,21 @@ def _find_wrong_layer(graph: Graph, op: Op) -> str:
         return f"computes groups of {inputs} inputs and {outputs} outputs wrongly"
     gaps = [stride - (size - 1) * dilation - 1 for stride, size, dilation in zip(op["strides"], sizes, op["dilations"], strict=True)]
     return "leaves rows that no weight reaches undefined" if any(gap > 1 for gap in gaps[:-1]) else ""
+
+
+def _differs_from_quantized_prelu(graph: Graph, op: Op) -> str:
+    """Say which operators are none of quantized::prelu of a TorchScript file."""
+    return "" if op.source.startswith("quantized::prelu") else "another operator"
+
+
+def _find_wrong_slope(graph: Graph, op: Op) -> str:
+    """qprelu_out_kernel (quantized/cpu/kernels/QuantizedOpKernels.cpp) takes values above the zero point times 1 with the quantization of
+    the slopes, which does not reach 1 where these are small."""
+    slopes = graph[op.inputs[1]].per_tensor if op.has(1) else None
+    if slopes is None:
+        return ""
+    one = (min(round(1 / slopes.step) + slopes.point, slopes.limits("uint8")[1]) - slopes.point) * slopes.step
+    return "" if abs(one - 1) < 0.5 / 255 else f"multiplies values above the zero point by {one:.3g}"
 
 
 def differs_from_quantized_mul(graph: Graph, op: Op) -> str:
@@ -310,6 +346,7 @@ def _not_lowered(graph: Graph, op: Op) -> str:
 
 
 _TO_LAST = (0, 2, 3, 1)
+_REORDERED = "gives data stored channels last in another order"
 _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "GlobalAveragePool", "Requantize", "Quantize", "LeakyRelu",
         "PRelu", "Relu", "Clip", "Concat", "HardSwish", "HardSigmoid")  # fmt: skip
 
@@ -326,17 +363,25 @@ _OF_INTEGERS = (
            reference=Requantizer("single_float32", "reciprocal")),
     Kernel(("Add",), ("uint8",), "float", lacks=differs_from_scalar_sum, tolerance=few_roundings, reference=_add_number),
 )  # fmt: skip
+#: The operator quantized::prelu of TorchScript files.
+_PRELU = Kernel(("PRelu", "LeakyRelu"), runs="float", lacks=_differs_from_quantized_prelu, tolerance=program, fault=_find_wrong_slope)
 #: What computes in float32.
 IN_FLOAT = (
+    _PRELU,
     Kernel(("Resize",), runs="float", tolerance=few_roundings, fault=_find_misplaced, reference=_misplace_pixels),
     Kernel(_FEW, runs="float", tolerance=few_roundings, unknown=IN_ANY_ORDER),
     Kernel(("ConvTranspose",), runs="float", tolerance=program, fault=_find_wrong_layer, unknown=IN_ANY_ORDER),
     Kernel(runs="float", tolerance=program, unknown=IN_ANY_ORDER),
 )
+#: Bounds of qnnpack, which a program rebuilt for a check gives in their order.
+_REORDERING = Kernel(("Clip", "Max", "Min", "Conv", "ConvTranspose", "Add", "Mul"), ("uint8",), "float", lacks=_keeps_order,
+                     tolerance=program, fault=lambda graph, op: _REORDERED)  # fmt: skip
 #: Programs in float64, whose layers the engine of the file may run, or those of torch.export, in float32.
 PROGRAM = (
+    _REORDERING,
     _OF_QNNPACK,
     *_OF_INTEGERS,
+    _PRELU,
     Kernel(
         ("Conv", "ConvTranspose", "Gemm"),
         ("int8", "uint8"),

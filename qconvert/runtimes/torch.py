@@ -27,6 +27,7 @@ from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph, numpy_dtype
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
+from qconvert.kernels import KERNELS
 from qconvert.passes.states import states_to_io
 from qconvert.plugins import ModelFile, format_named
 from qconvert.runtimes.packages import capture_stderr
@@ -95,11 +96,20 @@ def open_model(file: ModelFile) -> TorchModel:
         form = "the file itself" + (f", engine {engine}" if engine else "")
         return TorchModel(graph, fresh(), words + _newer_version_note(), again=fresh if graph.states else None, form=form)
     function, refused, again = stateful_program(graph, engine)
-    words = _REBUILT + (f"; quantized operators ran by its engine {engine}" if engine else "")
+    words = _REBUILT + (f"; quantized operators ran by its engine {engine}" if engine else "") + _describe_faults(graph)
     form = "a program rebuilt from the file" + (f", engine {engine}" if engine else "")
     return TorchModel(
         graph, function, "" if refused else words + _newer_version_note(), refused, again, "evaluated, not run" if refused else form, True
     )
+
+
+def _describe_faults(graph: Graph) -> str:
+    """Say which operators PyTorch computes wrongly where it runs the file itself."""
+    found: dict[str, list[str]] = {}
+    for op in graph.ops:
+        if fault := KERNELS["torch:rebuilt"].fault(graph, op):
+            found.setdefault(fault, []).append(op.label)
+    return "".join(f". Its own kernel {fault}: {', '.join(labels)}" for fault, labels in found.items())
 
 
 def stateful_program(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:

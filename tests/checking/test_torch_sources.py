@@ -15,6 +15,7 @@ from test_cli import run
 
 import qconvert
 from qconvert import convert, prove, save
+from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.conversion.comparing import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
@@ -180,6 +181,7 @@ def test_a_fault_of_pytorchs_own_kernel_is_named_as_such(tmp_path: Path) -> None
     qconvert.convert(source, result, engine="qnnpack")
     rebuilt = qconvert.check(source, result, samples=2, engine="qnnpack")
     assert rebuilt.verdict == "passed" and rebuilt.rebuilt == (str(source),) and "m.pt (rebuilt from what was read" in rebuilt.sentence
+    assert any("Its own kernel gives data stored channels last in another order: quantized::relu6" in note for note in rebuilt.machine)
     own = qconvert.check(source, result, samples=2, engine="qnnpack", kernels="torch:trusted")
     (fault,) = [item for item in own.operators if item.equal < 1]
     assert fault.verdict == "source overflows" and "PyTorch's own kernel gives data stored channels last in another order" in fault.reason
@@ -293,6 +295,54 @@ def test_forms_of_kernels_are_equal_where_they_are_exact(operator: str, class_: 
     off = np.abs(found - Network()(steps * 0.17).numpy()).max()
     item = prove(source, result, engine="fbgemm", input_shape="50,8,5,6").operators[1]
     assert item.class_ == class_ and bool(off) == (class_ == "A")
+
+
+@pytest.mark.onnxruntime
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("function", "after_layer", "engine", "fault"),
+    [
+        ("clamp", True, "qnnpack", "gives data stored channels last in another order"),
+        ("clamp", False, "qnnpack", ""),
+        ("clamp", True, "fbgemm", ""),
+        ("prelu", False, "fbgemm", "multiplies values above the zero point by 0.5"),
+        ("prelu", False, "fbgemm", ""),
+        ("prelu", True, "qnnpack", "multiplies values above the zero point by 0.5"),
+    ],
+)
+def test_functions_that_pytorch_computes_wrongly(function: str, after_layer: bool, engine: str, fault: str, tmp_path: Path) -> None:
+    """PyTorch's own values are far from the converted ones where the rows say so; a check says it, and nothing is proved equal."""
+    import torch
+    from torch.ao.nn import quantized
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = quantized.Conv2d(4, 4, 1) if after_layer else torch.nn.Identity()
+            if after_layer:
+                weights = torch.from_numpy(np.random.default_rng(0).integers(-127, 128, (4, 4, 1, 1)).astype(np.int8))
+                self.layer.set_weight_bias(torch._make_per_tensor_quantized_tensor(weights, 0.01, 0), None)
+                self.layer.scale, self.layer.zero_point = 0.05, 120
+            self.slopes = torch.quantize_per_tensor(torch.tensor([0.1, 0.2, 0.3, 0.4]), 0.5 / 255 if fault else 0.01, 0, torch.quint8)
+
+        def forward(self, x: Any) -> Any:
+            x = self.layer(torch.quantize_per_tensor(x, 0.05, 120, torch.quint8))
+            return (torch.clamp(x, -0.5, 0.5) if function == "clamp" else torch.ops.quantized.prelu(x, self.slopes, 0.05, 120)).dequantize()
+
+    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
+    data = torch.from_numpy(np.random.default_rng(1).integers(-120, 136, (1, 4, 5, 6)).astype(np.float32)) * 0.05
+    with use_engine(engine):
+        network = Network()
+        torch.jit.trace(network, data).save(str(source))
+        own = network(data).numpy()
+    options: Any = {"engine": engine, "input_shape": "1,4,5,6"}
+    convert(source, result, **options)
+    off = np.abs(_run(result, "onnxruntime:optimized", data.numpy()) - own).max() / 0.05
+    report = qconvert.check(source, result, samples=1, **options)
+    items = [item for item in prove(source, result, **options).operators if function in item.operator]
+    assert (off > 3, any(fault and fault in note for note in report.machine)) == (bool(fault), bool(fault)), (off, report.machine)
+    assert report.verdict == "passed" and {item.class_ in EQUAL_CLASSES for item in items} <= {not fault}, items
 
 
 @pytest.mark.onnxruntime
