@@ -347,6 +347,32 @@ def test_functions_that_pytorch_computes_wrongly(function: str, after_layer: boo
 
 @pytest.mark.onnxruntime
 @needs_torch
+def test_embeddings_with_zero_points_between_integers(tmp_path: Path) -> None:
+    """torchao's EmbeddingQuantizer gives each row a float zero point."""
+    import torch
+    import torch.ao.quantization.fx._decomposed  # registers the operators
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            rng = np.random.default_rng(0)
+            self.register_buffer("rows", torch.from_numpy(rng.integers(0, 256, (9, 4)).astype(np.uint8)))
+            self.register_buffer("scales", torch.from_numpy(rng.uniform(0.01, 0.02, 9).astype(np.float32)))
+            self.register_buffer("points", torch.from_numpy(rng.uniform(90, 140, 9).astype(np.float32)))
+
+        def forward(self, x: Any) -> Any:
+            dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
+            return torch.nn.functional.embedding(x, dequantize(self.rows, self.scales, self.points, 0, 0, 255, torch.uint8))
+
+    source, result = tmp_path / "m.pt2", tmp_path / "m.onnx"
+    network, data = Network(), torch.arange(9).reshape(1, 9)
+    torch.export.save(torch.export.export(network, (data,)), source)
+    convert(source, result)
+    assert np.allclose(_run(result, "onnxruntime:optimized", data.numpy()), network(data).numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.onnxruntime
+@needs_torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("size", "mode"), [((1, 2), "bilinear"), ((2, 2), "bilinear"), ((4, 2), "nearest")])
 def test_interpolations_of_one_pixel_are_no_movement_in_pytorch(size: tuple[int, int], mode: str, tmp_path: Path) -> None:

@@ -200,6 +200,12 @@ def read_decomposed_dequantize(c: Reading) -> Value:
     tensor = c.operand()
     if _is_computed(c):
         return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
+    if "scales" in c and (points := exact_scales(c)[1]) is not None and (np.rint(points := np.nan_to_num(points)) != points).any():
+        shape = [-1 if axis == c.integer("axis") % c.rank() else 1 for axis in range(c.rank())]  # of embeddings, by torchao
+        along = [
+            c.const(values.astype(np.float32).reshape(shape), hint) for values, hint in ((exact_scales(c)[0], "scale"), (points, "point"))
+        ]
+        return decomposed_dequantize(c, tensor.name, *along)
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
         quantization = set_limits(c, quantization, tensor.dtype)
