@@ -97,7 +97,7 @@ def test_the_command_ends_by_its_policy(folder: Path, tmp_path: Path) -> None:
 def test_a_model_that_takes_too_long_is_ended_and_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "out" / "in").mkdir(parents=True)
     (tmp_path / "out" / "in" / "kws.tflite.onnx").write_text("of an earlier batch")
-    report = batch(folder, tmp_path / "out", seconds=0.001)
+    report = batch(folder, tmp_path / "out", timeout=0.001)
     ended = {item.name: item.reason for item in report.outcomes if item.status == "ended"}
     assert ended["in/kws.tflite"] == "convert did not answer within 0.001 s" and len(ended) == 3
     assert not (tmp_path / "out" / "in" / "kws.tflite.onnx").exists()
@@ -280,8 +280,8 @@ def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pyte
         ({"to": "onnx", "target": "tflite"}, "target-of-other-format", "tflite"),
         ({"jobs": -1}, "number-out-of-range", "samples"),
         ({"samples": 0}, "number-out-of-range", "samples"),
-        ({"seconds": float("nan")}, "number-out-of-range", "samples"),
-        ({"seconds": 1e300}, "number-out-of-range", "samples"),
+        ({"timeout": float("nan")}, "number-out-of-range", "samples"),
+        ({"timeout": 1e300}, "number-out-of-range", "samples"),
         ({"memory": float("nan")}, "number-out-of-range", "samples"),
         ({"memory": float("inf")}, "number-out-of-range", "samples"),
     ],
@@ -351,7 +351,7 @@ def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
-    plan = plan_batch(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
+    plan = plan_batch(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, timeout=60, memory=0)
     job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
     assert run_job(job).status == "converted" and run_job(job).before is not False
     whole = json.loads(Path(job.record).read_text())

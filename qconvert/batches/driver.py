@@ -43,7 +43,7 @@ def plan_batch(
     convert: Sequence[str],
     check: Sequence[str] | None,
     *,
-    seconds: float,
+    timeout: float,
     memory: int,
 ) -> Plan:
     """The models of a folder, in the order of their names. Links are not followed, and named.
@@ -54,7 +54,7 @@ def plan_batch(
         result: the format to which they are converted.
         suffix: of the results.
         convert, check: arguments of the two commands; check is None for no check.
-        seconds, memory: see Job.
+        timeout, memory: see Job.
 
     Raises:
         FileAccessError: the folder cannot be read.
@@ -84,11 +84,11 @@ def plan_batch(
             same = stems[_stem(path)] > 1  # a.tflite and a.onnx both become a.onnx: they keep their own suffix too
             target = out / path.relative_to(folder).with_name((path.name if same else path.stem) + suffix)
             record = out / RECORDS / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.json"
-            limits = {"seconds": seconds, "memory": memory}
+            limits = {"timeout": timeout, "memory": memory}
             given = (*convert, "--to", result.name, "--force")
             key = _record_key(path, [given, check, limits])
             jobs.append(
-                Job(name, str(path), str(target), str(record), key, given, None if check is None else tuple(check), seconds, memory)
+                Job(name, str(path), str(target), str(record), key, given, None if check is None else tuple(check), timeout, memory)
             )
     if out == folder or any(Path(job.result) in names for job in jobs):
         raise OptionError(
@@ -165,7 +165,7 @@ def batch(
     min_sqnr: float | None = None,
     jobs: int = 1,
     scheduler: str = "",
-    seconds: float = 600.0,
+    timeout: float = 600.0,
     memory: float = 8.0,
     progress: Progress = no_progress,
     **options: Any,
@@ -185,7 +185,7 @@ def batch(
         samples, min_sqnr: of a check, as in check().
         jobs: how many models at a time; 0 for as many as there are processors.
         scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
-        seconds: how long a conversion may take, and a check.
+        timeout: seconds that a conversion may take, and a check.
         memory: GiB of address space that each may take, where the system can limit it; 0 for no limit.
         progress: is called with (what, done, total).
         options: of formats and passes, as for convert().
@@ -201,9 +201,9 @@ def batch(
     if target and target_named(target).format != result.name:
         reason = f"the target {target} is for the format {target_named(target).format}, not {result.name}"
         raise OptionError(reason, rule="target-of-other-format")
-    if samples < 1 or jobs < 0 or not 0 < seconds <= _LONGEST or not 0 <= memory <= _MOST:
+    if samples < 1 or jobs < 0 or not 0 < timeout <= _LONGEST or not 0 <= memory <= _MOST:
         raise OptionError(
-            f"samples must be at least 1, jobs at least 0, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from "
+            f"samples must be at least 1, jobs at least 0, timeout more than 0 and at most {_LONGEST:,} seconds, and GiB of memory from "
             f"0 to {_MOST:,}",
             rule="number-out-of-range",
         )
@@ -212,7 +212,7 @@ def batch(
     checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
     began = time.monotonic()
     suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})
-    plan = plan_batch(folder, out, result, suffix, convert, checked, seconds=seconds, memory=int(memory * 2**30))
+    plan = plan_batch(folder, out, result, suffix, convert, checked, timeout=timeout, memory=int(memory * 2**30))
     _require_folder(out)
     outcomes, total = list(plan.left_out), len(plan.jobs)
     for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):

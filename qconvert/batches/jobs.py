@@ -46,7 +46,7 @@ class Job:
         key: of the model, its state and the options: a record with another key is one of an earlier, other batch.
         convert: arguments of `qconvert convert` after the two files.
         check: arguments of `qconvert check` after the two files; None for no check.
-        seconds: how long each of the two commands may take.
+        timeout: seconds that each of the two commands may take.
         memory: bytes of address space that each of them may take; 0 for no limit.
     """
 
@@ -57,7 +57,7 @@ class Job:
     key: str
     convert: tuple[str, ...] = ()
     check: tuple[str, ...] | None = None
-    seconds: float = 600.0
+    timeout: float = 600.0
     memory: int = 0
 
 
@@ -144,17 +144,17 @@ class Processes:
         self._lock, self._is_over = threading.Lock(), False
         self._running = set[Child]()
 
-    def run(self, arguments: list[str], seconds: float, memory: int) -> Mapping[str, Any]:
+    def run(self, arguments: list[str], timeout: float, memory: int) -> Mapping[str, Any]:
         """The exit code and the document of a command of the command line.
 
         Raises:
             BatchOverError: the batch is over.
-            RuntimeRefusedError: the command took longer than so many seconds, or its process ended.
+            RuntimeRefusedError: the command took longer than that, or its process ended.
         """
         with self._lock:  # none is started after end_all()
             if self._is_over:
                 raise BatchOverError
-            child = Child(_PROGRAM, arguments[0], seconds, forks=True)
+            child = Child(_PROGRAM, arguments[0], timeout, forks=True)
             self._running.add(child)
         try:
             return child.request({"arguments": arguments, "folder": os.getcwd(), "memory": memory})
@@ -239,7 +239,7 @@ def _run_command(job: Job, command: str, arguments: tuple[str, ...], processes: 
     """The exit code of a command, None if it was ended; its document; and, if it did not pass, why, in words."""
     line = [command, job.source, job.result, *arguments, "--json", "--no-config"]
     try:
-        answer = processes.run(line, job.seconds, job.memory)
+        answer = processes.run(line, job.timeout, job.memory)
     except RuntimeRefusedError as error:
         return None if error.rule in ("no-answer", "process-killed") else _FAULT, {}, _shorten_text(error.reason)
     code, document = answer["code"], answer["document"]

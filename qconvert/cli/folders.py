@@ -64,7 +64,7 @@ def batch_command(
     scheduler: Annotated[
         str, typer.Option("--scheduler", help="The scheduler of a dask.distributed cluster: tcp://10.0.0.1:8786.", hidden=True)
     ] = "",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that a conversion may take, and a check.")] = 600.0,
     memory: Annotated[float, typer.Option("--memory", min=0, help="GiB of address space that each may take; 0 for no limit.")] = 8.0,
     fail_on: Annotated[
         str,
@@ -88,7 +88,7 @@ def batch_command(
     with progress(quiet or json) as step:
         report = batch(
             folder, out, to=to, target=target, passes=passes or (), min_tensor_sqnr=min_tensor_sqnr, check=check, samples=samples,
-            min_sqnr=min_sqnr, jobs=jobs, scheduler=scheduler, seconds=seconds, memory=memory, progress=step,
+            min_sqnr=min_sqnr, jobs=jobs, scheduler=scheduler, timeout=timeout, memory=memory, progress=step,
             **parse_options(option or ()),
         )  # fmt: skip
     if json:
