@@ -140,7 +140,7 @@ if TYPE_CHECKING:
     from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
     from qconvert.runtimes.onnx_inside import OnnxInside
-    from qconvert.runtimes.packages import Child, runtime_package
+    from qconvert.runtimes.packages import Child, require_package, runtime_package
     from qconvert.targets.audit import refuse_violations
 
 _HOMES = {
@@ -158,7 +158,7 @@ _HOMES = {
     "qconvert.checkpoints.fitting": "Misfit fit_weight",
     "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",
     "qconvert.checkpoints.source": "CheckpointSource",
-    "qconvert.runtimes.packages": "Child runtime_package",
+    "qconvert.runtimes.packages": "Child require_package runtime_package",
     "qconvert.targets.audit": "refuse_violations",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
@@ -368,6 +368,7 @@ __all__ = [
     "register",
     "replaces",
     "require_legal",
+    "require_package",
     "run_passes",
     "runtime_package",
     "save",

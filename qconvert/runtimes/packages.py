@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import select
 import selectors
 import signal
 import socket
@@ -21,8 +22,9 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -64,7 +66,11 @@ class Child:
         self._printed = temporary_file()
         self._process: subprocess.Popen[bytes] | _Forked
         if forks and hasattr(os, "fork"):
-            self._process = _Forked(program, title, self._printed.fileno())
+            try:
+                self._process = _Forked(program, title, self._printed.fileno(), patience)
+            except RuntimeRefusedError:
+                self._printed.close()
+                raise
         else:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", _LOOP, "", str(program), *arguments],
@@ -119,6 +125,27 @@ class Child:
             )
         return found
 
+    def run(self, values: Sequence[Array], outputs: Mapping[str, tuple[str, Any]]) -> dict[str, Array]:
+        """Run the model that the process has loaded.
+
+        The program gets {"run": [[dtype, shape]…]} with the values after it, and answers {"arrays": [[dtype, shape]…]} with the results.
+
+        Args:
+            values: of the inputs, in order.
+            outputs: name -> (dtype, shape), in order.
+
+        Raises:
+            RuntimeRefusedError: there is no answer, an error, or one that has other results than `outputs`, in number or type.
+        """
+        described = [[value.dtype.name, list(value.shape)] for value in values]
+        found = self.arrays(self.request({"run": described}, values).get("arrays"))
+        given, wanted = [value.dtype.name for value in found], [dtype for dtype, _ in outputs.values()]
+        if given != wanted:
+            raise RuntimeRefusedError(
+                f"{self._title} gives results of the types {str(given)[:200]}; the model has {str(wanted)[:200]}", rule="invalid-answer"
+            )
+        return dict(zip(outputs, found, strict=True))
+
     def arrays(self, described: Any) -> list[Array]:
         """Read the arrays after an answer that describes their types and shapes."""
         found = []
@@ -156,9 +183,7 @@ class Child:
         """More of the answer. Raises RuntimeRefusedError where none comes."""
         until = time.monotonic() + self._patience
         while not self._has_answer(max(0.0, min(_GLANCE, until - time.monotonic()))):
-            has_said_enough = os.fstat(self._printed.fileno()).st_size > _LONGEST
-            if has_said_enough or time.monotonic() >= until:
-                what = f"printed more than {_LONGEST:,} bytes" if has_said_enough else f"did not answer within {self._patience:g} s"
+            if what := _describe_silence(self._printed, until, self._patience):
                 printed = self._read_printed()
                 self.close()
                 raise RuntimeRefusedError(f"{self._title} {what}{quote_output(printed)}", rule="no-answer")
@@ -205,6 +230,13 @@ class Child:
         return read_end(self._printed)
 
 
+def _describe_silence(printed: IO[bytes], until: float, patience: float) -> str:
+    """Return in words why a process that does not answer is to be ended; "" as long as it may run."""
+    if os.fstat(printed.fileno()).st_size > _LONGEST:
+        return f"printed more than {_LONGEST:,} bytes"
+    return f"did not answer within {patience:g} s" if time.monotonic() >= until else ""
+
+
 def _numpy(dtype: str) -> np.dtype[Any]:
     return np.dtype(dtype) if dtype.startswith("|") else numpy_dtype(dtype)
 
@@ -213,7 +245,7 @@ class _Server:
     """A fork server: `serve` of child_loop.py, in a process of its own, with the environment and the folder of its start."""
 
     def __init__(self, program: Path) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._end = threading.Lock(), ""
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = str(theirs.fileno())
@@ -225,21 +257,32 @@ class _Server:
             )  # fmt: skip
         weakref.finalize(self, _end_process, self._process, self._socket, self._printed)
 
-    def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> int | None:
-        """Send a message and return the number in the answer; None if the process has ended."""
+    def ask(self, message: bytes, patience: float, descriptors: Sequence[int] = ()) -> int | None:
+        """Send a message and return the number in the answer; None if the process has ended, or is ended since no answer comes in time."""
         with self._lock:
             try:
                 self.tell(message, descriptors)
+                until = time.monotonic() + patience
+                while not select.select([self._socket], [], [], max(0.0, min(_GLANCE, until - time.monotonic())))[0]:
+                    if why := _describe_silence(self._printed, until, patience):
+                        self._process.kill()
+                        self._end = why
+                        return None
                 return int(self._socket.recv(_MESSAGE))
             except (OSError, ValueError):
                 return None
 
+    def describe_end(self) -> str:
+        """Return in words how the process ended, and what it printed."""
+        try:
+            code = self._process.wait(_LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            return quote_output(read_end(self._printed))
+        return f"{self._end or describe_exit(code)}{quote_output(read_end(self._printed))}"
+
     def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. kill() needs no lock for it, as the garbage collector may end a process while an answer is awaited."""
         socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
-
-    def read_printed(self) -> bytes:
-        return read_end(self._printed)
 
 
 #: The running servers, by process and program: a forked copy of this process needs its own.
@@ -250,29 +293,27 @@ _STARTING = threading.Lock()
 class _Forked:
     """A process of a fork server, with what subprocess.Popen has of it."""
 
-    def __init__(self, program: Path, title: str, printed: int) -> None:
+    def __init__(self, program: Path, title: str, printed: int, patience: float) -> None:
         key = os.getpid(), program
         self._code: int | None = None
         ours, theirs = socket.socketpair()
         with ours, theirs:
             descriptors = theirs.fileno(), printed
             with _STARTING:
-                number = _SERVERS[key].ask(b"fork", descriptors) if key in _SERVERS else None
+                number = _SERVERS[key].ask(b"fork", patience, descriptors) if key in _SERVERS else None
                 if number is None:  # there is none, or it was killed
                     _SERVERS[key] = _Server(program)
-                    number = _SERVERS[key].ask(b"fork", descriptors)
+                    number = _SERVERS[key].ask(b"fork", patience, descriptors)
                 self._server = _SERVERS[key]
             if number is None:
-                raise RuntimeRefusedError(
-                    f"{title} cannot be started in a process of its own{quote_output(self._server.read_printed())}", rule="not-started"
-                )
+                raise RuntimeRefusedError(f"{title} cannot be started: its process {self._server.describe_end()}", rule="not-started")
             self.pid = number
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
 
     def wait(self, timeout: float = 0.0) -> int:
         """Return the exit code; the process is killed after `timeout` seconds."""
         if self._code is None:
-            found = self._server.ask(b"end %d %.3f" % (self.pid, timeout))
+            found = self._server.ask(b"end %d %.3f" % (self.pid, timeout), timeout + _LAST_WORDS)
             self._code = -signal.SIGKILL if found is None else found
         return self._code
 
@@ -333,12 +374,18 @@ def runtime_package(module: str, install: str, purpose: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         absent = isinstance(error, ModuleNotFoundError) and (error.name or package).partition(".")[0] == package
-        state = "is not installed" if absent else f"cannot be imported: {error}"
-        raise MissingPackageError(
-            f"the package {package}, which {purpose}, {state}",
-            remedy=f"Install it with: pip install '{install}'",
-            rule="package-missing",
-        ) from error
+        raise _missing_error(package, install, purpose, "is not installed" if absent else f"cannot be imported: {error}") from error
+
+
+def require_package(module: str, install: str, purpose: str) -> None:
+    """Raise MissingPackageError where a package is not installed, without importing it; the arguments are those of runtime_package()."""
+    if find_spec(module) is None:
+        raise _missing_error(module, install, purpose, "is not installed")
+
+
+def _missing_error(package: str, install: str, purpose: str, state: str) -> MissingPackageError:
+    remedy = f"Install it with: pip install '{install}'"
+    return MissingPackageError(f"the package {package}, which {purpose}, {state}", remedy=remedy, rule="package-missing")
 
 
 @contextmanager

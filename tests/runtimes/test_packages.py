@@ -111,6 +111,24 @@ def test_a_process_that_crashes_hangs_or_prints_without_end(program: str, words:
         child.request({"other": []})
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import os\nwhile True: os.write(2, b'line\\n' * 2**16)", "printed more than 67,108,864 bytes; it printed: line | "),
+        ("raise ImportError('libfoo.so.1')", "ended with exit code 1; it printed: .*ImportError: libfoo.so.1$"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV$"),
+        ("import time\ntime.sleep(100)", "did not answer within 2 s$"),
+    ],
+)
+def test_a_fork_server_that_crashes_hangs_or_prints_without_end(program: str, words: str, tmp_path: Path) -> None:
+    """As it starts; a second process is refused with the same words, by a server of its own."""
+    (tmp_path / "child.py").write_text(program)
+    for _ in range(2):
+        with pytest.raises(RuntimeRefusedError, match=f"^The tool cannot be started: its process {words}") as caught:
+            Child(tmp_path / "child.py", "The tool", 60.0 if "printed" in words else 2.0, forks=True)
+        assert caught.value.rule == "not-started" and len(caught.value.reason) < 2500
+
+
 @pytest.mark.parametrize(("end", "rule"), [("SIGABRT", "process-ended"), ("SIGKILL", "process-killed")])
 def test_a_fork_that_ends_before_it_has_read_the_question(end: str, rule: str, tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(
@@ -143,6 +161,28 @@ def test_a_program_answers_with_arrays_and_its_errors_are_told(tmp_path: Path) -
         child.request({"other": []})
     found = child.arrays(child.request({"values": described}, given)["arrays"])
     assert [value.tolist() for value in found] == [[[0, 3, 6], [9, 12, 15]], 21]
+
+
+@pytest.mark.parametrize(
+    ("results", "wrong"),
+    [("np.int8([3])", ""), ("np.float32([np.nan])", "float32"), ("", "\\[\\]"), ("np.int8([3]), np.int8([3])", "int8")],
+)
+def test_results_of_other_types_or_another_number_are_invalid(results: str, wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "child.py").write_text(
+        "import numpy as np\n"
+        "def start():\n"
+        "    def answer(question, read):\n"
+        "        given = [read(*item) for item in question['run']]\n"
+        f"        results = [{results}]\n"
+        "        return {'arrays': [[item.dtype.name, list(item.shape)] for item in results]}, results\n"
+        "    return answer\n"
+    )
+    child, outputs = Child(tmp_path / "child.py", "The tool", 60.0), {"y": ("int8", (1,))}
+    if results == "np.int8([3])":
+        assert child.run([np.zeros((2, 3), np.float32)], outputs)["y"].tolist() == [3]
+        return
+    with refused(RuntimeRefusedError, "invalid-answer"):
+        child.run([np.zeros((2, 3), np.float32)], outputs)
 
 
 @pytest.mark.parametrize("said", ["print('[' * 200_000)", "while True: sys.stdout.write('x' * 2**20)"])
