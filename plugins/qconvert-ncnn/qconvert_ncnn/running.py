@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from qconvert.plugin import STATES, Array, Child, MissingPackageError, ModelFile, StatefulModel, dequantize, quantize
+from qconvert.plugin import STATES, Array, Child, ModelFile, StatefulModel, dequantize, quantize, require_package
 from qconvert_ncnn.reader import read_network
 
 _PATIENCE = 600.0
@@ -35,8 +34,7 @@ def load_in_child(path: Path, threads: int) -> _Net:
         MissingPackageError: ncnn is not installed.
         RuntimeRefusedError: it does not load the files.
     """
-    if find_spec("ncnn") is None:
-        raise MissingPackageError("ncnn is not installed", remedy="Install it with: pip install ncnn", rule="package-missing")
+    require_package("ncnn", "ncnn", "runs networks of ncnn")
     child = Child(Path(__file__).parent / "child.py", "ncnn", _PATIENCE)
     found = child.request({"load": [str(path), str(path.with_suffix(".bin")), threads]})
     return _Net(child, str(found.get("version"))[:40])

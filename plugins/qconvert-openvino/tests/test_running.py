@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import qconvert_openvino
 from conftest import written
+from qconvert_openvino import running
 from qconvert_openvino.running import OpenVinoModel, layers
 
 import qconvert
@@ -83,3 +85,25 @@ def test_what_openvino_refuses_is_not_judged(tmp_path: Path) -> None:
         with pytest.raises(RuntimeRefusedError) as caught:
             OpenVinoModel(ModelFile(tmp_path / name, "int8"))
         assert caught.value.exit_code == 4 and name in caught.value.file
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("raise ImportError('libfoo.so.1')", "ended with exit code 1; it printed: .*libfoo.so.1"),
+        ("while True: os.write(1, b'x' * 2**20 + b'\\n')", "printed more than 67,108,864 bytes"),
+        ("time.sleep(100)", "did not answer within 3 s"),
+        ("__version__ = '0.1'", "refuses the model: (Attribute|Import)Error: .*'openvino'"),
+    ],
+)
+def test_another_package_in_its_place(program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that crashes, cannot be imported, prints without end or hangs, and one of another version: an error, and no file is left."""
+    (tmp_path / "openvino.py").write_text(f"import os, time\n{program}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(running, "_PATIENCE", 3.0 if "3 s" in words else 60.0)
+    with pytest.raises(RuntimeRefusedError, match=words) as caught:
+        OpenVinoModel(ModelFile(tmp_path / "model.xml", "int8"))
+    assert caught.value.exit_code == 4 and len(caught.value.reason) < 2500
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["openvino.py"]

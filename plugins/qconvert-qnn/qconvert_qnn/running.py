@@ -6,7 +6,6 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from qconvert.plugin import (
     Child,
     Graph,
     Layer,
-    MissingPackageError,
     ModelFile,
     OnnxInside,
     RuntimeRefusedError,
     StatefulModel,
+    require_package,
 )
 from qconvert_qnn import CHIPS
 
@@ -38,9 +37,7 @@ def _load_in_child(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
         MissingPackageError: onnxruntime-qnn is not installed.
         RuntimeRefusedError: it does not load the file, crashes, or takes too long.
     """
-    if find_spec("onnxruntime_qnn") is None:
-        remedy = "Install it with: pip install onnxruntime-qnn"
-        raise MissingPackageError("onnxruntime-qnn, which computes as HTP does, is not installed", remedy=remedy, rule="package-missing")
+    require_package("onnxruntime_qnn", "onnxruntime-qnn>=2.7,<3", "computes as HTP does")
     child = Child(Path(__file__).parent / "child.py", "HTP", _PATIENCE, forks=True)
     found = child.request({"load": [str(file.path), CHIPS[file.kernels], file.threads]})
     try:
@@ -82,8 +79,7 @@ class HtpModel(StatefulModel):
     def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs, stored values by name."""
         given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self.network_inputs.items()]
-        answer = self._child.request({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
-        return dict(zip(self.network_outputs, self._child.arrays(answer.get("arrays")), strict=True))
+        return self._child.run(given, self.network_outputs)
 
 
 def inside(file: ModelFile, graph: Graph) -> OnnxInside:

@@ -89,8 +89,8 @@ def test_a_damaged_file_is_an_error_of_one_line(tmp_path: Path) -> None:
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running, "find_spec", lambda name: None)
-    with pytest.raises(qconvert.QConvertError, match="onnxruntime-qnn, which computes as HTP does, is not installed"):
+    monkeypatch.setattr("qconvert.runtimes.packages.find_spec", lambda name: None)
+    with pytest.raises(qconvert.QConvertError, match="the package onnxruntime_qnn, which computes as HTP does, is not installed"):
         running.HtpModel(ModelFile(tmp_path / "m.onnx", "sm8650"))
 
 

@@ -1,4 +1,4 @@
-"""An .onnx file in TVM: imported by the Relax frontend, compiled for the CPU, run by Relax's virtual machine."""
+"""An .onnx file in TVM, in a process of its own: imported by the Relax frontend, compiled for the CPU, run by Relax's virtual machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.plugin import (
     STATES,
     Array,
+    Child,
     Graph,
     InvalidModelError,
     ModelFile,
@@ -18,10 +19,10 @@ from qconvert.plugin import (
     RuntimeRefusedError,
     StatefulModel,
     partial_sums,
-    runtime_package,
+    require_package,
 )
 
-_LINES = 3  # of an error message of TVM that are shown
+_PATIENCE = 600.0
 #: A few roundings of float32 as a share of the value, and the least of any operator, in steps.
 _FEW, _LEAST = 32 * 2.0**-24, 1e-3
 #: Curves and normalizations, whose approximations TVM and LLVM choose.
@@ -44,37 +45,36 @@ class TvmModel(StatefulModel):
     """
 
     def __init__(self, file: ModelFile) -> None:
-        tvm = runtime_package("tvm", "apache-tvm>=0.27,<0.28", "runs the model")
+        require_package("tvm", "apache-tvm>=0.27,<0.28", "runs the model")
         model = _load_proto(file.path)
         given = {item.name for item in model.graph.initializer}
         own = [item for item in model.graph.input if item.name not in given]
         sides = ({item.name: _describe_value(item) for item in side} for side in (own, model.graph.output))
         states = next((entry.value for entry in model.metadata_props if entry.key == STATES), None)
         super().__init__(states, *sides)
-        self._machine = _compile_model(model, str(file.path), file.threads)
-        self._tensor, self._device = tvm.runtime.tensor, tvm.cpu()
-        machine = tvm.target.Target("llvm").attrs.get("mtriple", "this machine's CPU")
-        self.note = f"TVM {tvm.__version__} compiled it for {machine}; its layers compute in float between quantize and dequantize"
+        self._child = Child(Path(__file__).parent / "child.py", "TVM", _PATIENCE)
+        try:
+            found = self._child.request({"load": [str(file.path), file.threads]})
+        except RuntimeRefusedError as error:
+            error.file, error.remedy = str(file.path), "Check it in another runtime, such as --kernels onnxruntime."
+            raise
+        version, machine = (str(found.get(key))[:60] for key in ("version", "machine"))
+        self.note = f"TVM {version} compiled it for {machine}; its layers compute in float between quantize and dequantize"
 
     def compute(self, values: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs, stored values by name."""
-        try:
-            fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self.network_inputs.items()]
-            found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
-            arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
-        except Exception as error:  # errors of TVM share no base class but Exception
-            raise RuntimeRefusedError(f"TVM failed while running the model: {_shorten_error(error)}", rule="run-failed") from error
-        return dict(zip(self.network_outputs, arrays, strict=True))
+        given = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self.network_inputs.items()]
+        return self._child.run(given, self.network_outputs)
 
 
 def _load_proto(path: Path) -> Any:
-    """Load the onnx.ModelProto of a file, with external constants."""
+    """Load the onnx.ModelProto of a file, without external constants."""
     import onnx
 
     try:
-        return onnx.load(str(path))
+        return onnx.load(str(path), load_external_data=False)
     except Exception as error:  # of protobuf, of onnx's own, of the file system
-        raise InvalidModelError(f"cannot be read as ONNX: {_shorten_error(error)}", file=str(path), rule="malformed-model") from error
+        raise InvalidModelError(f"cannot be read as ONNX: {str(error)[:200]}", file=str(path), rule="malformed-model") from error
 
 
 def _describe_value(item: Any) -> tuple[str, tuple[Any, ...]]:
@@ -88,37 +88,6 @@ def _describe_value(item: Any) -> tuple[str, tuple[Any, ...]]:
             f"{item.name!r} is not a tensor; TVM requires tensors", remedy="Check it in onnxruntime.", rule="not-a-tensor"
         ) from error
     return dtype, tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in kind.shape.dim)
-
-
-def _compile_model(model: Any, path: str, threads: int) -> Any:
-    """Compile a model for Relax's virtual machine. Raise RuntimeRefusedError with the operators that the importer lacks."""
-    import tvm
-    from tvm import relax
-    from tvm.relax.frontend.onnx import from_onnx
-
-    try:
-        module = from_onnx(model, keep_params_in_input=False)
-    except Exception as error:  # OpNotImplemented for unknown operators; any exception for unsupported attributes
-        remedy = "Check it in another runtime, such as --kernels onnxruntime."
-        raise RuntimeRefusedError(
-            f"TVM cannot import the model: {_shorten_error(error)}", file=path, remedy=remedy, rule="runtime-refused-model"
-        ) from error
-    try:
-        if threads:
-            tvm.get_global_func("runtime.config_threadpool")(1, threads)
-        with tvm.transform.PassContext(opt_level=3):
-            return relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
-    except Exception as error:
-        raise RuntimeRefusedError(
-            f"TVM cannot compile the model: {_shorten_error(error)}", file=path, rule="runtime-refused-model"
-        ) from error
-
-
-def _shorten_error(error: Exception) -> str:
-    """Return TVM's message without its stack trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("File ", "Traceback", "^", "[bt]"))][:_LINES]
-    return f"{type(error).__name__}: {' '.join(told)}" if told else type(error).__name__
 
 
 def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from qconvert_tvm import running
 from qconvert_tvm.running import TvmModel
 
 import qconvert
@@ -74,7 +76,7 @@ def test_operators_that_tvm_does_not_know_are_all_named(tmp_path: Path) -> None:
     onnx.save(model_of(*nodes, domain="acme"), tmp_path / "odd.onnx")
     with pytest.raises(RuntimeRefusedError) as caught:
         opened(tmp_path / "odd.onnx")
-    assert caught.value.rule == "runtime-refused-model" and "Wonder" in caught.value.reason and "Bernoulli" in caught.value.reason
+    assert caught.value.rule == "model-refused" and "Wonder" in caught.value.reason and "Bernoulli" in caught.value.reason
     assert caught.value.exit_code == 4 and "odd.onnx" in caught.value.file
 
 
@@ -113,4 +115,27 @@ def test_values_of_another_shape_are_refused(tmp_path: Path) -> None:
     given = {"x": np.zeros((2, 5), np.float32)}
     with pytest.raises(RuntimeRefusedError) as caught:
         model.run(given)
-    assert caught.value.rule == "run-failed"
+    assert caught.value.rule == "model-refused"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV"),
+        ("raise ImportError('libfoo.so.1')", "ended with exit code 1; it printed: .*libfoo.so.1"),
+        ("while True: os.write(1, b'x' * 2**20 + b'\\n')", "printed more than 67,108,864 bytes"),
+        ("time.sleep(100)", "did not answer within 3 s"),
+        ("__version__ = '0.1'", "refuses the model: (Attribute|Import)Error: .*'tvm'"),
+    ],
+)
+def test_another_package_in_its_place(program: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that crashes, cannot be imported, prints without end or hangs, and one of another version: an error, and no file is left."""
+    (tmp_path / "tvm.py").write_text(f"import os, time\n{program}")
+    model = FIXTURES / "onnx" / "torch_mobilenet_v2_qdq.onnx"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(running, "_PATIENCE", 3.0 if "3 s" in words else 60.0)
+    with pytest.raises(RuntimeRefusedError, match=words) as caught:
+        TvmModel(ModelFile(model, "llvm"))
+    assert caught.value.exit_code == 4 and len(caught.value.reason) < 2500
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["tvm.py"]
