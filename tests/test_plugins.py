@@ -8,10 +8,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import qconvert
+import qconvert.plugin
 
 pytestmark = pytest.mark.end_to_end
 
@@ -96,6 +99,22 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert run(tmp_path, "convert", MODEL, tmp_path / "model.qgraph").returncode == 0
     checked = run(tmp_path, "check", MODEL, tmp_path / "model.qgraph", "--samples", "1", "--per-op")
     assert checked.returncode == 0, checked.stdout
+
+
+def test_the_documented_process_runs(tmp_path: Path) -> None:
+    """Its program next to it; a program that crashes ends in an error with its words."""
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    program, plugin = (next(block for block in blocks if text in block) for text in ("def start():", "Child(Path"))
+    (tmp_path / "child.py").write_text(program)
+    (tmp_path / "plugin.py").write_text(plugin)
+    names: dict[str, Any] = {"__file__": str(tmp_path / "plugin.py")}
+    exec(compile(plugin, "plugin.py", "exec"), names)
+    file = qconvert.plugin.ModelFile(tmp_path / "m.qgraph", "chip")
+    model = names["Model"](file)
+    assert model.run({"x": np.float32([[-1, 2, -3, 4]])})["y"].tolist() == [[0, 2, 0, 4]]
+    (tmp_path / "child.py").write_text(program.replace("loaded.append", "__import__('os').abort(), loaded.append"))
+    with pytest.raises(qconvert.QConvertError, match="the tool's process was ended by SIGABRT"):
+        names["Model"](file)
 
 
 def test_a_documented_operator_is_read(tmp_path: Path) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
+from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file, require_package
 
+#: The package of the types, as require_package() takes it.
+GGUF = "gguf", "gguf>=0.17,<1", "knows the types of .gguf files"
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
 #: Sizes of numbers by the file's codes of types: struct's letter each. 8 is a text, 9 an array.
@@ -102,6 +104,7 @@ def read_header(data: Any) -> tuple[dict[str, Any], list[Stored]]:
     cursor = _Cursor(data)
     if bytes(cursor.data[:4]) != b"GGUF":
         raise InvalidModelError("is not a GGUF file: it does not begin with 'GGUF'", rule="not-this-format")
+    require_package(*GGUF)
     cursor.at = 4
     version = int(cursor.number("I", "the version"))
     if version not in _VERSIONS:

@@ -30,9 +30,10 @@ from qconvert.plugin import (
     map_in_order,
     quote_nearest,
     refusal,
+    require_package,
 )
 from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, pack_weight, unpack_weight
-from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
+from qconvert_gguf.container import GGUF, PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 from qconvert_gguf.places import order_of_heads
 
 _TITLE = "GGUF"
@@ -115,6 +116,7 @@ def repack(checkpoint: CheckpointSource, path: Path, options: Mapping[str, Any],
         InvalidModelError: template and checkpoint are of different models.
         UnsupportedError: weights have no place in blocks of GGUF; reasons and shares are in the error.
     """
+    require_package(*GGUF)
     from gguf import GGMLQuantizationType
 
     template = _Template.of(str(options.get("template") or ""))

@@ -20,9 +20,10 @@ from qconvert.plugin import (
     format_count,
     pack_words,
     quote_nearest,
+    require_package,
 )
 from qconvert_gguf.blocks import BLOCK, KINDS, pack_weight
-from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
+from qconvert_gguf.container import GGUF, LONGEST_NAME, MOST_AXES
 from qconvert_gguf.places import is_transposed, read_names
 
 _ARCHITECTURE = "qconvert"
@@ -45,6 +46,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     Raises:
         UnsupportedError: tensors cannot be stored in a .gguf file; all are named.
     """
+    require_package(*GGUF)
     from gguf import GGMLQuantizationType, GGUFWriter
 
     if graph.functions:

@@ -484,3 +484,12 @@ def test_the_list_of_tensors_is_that_of_the_gguf_package(sound: tuple[bytes, str
         for item, other in zip(found, reader.tensors, strict=True)
     )
     assert metadata["test.count"] == 7 and metadata["general.architecture"] == "test"
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = Path(__file__).parents[3] / "fixtures" / "onnx" / "torch_mobilenet_v2_qdq.onnx"
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(64))
+    monkeypatch.setattr("qconvert.runtimes.packages.find_spec", lambda name: None)
+    for first, second, options in ((source, "new.gguf", {}), (tmp_path / "m.gguf", "new.onnx", {"graph": source})):
+        with pytest.raises(QConvertError, match="the package gguf, which knows the types of"):
+            qconvert.convert(first, tmp_path / second, **options)
