@@ -42,16 +42,14 @@ from qconvert.operators.sizes import (
 )
 
 
-def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
+def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape]:
     """Data and weights (O,I,spatial) of a convolution, checked with the groups and the bias."""
-    data, weights = s.shape(0), s.shape(1)
-    has_bias = op.kind != "ConvInteger" and s.has(2)
-    if weights is not None and has_bias and (bias := s.shape(2)) is not None:
+    stated, has_bias = s.shape(1), op.kind != "ConvInteger" and s.has(2)
+    if stated is not None and has_bias and (bias := s.shape(2)) is not None:
         if len(bias) != 1:
             raise failure(op, f"the bias has shape {bias}, not one value for each output channel", rule="shape-mismatch")
-        unify_sizes(op, [bias[0], weights[0]], "the sizes of bias and output channels")
-    if data is None or weights is None:
-        return None
+        unify_sizes(op, [bias[0], stated[0]], "the sizes of bias and output channels")
+    data, weights = s.known_shape(0), s.known_shape(1)
     axes_of_space(op, data)
     if len(weights) != len(data):
         raise failure(op, f"weights of shape {weights} do not fit data of shape {data}", rule="shape-mismatch")
@@ -71,20 +69,14 @@ def _matching_channels(operands: Operands) -> Iterator[tuple[Size, Size]]:
 
 
 def _conv_shape(op: Op, s: ShapeContext) -> Shapes:
-    operands = _operands(op, s)
-    if operands is None:
-        return [None]
-    data, weights = operands
+    data, weights = _operands(op, s)
     axes = axes_of_space(op, data)
     sizes = window_sizes(op, [data[axis] for axis in axes], weights[2:], per_spatial_axis(op, "dilations", len(axes), 1))
     return [with_spatial(op, data[0], sizes, weights[0])]
 
 
 def _conv_transpose_shape(op: Op, s: ShapeContext) -> Shapes:
-    operands = _operands(op, s)
-    if operands is None:
-        return [None]
-    data, weights = operands
+    data, weights = _operands(op, s)
     axes = axes_of_space(op, data)
     strides, pads = per_spatial_axis(op, "strides", len(axes), 1), explicit_pads(op, len(axes))
     dilations, extra = per_spatial_axis(op, "dilations", len(axes), 1), per_spatial_axis(op, "output_padding", len(axes), 0)

@@ -51,11 +51,10 @@ def _range_shape(op: Op, s: ShapeContext) -> Shapes:
 
 def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
     _require_counts(op, s, (-1, 1, 2))
-    indices, (depth,) = s.shape(0), s.sizes(1, 1)
+    (depth,) = s.sizes(1, 1)
     if isinstance(depth, int) and depth < 0:
         raise failure(op, f"the depth is {depth}, below 0", rule="negative-size")
-    if indices is None:
-        return [None]
+    indices = s.known_shape(0)
     axis = stated_axis(op, len(indices) + 1)
     return [(*indices[:axis], depth, *indices[axis:])]
 

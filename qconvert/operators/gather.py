@@ -33,9 +33,7 @@ from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_ax
 
 
 def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
-    if data is None or indices is None:
-        return [None]
+    data, indices, batch = s.known_shape(0), s.known_shape(1), int(op["batch_dims"])
     axis = stated_axis(op, len(data))
     if not 0 <= batch <= min(axis, len(indices)):
         raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}", rule="shape-mismatch")
@@ -55,9 +53,7 @@ def _indexed_shape(op: Op, data: Shape, indices: Shape, batch: int) -> Shape | N
 
 
 def _gather_nd_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
-    if data is None or indices is None:
-        return [None]
+    data, indices, batch = s.known_shape(0), s.known_shape(1), int(op["batch_dims"])
     chosen = _indexed_shape(op, data, indices, batch)
     leading = [unify_sizes(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
     return [None if chosen is None else (*leading, *indices[batch:-1], *chosen)]
@@ -152,9 +148,7 @@ def scatter_elements(call: Call) -> Result:
 
 
 def _reverse_sequence_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, lengths = s.shape(0), s.shape(1)
-    if data is None:
-        return [None]
+    data, lengths = s.known_shape(0), s.shape(1)
     _, batch = normalize_axes(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
     if lengths is not None:
         if len(lengths) != 1:

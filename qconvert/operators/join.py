@@ -13,23 +13,21 @@ from qconvert.operators.attributes import ACTIVATION, has, integer
 from qconvert.operators.call import Call, apply_activation, has_one_quantization, is_per_tensor
 from qconvert.operators.kind import Kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis, unify_sizes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, UnknownRankError, failure, stated_axis, unify_sizes
 
 
-def _all_shapes(op: Op, s: ShapeContext) -> list[Shape] | None:
-    """The shapes of all inputs, which must have one rank; None if the rank of none is known."""
+def _all_shapes(op: Op, s: ShapeContext) -> list[Shape]:
+    """The shapes of all inputs, which must have one rank; raises UnknownRankError if the rank of none is known."""
     known = [shape for i in range(len(op.inputs)) if (shape := s.shape(i)) is not None]
     if len({len(shape) for shape in known}) > 1:
         raise failure(op, f"inputs of different rank: {', '.join(map(str, known))}", rule="wrong-rank")
     if not known:
-        return None
+        raise UnknownRankError
     return known + [(UNKNOWN,) * len(known[0])] * (len(op.inputs) - len(known))
 
 
 def _concat_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
-    if shapes is None:
-        return [None]
     axis = stated_axis(op, len(shapes[0]))
     result = [
         unify_sizes(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
@@ -64,17 +62,13 @@ def _sum(sizes: Sequence[Size]) -> Size:
 
 def _pack_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
-    if shapes is None:
-        return [None]
     axis = stated_axis(op, len(shapes[0]) + 1)
     sizes = [unify_sizes(op, sizes, f"sizes along axis {i}") for i, sizes in enumerate(zip(*shapes, strict=True))]
     return [(*sizes[:axis], len(op.inputs), *sizes[axis:])]
 
 
 def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None] * len(op.outputs)
+    data = s.known_shape(0)
     axis = stated_axis(op, len(data))
     if isinstance(data[axis], int) and data[axis] != len(op.outputs):
         raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}", rule="sizes-do-not-divide")
@@ -82,11 +76,10 @@ def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _split_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, sizes = s.shape(0), s.ints(1)
+    sizes = s.ints(1)
     if sizes is not None and (len(sizes) != len(op.outputs) or min(sizes, default=0) < 0):
         raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs", rule="sizes-do-not-divide")
-    if data is None:
-        return [None] * len(op.outputs)
+    data = s.known_shape(0)
     axis = stated_axis(op, len(data))
     if sizes is not None and isinstance(data[axis], int) and sum(sizes) != data[axis]:
         raise failure(op, f"sizes {sizes} from an axis of {data[axis]}", rule="sizes-do-not-divide")

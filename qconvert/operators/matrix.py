@@ -45,9 +45,7 @@ def _gemm_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
-    a, b = s.shape(0), s.shape(1)
-    if a is None or b is None:
-        return [None]
+    a, b = s.known_shape(0), s.known_shape(1)
     if len(a) < 2 or len(b) < 2:
         raise failure(op, f"operands of shape {a} and {b} are not matrices", rule="wrong-rank")
     rows, depth = (a[-1], a[-2]) if op.attributes.get("trans_a") else (a[-2], a[-1])
@@ -59,7 +57,6 @@ def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
 
 def _matmul_integer_shape(op: Op, s: ShapeContext) -> Shapes:
     """That of MatMul; zero points are one number, a list for the rows or columns, or what broadcasts to their operand."""
-    found = _matmul_shape(op, s)
     for index in (0, 1):
         shape, points = s.shape(index), s.shape(2 + index) if s.has(2 + index) else None
         if shape is None or points is None or all(size == 1 for size in points):
@@ -69,7 +66,7 @@ def _matmul_integer_shape(op: Op, s: ShapeContext) -> Shapes:
             isinstance(a, int) and isinstance(b, int) and a not in (1, b) for a, b in zip(points, own, strict=True)
         ):
             raise failure(op, f"zero points of shape {points} of an operand of shape {shape}", rule="shape-mismatch")
-    return found
+    return _matmul_shape(op, s)
 
 
 def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -78,15 +75,13 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
     The dimensions that an ellipsis stands for broadcast; without a right side they come first.
     """
     left, arrow, right = str(op["equation"]).replace(" ", "").partition("->")
-    terms, shapes = left.split(","), [s.shape(i) for i in range(len(op.inputs))]
-    if len(terms) != len(shapes):
-        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(shapes)} inputs", rule="equation-mismatch")
-    if any(shape is None for shape in shapes):
-        return [None]
+    terms = left.split(",")
+    if len(terms) != len(op.inputs):
+        raise failure(op, f"{len(terms)} terms in {op['equation']!r} for {len(op.inputs)} inputs", rule="equation-mismatch")
+    shapes = [s.known_shape(index) for index in range(len(terms))]
     sizes: dict[str, list[Size]] = {}
     rest: list[Shape | None] = []
     for term, shape in zip(terms, shapes, strict=True):
-        assert shape is not None
         front, dots, back = term.partition("...")
         if len(shape) < len(front + back) or (not dots and len(shape) > len(term)):
             raise failure(op, f"the term {term!r} does not fit the shape {shape}", rule="equation-mismatch")

@@ -34,9 +34,7 @@ Group = Callable[[Call], Grouped]
 
 def _per_channel(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data; every parameter is a list of one value a channel, and groups divide the channels."""
-    shape = s.shape(0)
-    if shape is None:
-        return [None]
+    shape = s.known_shape(0)
     channels = shape[0] if len(shape) == 1 else channel_count(op, shape) if shape else 0
     groups = int(op["num_groups"]) if "num_groups" in op.attributes else 1
     if not shape or groups < 1 or (isinstance(channels, int) and channels % groups):

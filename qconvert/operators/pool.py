@@ -29,9 +29,7 @@ from qconvert.operators.sizes import (
 
 
 def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     axes = axes_of_space(op, data)
     kernel = per_spatial_axis(op, "kernel_shape", len(axes), 1)
     dilations = per_spatial_axis(op, "dilations", len(axes), 1) if op.attributes.get("dilations") else [1] * len(axes)

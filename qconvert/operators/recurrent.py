@@ -208,11 +208,10 @@ def _shape(cell: Cell, op: Op, s: ShapeContext) -> Shapes:
     count = _directions(op)
     if op["activations"] and len(op["activations"]) != len(cell.activations) * count:
         raise failure(op, f"has {len(op['activations'])} activations, not {len(cell.activations) * count}", rule="counts-differ")
-    hidden, data = int(op["hidden_size"]), s.shape(0)
+    hidden = int(op["hidden_size"])
     if hidden < 1:
         raise failure(op, f"has {hidden} cells", rule="not-positive")
-    if data is None:
-        return [None] * len(op.outputs)
+    data = s.known_shape(0)
     if len(data) != 3:
         raise failure(op, f"takes sequences of rank 3, not of shape {data}", rule="wrong-rank")
     width = _width(op, s, hidden)

@@ -40,9 +40,7 @@ _XNNPACK = {"xnnpack_qs8": "int8", "xnnpack_qu8": "uint8"}
 
 def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
     """No axes at all means all of them, as in ONNX with noop_with_empty_axes = 0."""
-    data, axes = s.shape(0), s.ints(1)
-    if data is None:
-        return [None]
+    axes, data = s.ints(1), s.known_shape(0)
     if s.has(1) and axes is None:
         shape = s.shape(1)
         count = shape[0] if shape is not None and len(shape) == 1 else ""
@@ -191,9 +189,7 @@ def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
 
 
 def _arg_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     axis = stated_axis(op, len(data))
     if data[axis] == 0:
         raise failure(op, f"there is nothing to search along axis {axis} of shape {data}", rule="empty-axis")

@@ -52,8 +52,8 @@ def _infer_size(op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter
 
 
 def _squeeze_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, listed = s.shape(0), s.ints(1)
-    if data is None or listed is None:
+    listed, data = s.ints(1), s.known_shape(0)
+    if listed is None:
         return [None]
     axes = normalize_axes(op, listed, len(data))
     if any(isinstance(data[axis], int) and data[axis] != 1 for axis in axes):
@@ -62,8 +62,8 @@ def _squeeze_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _unsqueeze_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, listed = s.shape(0), s.ints(1)
-    if data is None or listed is None:
+    listed, data = s.ints(1), s.known_shape(0)
+    if listed is None:
         return [None]
     axes = set(normalize_axes(op, listed, len(data) + len(listed)))
     rest = iter(data)
@@ -78,9 +78,7 @@ def _transpose_shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _tile_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     repeats = s.sizes(1, len(data))
     if len(repeats) != len(data) or any(isinstance(n, int) and n < 0 for n in repeats):
         raise failure(op, f"repeats {repeats} do not fit data of shape {data}", rule="shape-mismatch")

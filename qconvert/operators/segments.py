@@ -143,9 +143,7 @@ def matrix_set_diag(call: Call) -> Array:
 
 
 def _interior_shape(op: Op, s: ShapeContext) -> Shapes:
-    shape = s.shape(0)
-    if shape is None:
-        return [None]
+    shape = s.known_shape(0)
     lists = [op[name] for name in ("low", "high", "interior")]
     if any(len(values) != len(shape) for values in lists) or min(op["interior"], default=0) < 0:
         raise failure(op, f"gaps {lists} do not fit data of shape {shape}", rule="shape-mismatch")
@@ -174,9 +172,7 @@ _LISTS = ("window", "strides", "dilations")
 
 
 def _window_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     if any(len(op[name]) != len(data) or min(op[name], default=1) < 1 for name in _LISTS):
         raise failure(op, f"a window of {[tuple(op[name]) for name in _LISTS]} does not fit data of shape {data}", rule="window-too-large")
     steps = zip(data, *(op[name] for name in _LISTS), strict=True)
@@ -204,9 +200,7 @@ def reduce_window(call: Call) -> Array:
 
 
 def _start_gather_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, starts = s.shape(0), s.shape(1)
-    if data is None or starts is None:
-        return [None]
+    data, starts = s.known_shape(0), s.known_shape(1)
     sizes, collapsed, offsets = op["slice_sizes"], op["collapsed_dims"], op["offset_dims"]
     axis = int(op["index_vector_dim"])
     numbers = [size for size in data if isinstance(size, int)]

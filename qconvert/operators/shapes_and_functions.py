@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.sizes import UNKNOWN, Known, ShapeContext, Shapes, Size, failure, is_compatible
+from qconvert.operators.sizes import UNKNOWN, Known, ShapeContext, Shapes, Size, UnknownRankError, failure, is_compatible
 
 
 def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Shapes:
@@ -28,6 +28,8 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
     """
     try:
         return kind_of(op).shape(op, ShapeContext(tensors, op, known))
+    except UnknownRankError:
+        return [None] * len(op.outputs)
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
 

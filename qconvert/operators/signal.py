@@ -32,9 +32,7 @@ def rfft2d(call: Call) -> Array:
 
 
 def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
-    shape = s.shape(0)
-    if shape is None:
-        return [None]
+    shape = s.known_shape(0)
     if len(shape) < 2 or shape[-1] not in (1, 2, UNKNOWN):
         raise failure(op, f"data of shape {shape} have no real and imaginary parts", rule="wrong-rank")
     axis = stated_axis(op, len(shape))
@@ -63,11 +61,10 @@ def _parts(numbers: Any) -> Array:
 
 
 def _stft_shape(op: Op, s: ShapeContext) -> Shapes:
-    shape, length, step = s.shape(0), int(op["length"]), int(op["step"])
+    length, step = int(op["length"]), int(op["step"])
     if length < 1 or step < 1:
         raise failure(op, f"has frames of {length} at steps of {step}", rule="not-positive")
-    if shape is None:
-        return [None]
+    shape = s.known_shape(0)
     if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 2, UNKNOWN)):
         raise failure(op, f"data of shape {shape} are no signals", rule="wrong-rank")
     frames: Size = UNKNOWN

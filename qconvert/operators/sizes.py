@@ -43,6 +43,10 @@ def unknown_shapes(op: Op, s: ShapeContext) -> Shapes:
     return [None] * len(op.outputs)
 
 
+class UnknownRankError(Exception):
+    """A shape rule needs the shape of an input whose rank is not known; so the outputs' are not known either."""
+
+
 class ShapeContext:
     """The inputs of one operator as its shape rule sees them."""
 
@@ -58,6 +62,13 @@ class ShapeContext:
     def shape(self, index: int) -> Shape | None:
         """The shape of input `index`; None if its rank is not known."""
         return self._tensors[self._op.inputs[index]].shape
+
+    def known_shape(self, index: int) -> Shape:
+        """The shape of input `index`; raises UnknownRankError, which leaves the outputs without shapes, if its rank is not known."""
+        shape = self.shape(index)
+        if shape is None:
+            raise UnknownRankError
+        return shape
 
     def constant(self, index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None:
         """The data of input `index`; None if it is absent or computed at run time."""

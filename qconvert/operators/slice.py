@@ -17,15 +17,14 @@ _FAR = 2**31 - 1  # an end from here on means "to the end of the axis" (ONNX Sli
 
 def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
     """Starts, ends, axes and steps as numpy has them, which is ONNX's meaning too."""
-    data, axes = s.shape(0), s.ints(3)
+    axes = s.ints(3)
     if axes is None:
-        return [None if data is None else (UNKNOWN,) * len(data)]
+        return [(UNKNOWN,) * len(s.known_shape(0))]
     count = len(axes)
     starts, ends, steps = (s.sizes(index, count) if s.has(index) else [1] * count for index in (1, 2, 4))
     if any(len(column) != count for column in (starts, ends, steps)) or 0 in steps:
         raise failure(op, f"starts {starts}, ends {ends} and steps {steps} do not fit axes {axes}", rule="counts-differ")
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     result: list[Size] = list(data)
     for i, axis in enumerate(normalize_axes(op, axes, len(data))):
         result[axis] = _slice_size(data[axis], starts[i], ends[i], steps[i])
@@ -44,9 +43,7 @@ def _slice_size(size: Size, start: Size, end: Size, step: Size) -> Size:
 
 
 def _pad_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     rank = len(data)
     pads = s.sizes(1, 2 * rank)
     if len(pads) != 2 * rank:

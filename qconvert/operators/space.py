@@ -33,18 +33,14 @@ from qconvert.operators.sizes import (
 
 
 def _depth_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, block = s.shape(0), block_size(op)
-    if data is None:
-        return [None]
+    block, data = block_size(op), s.known_shape(0)
     axes = axes_of_space(op, data)
     depth = quotient(op, channel_count(op, data), block ** len(axes), "a depth")
     return [with_spatial(op, data[0], [product_size(data[axis], block) for axis in axes], depth)]
 
 
 def _space_to_depth_shape(op: Op, s: ShapeContext) -> Shapes:
-    data, block = s.shape(0), block_size(op)
-    if data is None:
-        return [None]
+    block, data = block_size(op), s.known_shape(0)
     axes = axes_of_space(op, data)
     sizes = [quotient(op, data[axis], block, "a spatial size") for axis in axes]
     return [with_spatial(op, data[0], sizes, product_size(channel_count(op, data), block ** len(axes)))]
@@ -92,10 +88,10 @@ def _blocked_shape(batch: Callable[[Op, Size, int], Size], cut: Callable[[Op, Si
     """The shape of data whose blocks go into the batch, or come from it."""
 
     def shape(op: Op, s: ShapeContext) -> Shapes:
-        data = s.shape(0)
-        found = None if data is None else _blocks(op, s, data)
-        if data is None or found is None:
-            return [None if data is None else (UNKNOWN,) * len(data)]
+        data = s.known_shape(0)
+        found = _blocks(op, s, data)
+        if found is None:
+            return [(UNKNOWN,) * len(data)]
         blocks, edges, first = found
         sizes: list[Size] = [batch(op, data[0], math.prod(blocks)), *data[1:]]
         for axis, (block, edge) in enumerate(zip(blocks, edges, strict=True), first):
@@ -166,9 +162,7 @@ def batch_to_space(call: Call) -> Array:
 
 
 def _resize_shape(op: Op, s: ShapeContext) -> Shapes:
-    data = s.shape(0)
-    if data is None:
-        return [None]
+    data = s.known_shape(0)
     count = len(axes_of_space(op, data))
     sizes = s.sizes(1, count)
     if len(sizes) != count or any(isinstance(size, int) and size < 1 for size in sizes):
