@@ -239,9 +239,13 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
 def read_batch_normalization(r: Reading) -> None:
     """BatchNormalization of inference, with one mean and variance a channel."""
     r.require_only(training_mode=0, spatial=1)
+    _emit_without_statistics(r)
+
+
+def _emit_without_statistics(r: Reading) -> None:
     if any(r.is_used(index) for index in range(1, len(r.outputs))):
         raise NotCoveredError("statistics as outputs")
-    r.emit("BatchNormalization", outputs=r.outputs[:1], **r.own_attributes())
+    r.emit(r.op_type, outputs=r.outputs[:1], **r.own_attributes())
 
 
 def read_group_normalization(r: Reading) -> None:
@@ -260,9 +264,7 @@ def read_layer_normalization(r: Reading) -> None:
     if r.version < 17:
         raise NotCoveredError("an opset without LayerNormalization")
     r.require_only(stash_type=1)
-    if any(r.is_used(index) for index in range(1, len(r.outputs))):
-        raise NotCoveredError("statistics as outputs")
-    r.emit(r.op_type, outputs=r.outputs[:1], **r.own_attributes())
+    _emit_without_statistics(r)
 
 
 WRITERS: Writers = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -174,22 +174,26 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
     flat, ones = w.like(f"{result}/updates", updates.name, ("count",)), w.add(f"{result}/ones", "bool", ("count",))
     for name, item in ((updates.name, flat), (true, ones)):
         w.reshape(name, [-1], item, "list")
-    sizes, alone = sizes_of(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
-    w.emit("SCATTER_ND", [places, flat, sizes], [alone])
-    if op["reduction"] == "add":
-        _write_sum(op, w, alone)
+    sizes = sizes_of(w, data.name)
+
+    def mark_places() -> str:
+        counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
+        w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts])
+        return w.emit("CAST", [counts], [mask])[0]
+
+    _join_updates(op, w, [places, flat, sizes], mark_places)
+
+
+def _join_updates(op: Op, w: Writing, operands: Sequence[str], mark_places: Callable[[], str]) -> None:
+    """Updates among zeros by SCATTER_ND, added to the data, or in their places where a mask is true."""
+    data, result = w.operand(op), op.outputs[0]
+    alone = w.emit("SCATTER_ND", operands, [w.like(f"{result}/alone", op.inputs[2], data.shape)])[0]
+    if op["reduction"] != "add":
+        w.emit("SELECT_V2", [mark_places(), alone, data.name], [result])
         return
-    counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
-    w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts])
-    w.emit("CAST", [counts], [mask])
-    w.emit("SELECT_V2", [mask, alone, data.name], [result])
-
-
-def _write_sum(op: Op, w: Writing, alone: str) -> None:
-    """The data and updates among zeros, whose stored zeros are no real ones."""
-    if w.result(op).is_quantized:
-        raise w.unsupported_error(op, f"quantized {op.inputs[0]!r}, to which updates are added,", rule="quantized-data")
-    w.emit("ADD", [op.inputs[0], alone], op.outputs)
+    if w.result(op).is_quantized:  # the stored zeros are no real ones
+        raise w.unsupported_error(op, f"quantized {data.name!r}, to which updates are added,", rule="quantized-data")
+    w.emit("ADD", [data.name, alone], [result])
 
 
 def _is_distinct(rows: Array) -> bool:
@@ -202,20 +206,14 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
 
     ONNX wants places to be distinct where nothing is reduced; SCATTER_ND adds what meets at one place.
     """
-    data, result, updates = w.operand(op), op.outputs[0], w.operand(op, 2)
+    data, updates = op.inputs[0], op.inputs[2]
     if op["reduction"] in _SEGMENTS:
         _reduce_at(op, w, places)
         return
     if op["reduction"] == "none" and rows is not None and not _is_distinct(rows):
         raise w.unsupported_error(op, "several updates at one index", rule="duplicate-index")
-    sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
-    alone = w.like(f"{result}/alone", updates.name, data.shape)
-    w.emit("SCATTER_ND", [places, updates.name, sizes], [alone])
-    if op["reduction"] == "add":
-        _write_sum(op, w, alone)
-        return
-    mask = _mask(op, w, places, rows, sizes)
-    w.emit("SELECT_V2", [mask, alone, data.name], [result])
+    sizes = w.ints(w.shape(data, op), f"{op.outputs[0]}/shape")
+    _join_updates(op, w, [places, updates, sizes], lambda: _mask(op, w, places, rows, sizes))
 
 
 #: Reductions: the operator that makes one value of the updates of each place, and the one that joins it with the data.

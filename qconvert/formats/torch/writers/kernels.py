@@ -161,17 +161,17 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     arithmetic = str(op.attributes.get("arithmetic", ""))
     if not b.wide or not arithmetic or given is None or output is None or count is None or data.dtype != result.dtype:
         return False
+    if (arithmetic in TORCH_AVERAGES or arithmetic == FLOAT_MEAN) and not data.shares_quantization(result):
+        return False
     if arithmetic in TORCH_AVERAGES:
-        if data.shares_quantization(result):
-            finish_torch_average(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
-        return data.shares_quantization(result)
+        finish_torch_average(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
+        return True
     if arithmetic == FLOAT_MEAN:
-        if data.shares_quantization(result):
-            low = integer_range(result.dtype)[0]
-            mean = b.aten("mean.dim", b.cast(_steps(b, data), "float32") * given.step, axes, bool(op["keepdims"]))
-            steps = _add_offset(b.cast(mean, "float64") * float(1 / output.scale[0]), output.point - low)
-            finish_stored(op, b, b.aten("round", b.cast(steps, "float32")), low)
-        return data.shares_quantization(result)
+        low = integer_range(result.dtype)[0]
+        mean = b.aten("mean.dim", b.cast(_steps(b, data), "float32") * given.step, axes, bool(op["keepdims"]))
+        steps = _add_offset(b.cast(mean, "float64") * float(1 / output.scale[0]), output.point - low)
+        finish_stored(op, b, b.aten("round", b.cast(steps, "float32")), low)
+        return True
     total = b.aten("sum.dim_IntList", b.cast(b.stored_value(data.name), "int64"), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
         steps = _add_offset(total, -count * given.point)
