@@ -22,8 +22,9 @@ from qconvert.conversion.saving import save
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
 
-#: Layer -> size of the data, channels, results, size of the kernel, stride, groups.
-LAYERS = {
+#: Size of the data, channels, results, size of the kernel, stride, groups. Sizes of height and width may differ.
+Layer = tuple[int | tuple[int, int], int, int, int | tuple[int, int], int, int]
+LAYERS: dict[str, Layer] = {
     "3x3 of 3 channels to 32, stride 2, 224x224": (224, 3, 32, 3, 2, 1),
     "7x7 of 3 channels to 64, stride 2, 224x224": (224, 3, 64, 7, 2, 1),
     "3x3 of 3 channels to 8, stride 2, 96x96": (96, 3, 8, 3, 2, 1),
@@ -44,30 +45,31 @@ MERGED = target_named("ort-x86-vnni")
 PLAIN = MERGED.derive(name="plain", passes=tuple(name for name in MERGED.passes if name != "merge_pixels"))
 
 
-def make_layer(layer: str, dtype: str) -> Graph:
+def make_layer(layer: Layer, dtype: str) -> Graph:
     """Return a model of the layer whose data have a type; the float values are the same for each type."""
-    size, channels, results, kernel, stride, group = LAYERS[layer]
+    size, channels, results, kernel, stride, group = layer
+    (height, width), taps = np.broadcast_to(size, 2).tolist(), np.broadcast_to(kernel, 2)
     random, offset = np.random.default_rng(1), 128 if dtype == "uint8" else 0
     scales = random.uniform(0.001, 0.002, results).astype(np.float32)
-    end = -(-size // stride)
-    padding = (end - 1) * stride + kernel - size  # as SAME
-    short = padding // 2
+    ends = -(-np.array([height, width]) // stride)
+    padding = np.maximum((ends - 1) * stride + taps - (height, width), 0)  # as SAME
+    before = padding // 2
     tensors = (
-        Tensor("x", dtype, (1, size, size, channels), None, Quantization.per_tensor(0.02, offset - 8)),
+        Tensor("x", dtype, (1, height, width, channels), None, Quantization.per_tensor(0.02, offset - 8)),
         Tensor(
-            "w", "int8", (results, channels // group, kernel, kernel),
-            random.integers(-127, 128, (results, channels // group, kernel, kernel)).astype(np.int8), Quantization.per_axis(scales, 0),
+            "w", "int8", (results, channels // group, *taps.tolist()),
+            random.integers(-127, 128, (results, channels // group, *taps)).astype(np.int8), Quantization.per_axis(scales, 0),
         ),
         Tensor("b", "int32", (results,), np.zeros(results, np.int32), Quantization.per_axis(scales * np.float32(0.02), 0)),
-        Tensor("y", dtype, (1, end, end, results), None, Quantization.per_tensor(0.05, offset)),
+        Tensor("y", dtype, (1, *ends.tolist(), results), None, Quantization.per_tensor(0.05, offset)),
     )  # fmt: skip
-    pads = (short, short, padding - short, padding - short)
+    pads = tuple(np.concatenate([before, padding - before]).tolist())
     attributes = {"strides": (stride, stride), "dilations": (1, 1), "pads": pads, "group": group, "data_format": "channels_last"}
     return Graph("layer", {item.name: item for item in tensors}, (Op("Conv", ("x", "w", "b"), ("y",), attributes),), ("x",), ("y",))
 
 
 def line(layer: str, runs: int, folder: Path) -> list[str]:
-    source, graph = make_layer(layer, "int8"), make_layer(layer, "uint8")
+    source, graph = make_layer(LAYERS[layer], "int8"), make_layer(LAYERS[layer], "uint8")
     save(source, folder / "layer.tflite", "tflite", force=True)
     data = np.random.default_rng(2).integers(0, 256, source["x"].static_shape or ()).astype(np.uint8)
     signed = (data.astype(np.int16) - 128).astype(np.int8)

@@ -118,6 +118,8 @@ class Kernel:
             known. An operator on one tensor of 8 bits needs none, since its reference is a table.
         layout: the data_format in which the kernel runs an operator faster by more than a Transpose costs, of a format whose operator
             takes any (ONNX's Resize); "" where it makes no such difference.
+        below_largest: whether its integers along an axis follow from how far each element of the data is below the largest, so that all
+            codes of three elements can be tried.
     """
 
     kinds: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ class Kernel:
     by_file: bool = False
     arithmetic: Form | None = None
     layout: Form | None = None
+    below_largest: bool = False
 
     def __post_init__(self) -> None:
         """Raise OptionError for unknown words, and for what is no function."""

@@ -59,23 +59,28 @@ def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Arr
     return [None if tensor is None else next(spread) for tensor in sides]
 
 
-def pair_codes(graph: Graph, op: Op) -> Array | None:
-    """Return all pairs of codes as rows, for an operator of one tensor of bytes along an axis of two elements; None for others."""
+def codes_along_axis(graph: Graph, op: Op, below_largest: bool = False) -> Array | None:
+    """Return all pairs of codes as rows, for an operator of one tensor of bytes along an axis of two elements; None for others.
+
+    Where only the distances to the largest element matter (Kernel.below_largest), of an axis of three elements too all rows whose largest
+    element is the largest code.
+    """
     if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
         return None
     sides = graph[op.inputs[0]], graph[op.name]
     if any(tensor.dtype not in _BYTES or tensor.per_tensor is None for tensor in sides):
         return None
     shape = sides[0].shape
-    if not shape or shape != sides[1].shape or shape[int(op["axis"])] != 2:
+    if not shape or shape != sides[1].shape or shape[int(op["axis"])] not in ((2, 3) if below_largest else (2,)):
         return None
     each = codes_of(sides[0].dtype)
-    return np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)
+    pairs = np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)
+    return pairs if shape[int(op["axis"])] == 2 else np.concatenate([np.insert(pairs, place, each.max(), axis=1) for place in range(3)])
 
 
 def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> Array | None:
-    """Compute a kernel's integers for all_codes() of these types, or pair_codes(): by its reference, or without one the exact value rounded
-    once; None if unknown, or if it may give others."""
+    """Compute a kernel's integers for all_codes() of these types, or codes_along_axis(): by its reference, or without one the exact value
+    rounded once; None if unknown, or if it may give others."""
     ways = ways_for_all(graph, op, kernel, types)
     return ways[0] if len(ways) == 1 else None
 
@@ -83,8 +88,8 @@ def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[s
 def ways_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> tuple[Array, ...]:
     """Compute all that a kernel may give for all codes, as integers_for_all() does; nothing if it is unknown."""
     codes = all_codes(graph, op, types)
-    if codes is None and (pairs := pair_codes(graph, op)) is not None:
-        codes, op = [pairs], op.with_attributes(axis=-1)
+    if codes is None and (rows := codes_along_axis(graph, op, kernel is not None and kernel.below_largest)) is not None:
+        codes, op = [rows], op.with_attributes(axis=-1)
     if codes is None:
         return ()
     if kernel is None or kernel.reference is None:

@@ -363,8 +363,9 @@ def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], own
 
 def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str], of: str = "") -> Proved:
     """The class of an operator by its results for all that it can read: codes, pairs of them, or what `of` says."""
-    count = len(first) if first.shape == (_PAIRS, 2) else first.size  # of results of two elements, or of one
-    method = f"{count} {of or ('codes' if count <= _CODES or first.ndim == 1 else 'pairs')}"
+    along_axis = first.shape in ((_PAIRS, 2), (3 * _PAIRS, 3))  # results of two elements, or three, or of one
+    count = len(first) if along_axis else first.size
+    method = f"{count} {of or ('codes' if count <= _CODES or first.ndim == 1 else 'pairs' if count <= _PAIRS else 'triples')}"
     lowest = [0 if dtype == "bool" else integer_range(dtype)[0] for dtype in dtypes]
     a, b = (values.astype(np.int64) - least for values, least in zip((first, second), lowest, strict=True))
     if a.shape != b.shape:

@@ -16,7 +16,7 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import NUMERICS, SOURCE_FORMAT, SOURCE_PRODUCER
-from qconvert.kernels.proofs import all_codes, pair_codes
+from qconvert.kernels.proofs import all_codes, codes_along_axis
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE
 
@@ -143,7 +143,7 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None,
     """
     if _is_concat(graph, op):
         return [codes_of(graph[name].dtype) for name in op.inputs], 0, (-1,)
-    if (pairs := pair_codes(graph, op)) is not None:
+    if (pairs := codes_along_axis(graph, op)) is not None:
         return [pairs], 1, (-1, 2)
     codes = all_codes(graph, op, ("int8", "uint8", "bool"))
     if codes is None:

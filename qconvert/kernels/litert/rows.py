@@ -195,6 +195,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             fault=_EXPONENTIAL,
             reference=axes.softmax if plain else axes.softmax_by_table,
             arithmetic=None if plain else forms.distribution,
+            below_largest=not plain,
         ),
         either(
             ("Softmax",),
