@@ -12,6 +12,7 @@ import pytest
 from tflite_models import TensorSpec, run_litert, single_op
 
 from qconvert import convert, load, prove, save
+from qconvert.arithmetic import onnxruntime_softmax, softmax_steps
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
@@ -370,3 +371,50 @@ def test_products_with_constants_round_alike_for_all_codes(target: str, is_first
     assert np.array_equal(ran(path, "onnxruntime:optimized"), wanted)
     convert(path, back)
     assert np.array_equal(run_litert(back.read_bytes(), [CODES])[0], wanted)
+
+
+def softmax_of(classes: int, scale: float, path: Path, shape: tuple[int, ...] = (1,)) -> bytes:
+    """Write a Softmax of int8 at 1/256 as a .tflite file."""
+    sides = [TensorSpec("x", (*shape, classes), "int8", scale, 3), TensorSpec("y", (*shape, classes), "int8", 1 / 256, -128)]
+    path.write_bytes(single_op("SOFTMAX", {"beta": 1.0}, sides[:1], sides[1:]))
+    return path.read_bytes()
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_a_softmax_of_three_classes_is_onnxruntimes_where_all_codes_agree(tmp_path: Path) -> None:
+    """At some scales the two kernels differ for a few of 196,608 rows, so that LiteRT's sums in order are written."""
+    each = np.arange(256, dtype=np.uint8)
+    pairs = np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)
+    rows = np.concatenate([np.insert(pairs, place, 255, axis=1) for place in range(3)])
+    runtime, name = kernels_named("onnxruntime:optimized")
+    forms = set()
+    for number, scale in enumerate(map(np.float32, (0.1605089, 0.0625, 0.2, 0.03, 0.11, 0.35, 0.27))):
+        wanted = np.clip(softmax_steps(rows.astype(np.int64), scale, np.float32(1 / 256), -1), 0, 255)
+        ways, _ = onnxruntime_softmax(rows, float(scale), Quantization.per_tensor(1 / 256, 0), "uint8", -1)
+        differs = np.any([way != wanted for way in ways], axis=(0, 2))
+        chosen = np.concatenate([rows[differs][:300], np.random.default_rng(number).choice(rows, 1000)])
+        data = (chosen.astype(np.int16) - 128).astype(np.int8)
+        source, path = tmp_path / f"{number}.tflite", tmp_path / f"{number}.onnx"
+        content = softmax_of(3, float(scale), source, (len(data),))
+        convert(source, path)
+        (op,) = [op for op in load(path).ops if op.kind == "Softmax"]
+        (found,) = runtime.open(ModelFile(path, name)).run({"x": data}).values()
+        assert np.array_equal(found, run_litert(content, [data])[0])
+        assert bool(op["arithmetic"]) == differs.any()
+        forms.add(op["arithmetic"])
+    assert forms == {"", "tflite_softmax"}
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+def test_kernels_below_the_largest_give_the_same_for_shifted_data(tmp_path: Path) -> None:
+    """All rows of three elements are tried by those whose largest element is the largest code (Kernel.below_largest)."""
+    rows = np.random.default_rng(7).integers(-128, 128, (20000, 3)).astype(np.int8)
+    highest = (rows + (127 - rows.max(axis=1, keepdims=True).astype(np.int16))).astype(np.int8)
+    content = softmax_of(3, 0.07, tmp_path / "source.tflite", (len(rows),))
+    convert(tmp_path / "source.tflite", tmp_path / "fast.onnx", numerics="fast")
+    runtime, name = kernels_named("onnxruntime:optimized")
+    model = runtime.open(ModelFile(tmp_path / "fast.onnx", name))
+    assert np.array_equal(run_litert(content, [rows])[0], run_litert(content, [highest])[0])
+    assert np.array_equal(*(next(iter(model.run({"x": data}).values())) for data in (rows, highest)))
