@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
@@ -185,9 +186,8 @@ def load_float_network(model: Model, format: str) -> Graph:
     quantized = [name for name, tensor in graph.tensors.items() if tensor.is_quantized]
     if quantized:
         reason = f"the network is quantized already: {len(quantized)} tensors have scales, the first {quantized[0]!r}"
-        raise UnsupportedError(
-            reason, file=file, remedy="Calibrate its float form: `qconvert extract-scales` writes one.", rule="already-quantized"
-        )
+        command = f"qconvert extract-scales {shlex.quote(file or 'model.tflite')} scales.json --float float.onnx"
+        raise UnsupportedError(reason, file=file, remedy=f"Calibrate its float form: `{command}` writes one.", rule="already-quantized")
     return run_passes(fold_float_constants(graph), PREPARED)[0]
 
 

@@ -10,8 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from qconvert.calibration.driver import run_calibration
+from qconvert.calibration.methods import METHODS
 from qconvert.calibration.report import Calibration
 from qconvert.conversion import ConversionReport, convert, load, save
+from qconvert.conversion.converting import KEYWORDS
 from qconvert.conversion.encodings import save_encodings
 from qconvert.conversion.loading import source_format as format_to_read
 from qconvert.conversion.normalizing import chosen_target, normalize
@@ -19,7 +21,18 @@ from qconvert.data.samples import Data
 from qconvert.errors import OptionError
 from qconvert.files import require_writable
 from qconvert.files.system import temporary_folder
-from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, formats
+from qconvert.plugins import (
+    Change,
+    Format,
+    Target,
+    declared_options,
+    encodings_format_of,
+    format_named,
+    format_of,
+    formats,
+    pass_named,
+)
+from qconvert.plugins.options import check_options
 
 
 def calibrate_file(
@@ -71,7 +84,11 @@ def calibrate_file(
             remedy="Write the network that has them as well: --float FILE. Or write a quantized model.",
             rule="scales-only",
         )
-    own = {option.name for option in format_to_read(model, source_format).read_options}
+    reader = format_to_read(model, source_format)
+    form = writer.form_of(result, writing) if writer.form_of is not None else ""
+    chosen = chosen_target(writer, target, form) if kind is None else None
+    _require_options(writing, reader, writer, chosen, options.get("method", "min-max"))
+    own = {option.name for option in reader.read_options}
     reading = {name: value for name, value in writing.items() if name in own}
     network = load(model, source_format, **reading) if reading else model
     found = run_calibration(network, data, format=source_format, target=target, **options)
@@ -86,6 +103,16 @@ def calibrate_file(
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=(model,), **written)
     arguments = {**writing, "source_format": source_format, "result_format": result_format, "target": target, "force": force}
     return found, _convert_calibrated(found, model, result, scales, reading, arguments)
+
+
+def _require_options(given: Mapping[str, Any], reader: Format, writer: Format, target: Target | None, method: str) -> None:
+    """Raise OptionError for an option that nothing here takes, or of a wrong value, before the network runs, which may take long."""
+    idle = declared_options()
+    stated = {name: value for name, value in given.items() if name not in KEYWORDS and (name not in idle or value != idle[name].default)}
+    names = ("apply_encodings", *target.passes) if target is not None else ()
+    of_method = METHODS[method].options if method in METHODS else ()
+    declared = (*of_method, *reader.read_options, *(option for name in names for option in pass_named(name).options), *writer.write_options)
+    check_options(stated, declared, f"neither the method {method} nor a conversion from {reader.name} to {writer.name}")
 
 
 def _pick_data_files(paths: Sequence[Path], data: Data) -> list[Path]:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from qconvert.conversion.verifying import Verifier
 
 #: What convert() takes besides options.
-_KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
+KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
 
 
 class Given(NamedTuple):
@@ -81,7 +81,7 @@ class Given(NamedTuple):
             if others := _takers(set_here, known):
                 error.remedy = f"{others} {error.remedy}"
             elif unknown := [name for name in set_here if name not in known]:
-                error.reason = f"{who} takes the option {quote_nearest(unknown[:1], (*known, *_KEYWORDS))}"
+                error.reason = f"{who} takes the option {quote_nearest(unknown[:1], (*known, *KEYWORDS))}"
             raise
         own = {} if target is None else check_options(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
         found = {part: pick_declared(given, declared) for part, declared in taking.items()}

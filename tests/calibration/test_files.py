@@ -17,6 +17,7 @@ from refusals import refused
 from typer.testing import CliRunner
 
 import qconvert
+from qconvert.calibration import files
 from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.files import calibrate_file
 from qconvert.calibration.mnn_config import read_mnn_config
@@ -225,6 +226,23 @@ def test_what_the_command_refuses(
     done = run(FLOAT, "-o", "s.json", *words)
     assert isinstance(done.exception, error) and done.exception.rule == rule
     assert not (tmp_path / "s.json").exists()
+
+
+@pytest.mark.parametrize("words", [
+    ("-o", "s.json", "--method", "percentile", "-O", "percentil=99"),
+    ("-o", "q.onnx", "-O", "opst=13"),
+    ("-o", "q.onnx", "-O", "opset=thirteen"),
+    ("-o", "q.onnx", "--target", "tflite"),
+])  # fmt: skip
+def test_options_are_refused_before_the_network_runs(
+    words: tuple[str, ...], run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "run_calibration", lambda *_, **__: pytest.fail("the network ran"))
+    np.save(tmp_path / "a.npy", np.zeros((2, 1, 8, 8), np.float32))
+    done = run(FLOAT, "--data", "a.npy", *words)
+    assert isinstance(done.exception, OptionError)
+    assert "percentil" not in words[-1] or "Known options: batch, input_shape, percentile," in str(done.exception)
 
 
 @pytest.mark.parametrize("words", [
