@@ -363,7 +363,9 @@ class TargetAudits(Shown):
         return f"{format_text(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {found}"
 
     def tables(self) -> tuple[Rows, ...]:
-        """A row for each target."""
+        """A row for each target; none of a float model that every target takes."""
+        if not any(item.total or item.refused for item in self.targets):
+            return ()
         rows = tuple(
             (
                 item.target, item.format, "" if item.refused else f"{item.integers} of {item.total}",
@@ -413,7 +415,7 @@ def _audit_target(graph: Graph, target: Target) -> TargetAudit:
         if (name := _operator_of(op)) in own:
             reasons[name] = reasons.get(name) or ("" if is_integer else verdict.rule)
         elif not is_integer:
-            added[f"added by the conversion: {verdict.rule}"] += 1
+            added[f"{verdict.rule} (added by the conversion)"] += 1
     floats = Counter(reason for reason in reasons.values() if reason)
     listed = tuple(f"{count}: {reason}" for reason, count in (*floats.most_common(), *added.most_common()))
     return TargetAudit(target.name, target.format, len(reasons) - floats.total(), len(reasons), listed)

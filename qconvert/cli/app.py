@@ -143,7 +143,9 @@ def audit_command(
     target: Annotated[
         str,
         typer.Option(
-            "--target", help="What it would be converted for; by default all targets, in one table.", autocompletion=known_targets
+            "--target",
+            help="What it would be converted for; by default all targets whose kernels are known, in one table.",
+            autocompletion=known_targets,
         ),
     ] = "",
     all_targets: Annotated[bool, typer.Option("--all-targets", help="All targets in one table, as without --target.")] = False,

@@ -50,7 +50,7 @@ def runs_on(integer: bool, accelerator: str) -> str:
 
 
 #: What an audit says of a float model.
-NOT_QUANTIZED = "no operator is quantized"
+NOT_QUANTIZED = "no operator is quantized; `qconvert calibrate` quantizes a float model"
 
 
 def audited_counts(lines: Iterable[AuditLine]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from qconvert import QConvertError, audit, audit_all
 from qconvert.plugins import targets
+from qconvert.targets.audit import NOT_QUANTIZED
 
 pytestmark = pytest.mark.formats
 
@@ -60,6 +61,6 @@ def test_the_command() -> None:
 @pytest.mark.end_to_end
 def test_a_float_model_runs_nothing_on_integers() -> None:
     path = FIXTURES / "mnn" / "float.onnx"
-    assert audit_all(path).sentence.endswith("targets take it, no operator is quantized")
-    assert audit(path, "ort-x86").sentence == "float.onnx for ort-x86: no operator is quantized."
-    assert forked.run(["audit", path, "--target", "ort-x86"]).stdout == f"{path} for ort-x86\nno operator is quantized\n"
+    assert audit_all(path).sentence.endswith(f"targets take it, {NOT_QUANTIZED}") and not audit_all(path).tables()
+    assert audit(path, "ort-x86").sentence == f"float.onnx for ort-x86: {NOT_QUANTIZED}."
+    assert forked.run(["audit", path, "--target", "ort-x86"]).stdout == f"{path} for ort-x86\n{NOT_QUANTIZED}\n"

@@ -212,7 +212,6 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
         yield f"{format_count(len(rounds), 'rounding', 'run in float, as part of no layer')}: {quote_some(rounds, _MOST_NAMED)}"
     if not is_exact:
         yield from _note_unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
-    yield f"to make the .mnn file, run in this folder: MNNConvert {' '.join(arguments)}"
     yield from _convert_to_mnn(folder, arguments, layers, options)
     if options.get("dump"):
         made = folder / _MNN
@@ -246,11 +245,11 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
 
 
 def _convert_to_mnn(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:
-    """Makes the .mnn, and says what it holds."""
-    if options.get("no_mnn"):
-        return
-    if not is_installed():
-        yield f"{_MNN} is not made here: the package MNN is not installed (pip install 'qconvert[mnn]')"
+    """Makes the .mnn, and says what it holds, or how to make it elsewhere."""
+    if options.get("no_mnn") or not is_installed():
+        if not options.get("no_mnn"):
+            yield f"{_MNN} is not made here: the package MNN is not installed (pip install 'qconvert[mnn]')"
+        yield f"to make {_MNN}, run in this folder: MNNConvert {' '.join(arguments)}"
         return
     try:
         run_converter(arguments, folder, _MNN)

@@ -106,6 +106,7 @@ def test_without_mnn_the_folder_says_so_and_a_file_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(writer, "is_installed", lambda: False)
     report = convert(RESNET, tmp_path / "out", result_format="mnn")
     assert any("pip install 'qconvert[mnn]'" in str(change) for change in report.changes)
+    assert any("run in this folder: MNNConvert" in str(change) for change in report.changes)
     with pytest.raises(MissingPackageError):
         convert(RESNET, tmp_path / "model.mnn")
     assert [item.name for item in tmp_path.iterdir()] == ["out"]
@@ -136,6 +137,15 @@ def test_nothing_is_left_where_the_converter_crashes(tmp_path: Path, monkeypatch
     with refused(UnsupportedError, "converter-failed", holds=("SIGABRT",)) as caught:
         convert(RESNET, tmp_path / "out", result_format="mnn")
     assert "--no-mnn" in caught.value.remedy and not list(tmp_path.iterdir())
+
+
+def test_no_command_is_named_where_the_network_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a .mnn file alone the files that the command takes are gone."""
+    monkeypatch.setattr(writer, "is_installed", lambda: True)
+    monkeypatch.setattr(writer, "run_converter", lambda _, folder, name: (folder / name).touch())
+    monkeypatch.setattr(writer, "compare_layers", lambda *_: iter(()))
+    report = convert(RESNET, tmp_path / "model.mnn")
+    assert not any("MNNConvert" in str(change) for change in report.changes)
 
 
 @pytest.mark.mnn
