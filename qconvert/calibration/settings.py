@@ -86,7 +86,9 @@ def _flag(default: Any, help: str, choices: Iterable[str] = (), *, least: int | 
 class Settings:
     """How a network is calibrated; CalibrateOptions explains the fields, and `method_options` are those of the method."""
 
-    method: str = _flag("min-max", "How ranges are chosen; docs/calibration.md has the methods and their options, which -O sets.", METHODS)
+    method: str = _flag(
+        "min-max", f"How ranges are chosen: {', '.join(METHODS)}; min-max by default. -O sets the options of a method.", METHODS
+    )
     activations: str = _flag("int8", "Storage type of activations: int8 (the default), uint8, int16.", ACTIVATIONS)
     symmetric: bool | None = None
     weights: str = _flag("int8", "Storage type of weights: int8 (the default), int4.", WEIGHTS)
