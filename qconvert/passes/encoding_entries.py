@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from qconvert.encodings import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Place, QParams, quantization_of
-from qconvert.errors import InvalidModelError, format_count
+from qconvert.errors import InvalidModelError, format_count, format_some, format_verb
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of, output_axis
@@ -23,6 +23,8 @@ from qconvert.rewriting import Rewriter
 _FUSED = frozenset(("Relu", "Clip", "LeakyRelu", "HardSwish"))
 #: In the place of an input's number: the tensor itself, whoever reads it.
 _WHOLE = -1
+#: Places that an error names; the others are counted.
+_NAMED = 8
 _REMEDY = "Names are those of the graph's tensors and operators, as `qconvert inspect --verbose` shows them."
 
 
@@ -128,10 +130,17 @@ def _add_entry(found: Matched, where: tuple[str, int], encoding: Encoding, place
 
 
 def _describe_unmatched(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
-    names = list(dict.fromkeys(place.name for place in lost))
-    known = [*graph.tensors, *own]
-    verb = "has" if len(lost) == 1 else "have"
-    return f"{format_count(len(lost), 'encoding')} {verb} no tensor or operator in the graph: {quote_nearest(names, known)}"
+    known = dict.fromkeys((*graph.tensors, *own))
+    unknown = [place.name for place in lost if place.name not in known]
+    misplaced = [str(place) for place in lost if place.name in known]
+    parts = []
+    if unknown:
+        verb = format_verb(len(unknown), "have")
+        nearest = quote_nearest(dict.fromkeys(unknown), known)
+        parts.append(f"{format_count(len(unknown), 'encoding')} {verb} no tensor or operator in the graph: {nearest}")
+    if misplaced:
+        parts.append(f"the graph has no {format_some(misplaced, _NAMED)}")
+    return "; ".join(parts)
 
 
 def fit_encoding(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> tuple[QParams, Array | None]:

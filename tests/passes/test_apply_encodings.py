@@ -229,7 +229,7 @@ def test_limits_of_a_quantization_hold() -> None:
 ERRORS = {
     "unknown": ({"rr": quantization(1)}, "unknown-tensor", ("1 encoding ", "'rr' (nearest: 'r')")),
     "operator": ({Place("/layer/con", "input", 1): CHANNELS}, "unknown-tensor", ("'/layer/con' (nearest: '/layer/conv')",)),
-    "input": ({Place("/layer/conv", "input", 5): CHANNELS}, "unknown-tensor", ("'/layer/conv'",)),
+    "input": ({Place("/layer/conv", "input", 5): CHANNELS}, "unknown-tensor", ("the graph has no input 5 of '/layer/conv'",)),
     "channels": ({"w": Encoding(QParams("int8", Quantization.per_axis(np.ones(3), 0)))}, "blocks-do-not-fit", (3, "axis 0", 4)),
     "axis": ({"w": Encoding(QParams("int8", Quantization.per_axis(np.ones(3), 7)))}, "blocks-do-not-fit", ("axis 7",)),
     "no such axis": (
