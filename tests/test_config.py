@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import forked
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.end_to_end
@@ -49,6 +50,19 @@ def test_a_file_sets_defaults_and_the_command_line_comes_first(project: Path) ->
     assert json.loads(done.stdout)["target"] == "generic" and "target" not in done.stderr and "batch = 3" in done.stderr
     assert run(project, "formats").returncode == 0
     assert run(project, "convert", "m.tflite", "a.onnx", "-f", "-q").stderr == ""
+
+
+def test_a_file_sets_the_options_of_a_calibration_method(project: Path) -> None:
+    (project / "qconvert.toml").write_text('[calibrate]\nmethod = "percentile"\npercentile = 50\n')
+    digits = ROOT / "fixtures" / "digits"
+    np.save(project / "images.npy", np.load(digits / "test.npz")["images"][:4])
+    scales = []
+    for words in ((), ("-O", "percentile=100"), ("--no-config",)):
+        tensors = document(project, "calibrate", str(digits / "float.onnx"), "--data", "images.npy", "-o", "s.json", "-f", *words)[
+            "tensors"
+        ]
+        scales.append(tensors[0]["scale"])  # type: ignore[index]
+    assert scales[0] < scales[1] == scales[2]
 
 
 def test_no_config_and_another_file(project: Path) -> None:

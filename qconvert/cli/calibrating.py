@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,13 +104,19 @@ def _calibrate(
 
 def _split_options(flags: dict[str, Any], others: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of a calibration with the options of its method, and the options of a conversion."""
-    from qconvert.calibration import METHODS
     from qconvert.calibration.settings import setting_flags
 
-    names = {option.name for option in (*setting_flags(), *(own for method in METHODS.values() for own in method.options))}
+    names = {option.name for option in (*setting_flags(), *_method_options())}
     given = {**flags, **others}
     settings = {name: value for name, value in given.items() if name in names}
     return settings, {name: value for name, value in given.items() if name not in names}
+
+
+def _method_options() -> Iterator[Option]:
+    """The options of all methods, which -O sets."""
+    from qconvert.calibration import METHODS
+
+    return (option for method in METHODS.values() for option in method.options)
 
 
 def _of_mnn(data: list[str] | None, config: Path | None) -> tuple[Data, dict[str, Any], tuple[str, ...]]:
@@ -202,4 +209,4 @@ def add_calibration_commands(app: typer.Typer, source_format: str = "", result_f
         shown = {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
         return setting_flags() | shown
 
-    app.command("calibrate")(with_flags(_calibrate, list_flags, before="symmetric"))
+    app.command("calibrate")(with_flags(_calibrate, list_flags, before="symmetric", settings=_method_options))

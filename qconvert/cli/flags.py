@@ -237,9 +237,15 @@ class _FlaggedCommand:
     """A command as `with_flags` gives it. Its flags are made when its signature is asked for: a run asks for that of one command."""
 
     def __init__(
-        self, command: Callable[..., None], options: Callable[[], Mapping[Option, str | None]], before: str, fixed: Mapping[str, Any]
+        self,
+        command: Callable[..., None],
+        options: Callable[[], Mapping[Option, str | None]],
+        before: str,
+        fixed: Mapping[str, Any],
+        settings: Callable[[], Iterable[Option]],
     ) -> None:
         self.__doc__ = command.__doc__
+        self.settings = settings
         self._command, self._options, self._before, self._fixed = command, options, before, fixed
 
     @cached_property
@@ -272,6 +278,7 @@ def with_flags(
     *,
     before: str = "",
     fixed: Mapping[str, Any] = MappingProxyType({}),
+    settings: Callable[[], Iterable[Option]] = tuple,
 ) -> Callable[..., None]:
     """The command with a flag for each option instead of its `**` parameter, which gets those that are given, and with --mean, --std and
     their like instead of a parameter `preparation: PreparationFlags`, which gets the preparation that they ask for, or None.
@@ -282,8 +289,9 @@ def with_flags(
             parameter gets no flag; of several with one name the first does.
         before: the parameter before which they stand; by default they come last.
         fixed: values of parameters that are no flags then.
+        settings: gives the options that -O takes besides those that formats and passes declare.
     """
-    return _FlaggedCommand(command, options, before, fixed)
+    return _FlaggedCommand(command, options, before, fixed, settings)
 
 
 @cache

@@ -236,7 +236,7 @@ def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
         name = next(word for word in flags if word.startswith("--")).removeprefix("--")
         found[name] = _Flag(item.name, flags, kind, many)
     if "option" in found:
-        for option in declared_options().values():
+        for option in (*declared_options().values(), *getattr(callback, "settings", tuple)()):
             found.setdefault(option.name.replace("_", "-"), _Flag("option", (), option.type, option.many))
     return found
 
