@@ -85,8 +85,8 @@ def calibrate_file(
             rule="scales-only",
         )
     reader = format_to_read(model, source_format)
-    form = writer.form_of(result, writing) if writer.form_of is not None else ""
-    chosen = chosen_target(writer, target, form) if kind is None else None
+    named = writer.form_of(result, writing) if writer.form_of is not None else ""
+    chosen = chosen_target(writer, target, named) if kind is None else None
     _require_options(writing, reader, writer, chosen, options.get("method", "min-max"))
     own = {option.name for option in reader.read_options}
     reading = {name: value for name, value in writing.items() if name in own}
