@@ -30,6 +30,13 @@ class UnfitError(Exception):
     """The reason why an operator with an integer result has no exact accumulator of int32."""
 
 
+class TooLargeError(UnfitError):
+    """The accumulator of an operator may leave int32, so that its kernel wraps around."""
+
+    def __init__(self) -> None:
+        super().__init__("its accumulator may leave int32")
+
+
 class Accumulator(NamedTuple):
     """The integers of an operator before they are requantized to its result, and the integer operator that computes them.
 
@@ -106,10 +113,21 @@ def accumulator_of(graph: Graph, op: Op, *, of_some_weights: bool = False) -> Ac
     make = _difference_accumulator if requantizes else _product_accumulator if multiplies else sums
     found = make(graph, op, sides[-1])
     if max(abs(int(found.low.min())), abs(int(found.high.max()))) > 2**31 - 1 and not requantizes:
-        raise UnfitError("its accumulator may leave int32")
+        raise TooLargeError
     if min(found.limits[1] - found.limits[0], int((found.high - found.low).max())) * found.scale.size > _MOST_COMPARED:
         raise UnfitError("it has too many results to compare all of them")
     return found
+
+
+def may_wrap(graph: Graph, op: Op) -> bool:
+    """Return whether the accumulator of an operator of 8 bits may leave int32, whichever kernel's arithmetic it has."""
+    try:
+        accumulator_of(graph, replace(op, attributes=drop_keys(op.attributes, "arithmetic")), of_some_weights=True)
+    except TooLargeError:
+        return True
+    except UnfitError:
+        return False
+    return False
 
 
 def _range(tensor: Tensor) -> tuple[int, int]:
@@ -175,10 +193,10 @@ def _add_bias_to_range(low: Array, high: Array, bias: Array, scale: Array) -> tu
     """Return the range with the bias: one for one scale, else one for each output.
 
     Raises:
-        UnfitError: the sums without the bias may leave int32.
+        TooLargeError: the sums without the bias may leave int32.
     """
     if max(-int(low.min()), int(high.max())) > 2**31 - 1:
-        raise UnfitError("its accumulator may leave int32")
+        raise TooLargeError
     low, high = low + bias, high + bias
     return (low, high) if scale.size > 1 else (np.atleast_1d(low.min()), np.atleast_1d(high.max()))
 
@@ -206,10 +224,10 @@ def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator
     if "float" in data.dtype or quantization.block_size or data.shape is None:
         raise UnfitError("its data have per-block scales, or are not integers")
     if data.dtype in ("int64", "uint64", "uint32"):
-        raise UnfitError("its accumulator may leave int32")
+        raise TooLargeError
     points = quantization.zero_point.reshape(-1)
     if data.dtype == "int32" and points.any():
-        raise UnfitError("its accumulator may leave int32")
+        raise TooLargeError
     shape = (-1,) if quantization.axis is None else (-1, *[1] * (len(data.shape) - 1 - quantization.axis))
     scale = quantization.scale.reshape(-1).astype(np.float64)
     spread = points.reshape(shape) if points.size > 1 else points.reshape(())

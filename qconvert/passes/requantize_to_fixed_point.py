@@ -28,7 +28,7 @@ import numpy as np
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
+from qconvert.kernels.accumulators import Accumulator, TooLargeError, UnfitError, accumulator_of
 from qconvert.operators import kind_of
 from qconvert.operators.call import activated_limits
 from qconvert.operators.values import Value, Values, apply
@@ -226,7 +226,7 @@ class _Decomposition(Rewriter):
             raise UnfitError("its multiplier has no fixed point")
         decomposed, each = FixedPoint.of(ratio, self._rounding), FixedPoint.of(ratio[:, None], self._rounding)
         if max(abs(int(found.low.min())), abs(int(found.high.max()))) > decomposed.largest:
-            raise UnfitError("its accumulator may leave int32")
+            raise TooLargeError
         self.differences[result.name] = compare_requantizations(
             lambda acc: np.rint(acc * found.scale[:, None] / output).astype(np.int64) + zero_point,
             lambda acc: each(acc) + zero_point,

@@ -880,3 +880,58 @@ def test_a_product_in_float_before_a_clip_or_a_reshape_is_none_of_integers(
     onnx.save(model_of(made), source := tmp_path / "x.onnx")
     convert(source, result := tmp_path / "y.tflite")
     assert set(classes(prove(source, result))).isdisjoint({"E0", "E1"})
+
+
+def test_nothing_is_said_of_sums_that_may_leave_int32(tmp_path: Path) -> None:
+    """The accumulator of a bias near the end of int32 wraps around in XNNPACK, where onnxruntime computes a Conv of int8 in float32."""
+    steps, weights = Quantization.per_tensor(1e-9, 45), np.array([[-38], [42]], np.int8).reshape(2, 1, 1, 1)
+    tensors = [
+        Tensor("x", "int8", (1, 1, 1, 2), None, steps),
+        Tensor("w", "int8", weights.shape, weights, Quantization.per_tensor(1.5e-4, 0)),
+        Tensor("b", "int32", (2,), np.array([2 - 2**31, 2**31 - 2], np.int32), Quantization.per_tensor(1.5e-13, 0)),
+        Tensor("y", "int8", (1, 2, 1, 2), None, Quantization.per_tensor(1.6e-5, 0)),
+    ]
+    window = {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "group": 1, "data_format": "channels_first"}
+    op = Op("Conv", ("x", "w", "b"), ("y",), window)
+    source, result = tmp_path / "source.onnx", tmp_path / "result.tflite"
+    save(Graph("large", {item.name: item for item in tensors}, (op,), ("x",), ("y",)), source)
+    convert(source, result)
+    feed = {"x": np.array([-128, 127], np.int8).reshape(1, 1, 1, 2)}
+    wanted, found = (run(path, feed)["y"].astype(int) for path in (source, result))
+    (item,) = [item for item in prove(source, result).operators if item.output.startswith("y")]
+    assert np.abs(wanted - found).max() > 1 and item.class_ == "?"
+
+
+@pytest.mark.parametrize(("target", "class_", "most"), [("portable", "?", 0), ("ort-x86", "A", 1)])
+def test_no_bound_is_said_of_float_weights_that_onnxruntime_rounds(target: str, class_: str, most: float, tmp_path: Path) -> None:
+    """It rounds float weights between DequantizeLinear and QuantizeLinear to int8 (weight_bias_quantization.cc), and not before a Max."""
+    steps = Quantization.per_tensor(2.0**-8, 0)
+    weights = np.array([[1, 0.0039, 0.0118], [1, 0.51, 0.263]], np.float32)
+    tensors = [
+        *(Tensor(name, "int16", (1, size), None, steps) for name, size in (("x", 3), ("y", 2))),
+        *(Tensor(f"{name}/real", "float32", (1, size)) for name, size in (("x", 3), ("y", 2))),
+        Tensor("w", "float32", weights.shape, weights),
+    ]
+    ops = (Op("Dequantize", ("x",), ("x/real",)), Op("Gemm", ("x/real", "w"), ("y/real",)), Op("Quantize", ("y/real",), ("y",)))
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    save(Graph("float", {item.name: item for item in tensors}, ops, ("x",), ("y",)), source)
+    convert(source, result, target=target)
+    feed = {"x": np.array([[0, 32767, 32767]], np.int16)}
+    wanted, found = (run(path, feed)["y"].astype(int) for path in (source, result))
+    (item,) = [item for item in prove(source, result).operators if item.output.startswith("y/real")]
+    assert item.class_ == class_, item
+    assert np.abs(wanted - found).max() <= 1 if most else np.abs(wanted - found).max() > 10
+
+
+def test_onnxruntime_loses_the_last_bits_of_exponentials_at_small_scales(tmp_path: Path) -> None:
+    """It computes exp(x) - 1 (activations.h), which is 0 of a few 1e-9; XNNPACK has expm1."""
+    steps = Quantization.per_tensor(1e-9, -126)
+    tensors = [Tensor("x", "int8", (256,), None, steps), Tensor("y", "int8", (256,), None, Quantization.per_tensor(1e-9, 0))]
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    save(Graph("elu", {item.name: item for item in tensors}, (Op("Elu", ("x",), ("y",)),), ("x",), ("y",)), source)
+    convert(source, result)
+    feed = {"x": np.arange(-128, 128, dtype=np.int8)}
+    wanted, found = (run(path, feed)["y"].astype(int) for path in (source, result))
+    proof = prove(source, result)
+    assert np.abs(wanted - found).max() == 2 and not proof.equal_for_all_inputs
+    assert [item.class_ for item in proof.operators if item.operator.startswith("ELU")] == ["R1"]

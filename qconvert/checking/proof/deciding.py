@@ -19,6 +19,7 @@ from qconvert.checking.same_codes import stored_offset
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels import Kernel, Kernels
+from qconvert.kernels.accumulators import may_wrap
 from qconvert.kernels.products import ExactProducts, Requantizer, SumReference, rounded_bias
 from qconvert.kernels.proofs import (
     WITH_16_BITS,
@@ -65,6 +66,7 @@ class Computed:
         run: what runs it for all codes of its operands.
         has_forms: whether the kernels are those for which forms of other kernels are made.
         format: of its file, by name.
+        rounds_weights: whether the runtime rounds its float weights to int8.
     """
 
     graph: Graph
@@ -74,6 +76,7 @@ class Computed:
     run: Run
     has_forms: bool = True
     format: str = ""
+    rounds_weights: bool = False
 
     @cached_property
     def row(self) -> Kernel | None:
@@ -160,8 +163,11 @@ class Computed:
         return self.run(self.graph, self.op) if found is None else found
 
     def tolerance(self) -> float | None:
-        """How far its integers may be from the exact value before they are rounded; None where no row is about it."""
+        """How far its integers may be from the exact value before they are rounded; None where no row is about it, or its sums may wrap
+        around."""
         tensor = self.graph[self.op.outputs[0]]
+        if self.requantizer is not None and may_wrap(*self.of_integers):
+            return None
         if self.row is None or not (self.row.kinds or self.row.tolerance) or tensor.dtype not in ("int8", "uint8"):
             return None
         if tensor.per_tensor is None:
@@ -197,6 +203,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E1", "form of the kernel")
     if not trace.result.graph[output].is_quantized:
         if not _is_exact(trace.result.graph, pair.result):
+            if own.rounds_weights or other.rounds_weights:
+                return found("?", why="its runtime rounds its float weights to int8")
             bound = describe_bound(trace.source, trace.result, pair)
             return found("A", ERROR_BOUND, bound) if bound else found("?", why=_REALS)
         if _is_the_same(own, other) or not any(side.scales_data for side in (own, other)):
@@ -349,6 +357,8 @@ def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], own
     source = (own.graph, own.op) if isinstance(kernels[0], ExactProducts) else result  # the bias of which kernels of integers add
     if not kernels[1].takes(*result) or not (source is result or kernels[0].takes(*source)):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
+    if may_wrap(*result):
+        return found("?", why="its accumulator may leave int32")
     if kernels[0] == kernels[1]:
         return found("E0", "identical parameters")
     difference = compare_products((*source, kernels[0]), (*result, kernels[1]))

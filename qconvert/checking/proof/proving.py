@@ -251,7 +251,19 @@ class _Read:
         if not alike and self._is_in_float(op, read):
             rows = replace(rows, given=tuple(replace(row, reference=None, arithmetic=None) for row in rows.rows))
             run = self._run_in_float
-        return Computed(graph, found, readers, rows, run, has_forms, side.format.name)
+        return Computed(graph, found, readers, rows, run, has_forms, side.format.name, rows.merges_roundings and self._rounds_weights(name))
+
+    def _rounds_weights(self, name: str) -> bool:
+        """Whether a tensor is a product of float weights between DequantizeLinear and QuantizeLinear in the file, of which onnxruntime makes
+        int8 (weight_bias_quantization.cc)."""
+        op, graph = self._read_ops.get(name), self._as_in_file
+        if op is None or graph is None or not kind_of(op).has_weights or not graph[op.inputs[1]].is_constant:
+            return False
+        data = self._read_ops.get(op.inputs[0])
+        is_between = (
+            data is not None and kind_of(data).dequantizes and any(graph.is_quantized(item.outputs[0]) for item in self._uses[name])
+        )
+        return is_between and not graph.is_quantized(op.inputs[1])
 
     def _has_form(self, op: Op, name: str) -> bool:
         """Whether the file itself has an operator's arithmetic; of a plain average the metadata may say what the source's ties were."""
@@ -259,10 +271,20 @@ class _Read:
         return read is not None and read.attributes.get("arithmetic") == op["arithmetic"]
 
     @cached_property
-    def _read_ops(self) -> Mapping[str, Op]:
-        """The operators of the file before its metadata give them anything, by their results."""
+    def _as_in_file(self) -> Graph | None:
+        """The graph of the file before its metadata give it anything."""
         side = self._side
-        return {} if side.format.read is None else read_literal_graph(side.path, side.format, side.file.options).producers()
+        return None if side.format.read is None else read_literal_graph(side.path, side.format, side.file.options)
+
+    @cached_property
+    def _read_ops(self) -> Mapping[str, Op]:
+        """The operators of that graph, by their results."""
+        return {} if self._as_in_file is None else self._as_in_file.producers()
+
+    @cached_property
+    def _uses(self) -> Mapping[str, Sequence[Op]]:
+        """The operators of that graph that read each tensor."""
+        return {} if self._as_in_file is None else self._as_in_file.consumers()
 
     def _run_in_float(self, graph: Graph, op: Op) -> Array | None:
         """The results of an operator between Dequantize and Quantize; see Computed.run."""
