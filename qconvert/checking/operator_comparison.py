@@ -279,11 +279,12 @@ def _explain_by_kernels(found: Finding, title: str, kernels: tuple[str, str], va
         kernels: those that ran, and the others.
         values: what each of them gives.
     """
-    integers = values[0].dtype.kind in "iu"
-    off = absolute_difference(*values).max(initial=0)
+    integers, shapes = values[0].dtype.kind in "iu", [value.shape for value in values]
+    off = absolute_difference(*values).max(initial=0) if shapes[0] == shapes[1] else np.inf
     rounded = integers and found.largest <= 1 and off <= 1
     steps = f"{off:g} {'step' if off == 1 else 'steps'}" if integers else f"{off:.4g}"
-    reason = f"{title}'s own kernels, {kernels[0]} and {kernels[1]}, differ by {steps}"
+    apart = f"differ by {steps}" if shapes[0] == shapes[1] else f"give the shapes {shapes[0]} and {shapes[1]}"
+    reason = f"{title}'s own kernels, {kernels[0]} and {kernels[1]}, {apart}"
     return replace(found, verdict="approximate" if rounded else KERNELS, reason=reason, predicted_rate=1.0, unexplained=0)
 
 

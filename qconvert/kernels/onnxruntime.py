@@ -339,7 +339,8 @@ def _exponential(graph: Graph, op: Op, exact: Array) -> Found:
     """What is left of a difference of numbers of about 1, such as exp(x) - 1 (activations.h), lacks their last bits."""
     found, is_coarse = _float(graph, op, exact)
     quantizations = quantizations_of(graph, op, of_any_axis=True)
-    lost = 2.0**-22 * max(1.0, abs(float(op.attributes.get("alpha", 1.0)))) / float(quantizations[-1].scale.min()) if quantizations else 0.0
+    factor = max(1.0, abs(float(op["alpha"]))) if "alpha" in op.attributes else 1.0
+    lost = 2.0**-22 * factor / float(quantizations[-1].scale.min()) if quantizations else 0.0
     return found + lost, is_coarse or lost > 0.1
 
 

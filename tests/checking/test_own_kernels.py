@@ -386,3 +386,25 @@ def test_a_product_of_dynamic_range_may_compute_in_float_on_a_microcontroller(tm
     convert(source, result, target="tflite-micro")
     report = check(source, result, samples=1)
     assert report.passed and report.operators[-1].verdict == "dynamic range", report.problems
+
+
+def test_kernels_that_give_another_shape_are_told(tmp_path: Path) -> None:
+    """XNNPACK takes a Slice of no elements for all that is left, where TFLite's own kernels and onnxruntime give none."""
+    given, result, ends = Quantization.per_tensor(0.25, 127), Quantization.per_tensor(0.5, 127), {"s": 0, "e": 0, "a": 2, "t": 1}
+    graph = make(
+        [Op("Relu", ("x",), ("u",)), Op("Requantize", ("u",), ("v",)), Op("Slice", ("v", *ends), ("y",))],
+        [
+            *(Tensor(name, "int8", (1, 2, 3), None, given) for name in "xu"),
+            Tensor("v", "int8", (1, 2, 3), None, result),
+            Tensor("y", "int8", (1, 2, 0), None, result),
+            *(Tensor(name, "int64", (1,), np.array([end], np.int64)) for name, end in ends.items()),
+        ],
+        "x",
+        "y",
+    )
+    source, there = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    convert(graph, source)
+    convert(source, there)
+    report = check(source, there)
+    assert report.verdict == "not equal"
+    assert "output 'y' has the shape (1, 2, 0) instead of (1, 2, 3)" in report.problems

@@ -254,8 +254,8 @@ class _Read:
         return Computed(graph, found, readers, rows, run, has_forms, side.format.name, rows.merges_roundings and self._rounds_weights(name))
 
     def _rounds_weights(self, name: str) -> bool:
-        """Whether a tensor is a product of float weights between DequantizeLinear and QuantizeLinear in the file, of which onnxruntime makes
-        int8 (weight_bias_quantization.cc)."""
+        """Whether a tensor is a product of float weights between DequantizeLinear and QuantizeLinear in the file, which onnxruntime
+        rounds to int8 (weight_bias_quantization.cc)."""
         op, graph = self._read_ops.get(name), self._as_in_file
         if op is None or graph is None or not kind_of(op).has_weights or not graph[op.inputs[1]].is_constant:
             return False
