@@ -158,7 +158,8 @@ class Judge:
         if not lines:
             return made("same graph", unseen)
         touched = find_touched(side.graph, " ".join(lines), found)
-        if any(item.class_ not in EQUAL_CLASSES for item in touched) or "function '" in lines[0]:
+        is_untraced = not touched and any(repr(name) in text for name in side.graph.outputs for text in self.proof.problems)
+        if is_untraced or any(item.class_ not in EQUAL_CLASSES for item in touched) or "function '" in lines[0]:
             return made("not proved before", unseen)
         reason = explain(self.sides[1].graph, side.graph, lines, touched)
         if reason and unseen is not False and self.is_same(side, list_extremes(self.sides[1].graph)) is not False:
