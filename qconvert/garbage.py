@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_RARELY = (200_000, 20, 50)
+_LOCK = threading.Lock()
+#: The thresholds before each of the blocks that run, of all threads; the first are those of whoever called.
+_BEFORE: list[tuple[int, int, int]] = []
 
 
 @contextmanager
@@ -13,11 +19,16 @@ def collect_rarely() -> Iterator[None]:
 
     Graphs are millions of small objects without cycles, which it would walk again and again: a tenth of the imports, and a sixth of the
     conversion of 20,000 operators. A conversion of MobileNet v2 makes 114,000 objects, the imports included: it ends before the first
-    collection.
+    collection. A collector that is off, or waits longer, stays so.
     """
-    thresholds = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 50)
+    with _LOCK:
+        _BEFORE.append(gc.get_threshold())
+        if 0 < _BEFORE[0][0] < _RARELY[0]:
+            gc.set_threshold(*_RARELY)
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        with _LOCK:
+            if len(_BEFORE) == 1:
+                gc.set_threshold(*_BEFORE[0])
+            _BEFORE.pop()

@@ -16,6 +16,7 @@ from refusals import refused
 from qconvert import convert, load
 from qconvert.errors import InvalidModelError
 from qconvert.formats.reading.draft import Draft
+from qconvert.garbage import collect_rarely
 
 pytestmark = pytest.mark.formats
 
@@ -157,6 +158,24 @@ def test_a_conversion_lets_the_garbage_collector_wait(tmp_path: Path) -> None:
         gc.callbacks.remove(note)
         gc.set_threshold(*before)
     assert len(collected) <= 2
+
+
+def test_the_garbage_collector_runs_as_before_when_threads_overlap() -> None:
+    """The last of two blocks ended with the thresholds of the first one, and a collector that was off ran."""
+    before = gc.get_threshold()
+    try:
+        for own in ((700, 10, 10), (0, 10, 10)):
+            gc.set_threshold(*own)
+            first, second = collect_rarely(), collect_rarely()
+            first.__enter__()
+            second.__enter__()
+            assert gc.get_threshold()[0] == (200_000 if own[0] else 0)
+            first.__exit__(None, None, None)
+            assert gc.get_threshold()[0] == (200_000 if own[0] else 0)
+            second.__exit__(None, None, None)
+            assert gc.get_threshold() == own
+    finally:
+        gc.set_threshold(*before)
 
 
 def test_what_a_reader_held_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
