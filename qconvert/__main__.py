@@ -36,9 +36,10 @@ def main() -> None:
 def _end_process(code: object) -> None:
     """End the process without freeing its objects, which takes a twentieth of a conversion.
 
-    The interpreter ends it where a thread still runs or the output cannot be written: it waits for threads, and says what is lost.
+    The interpreter ends it where a thread still runs or the output cannot be written: it waits for threads, and says what is lost. So it
+    does where a profiler or a debugger runs the program, which says afterwards what it saw.
     """
-    if not isinstance(code, int) or threading.active_count() > 1:
+    if not isinstance(code, int) or threading.active_count() > 1 or _is_observed():
         return
     atexit._run_exitfuncs()
     try:
@@ -47,6 +48,12 @@ def _end_process(code: object) -> None:
     except (OSError, ValueError):
         return
     os._exit(code)
+
+
+def _is_observed() -> bool:
+    monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
+    tools = map(monitoring.get_tool, range(6)) if monitoring else ()
+    return any((sys.gettrace(), sys.getprofile(), *tools))
 
 
 if __name__ == "__main__":

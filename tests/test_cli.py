@@ -71,10 +71,17 @@ def test_a_conversion_imports_no_runtime_and_no_masked_arrays(tmp_path: Path) ->
 
 
 def test_a_small_conversion_collects_no_garbage_from_its_first_import_on(tmp_path: Path) -> None:
-    code = "import atexit, gc; from qconvert.__main__ import main; before = gc.get_stats()[0]['collections']\n"
+    code = "import atexit, gc; from qconvert.__main__ import main; gc.collect(); before = gc.get_stats()[0]['collections']\n"
     code += "atexit.register(lambda: print('collected', gc.get_stats()[0]['collections'] - before)); main()"
     done = subprocess.run([sys.executable, "-c", code, "convert", MODEL, tmp_path / "model.onnx", "-q"], capture_output=True, check=False)
     assert done.stdout.split() == [b"collected", b"0"]
+
+
+@pytest.mark.parametrize(("tool", "table"), [("cProfile -m", "function calls"), ("trace --listfuncs --module", "functions called:")])
+def test_a_profiler_prints_what_it_saw(tool: str, table: str) -> None:
+    """The process ended before that."""
+    done = subprocess.run([sys.executable, "-m", *tool.split(), "qconvert", "--version"], capture_output=True, text=True, check=True)
+    assert table in done.stdout
 
 
 @pytest.mark.parametrize("words", ["check a b", "-- check a b", "chekc a b", "--help check", ""])
