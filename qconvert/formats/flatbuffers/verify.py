@@ -205,6 +205,9 @@ class _Verifier:
         if start > 1 and start + length > len(self._data):
             excess = start + length - len(self._data)
             raise damaged_error(f"data of {name} at byte {start} runs {excess} bytes past the end of the file")
+        self._bytes -= length if start > 1 else 0
+        if self._bytes < 0:
+            raise _shared_parts_error()
 
     def _overrun_error(self, what: str, start: int, length: int) -> InvalidModelError:
         limit = "the end of the file" if self._end == len(self._data) else "the 2 GB that a FlatBuffer may have"

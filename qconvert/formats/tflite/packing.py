@@ -6,18 +6,17 @@ import mmap
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from qconvert.errors import QConvertError
 from qconvert.formats.flatbuffers import LARGEST, DeferredBytes, TooLargeError, unpack_view
 from qconvert.formats.flatbuffers import pack_parts as pack_flatbuffer
+from qconvert.formats.tflite.tensors import bytes_of_buffer, bytes_of_options
 
 #: Bytes of a constant from which on it lies after the FlatBuffer of a file above 2 GB, and a multiple of which its place is.
 _LARGE, _ALIGNMENT = 1024, 64
 
 
 def unpack_model(view: Any, data: mmap.mmap | bytes) -> Any:
-    """Return the object of a model, to be changed and packed, with the data of all its buffers.
+    """Return the object of a model, to be changed and packed, with all that lies after the FlatBuffer in it.
 
     Args:
         view: the root of the file, verified.
@@ -25,9 +24,11 @@ def unpack_model(view: Any, data: mmap.mmap | bytes) -> Any:
     """
     model = unpack_view(view)
     for buffer in model.buffers or ():
-        if buffer.data is None and buffer.offset > 1 and buffer.size:
-            buffer.data = np.frombuffer(data, np.uint8, buffer.size, buffer.offset).data
-        buffer.offset = buffer.size = 0
+        found = bytes_of_buffer(buffer, data)
+        buffer.data, buffer.offset, buffer.size = found if found is None else found.data, 0, 0
+    for operator in (operator for subgraph in model.subgraphs or () for operator in subgraph.operators or ()):
+        operator.customOptions = bytes_of_options(operator, data)
+        operator.largeCustomOptionsOffset = operator.largeCustomOptionsSize = 0
     return model
 
 

@@ -16,7 +16,7 @@ from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, builtin_number, decode_text, numbers_of
-from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
+from qconvert.formats.tflite.tensors import RESOURCE, bytes_of_options, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.formats.tflite.verify import wrong_arity
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of
@@ -148,7 +148,8 @@ class Operations:
             )
         if wrong := wrong_arity(code.key, inputs, outputs):
             raise InvalidModelError(wrong, where=f"{where} ({outputs[0]!r})" if outputs else where, rule="wrong-number-of-tensors")
-        custom = b"" if operation.customOptions is None else operation.customOptions.tobytes()
+        stated = bytes_of_options(operation, self._data)
+        custom = b"" if stated is None else stated.tobytes()
         options = _options(operation)
         inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
         sides = tuple(inputs), tuple(outputs)

@@ -18,7 +18,7 @@ from qconvert.formats.reading.notes import restore_operators
 from qconvert.formats.tflite.file_contents import read_files, select_signature, text_of
 from qconvert.formats.tflite.read_operators import Operations, indices
 from qconvert.formats.tflite.schema import decode_text
-from qconvert.formats.tflite.tensors import read_tensors
+from qconvert.formats.tflite.tensors import bytes_of_buffer, read_tensors
 from qconvert.formats.tflite.verify import verified_root
 from qconvert.graph import Graph, Signature, Tensor
 from qconvert.graph.metadata import (
@@ -81,7 +81,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     _require_produced(outputs, ready)
     outputs = draft.distinct(outputs)
     signatures = tuple(_signatures(model, tensor_names, operations, draft))
-    metadata = {**_metadata(model), **read_files(data), **_ignored_metadata(draft), **_activations(draft), **draft.assumption_note()}
+    metadata = {**_metadata(model, data), **read_files(data), **_ignored_metadata(draft), **_activations(draft), **draft.assumption_note()}
     graph = draft.finish(decode_text(subgraph.name) or name, inputs, outputs, metadata, signatures=signatures)
     states = _used_states(draft)
     if renamed := {name: key for name, key in operations.variables.renamed_states.items() if name in states}:
@@ -155,7 +155,7 @@ def _activations(draft: Draft) -> dict[str, str]:
     return {ACTIVATIONS: "uint8"} if found == {"uint8"} else {}
 
 
-def _metadata(model: Any) -> dict[str, str]:
+def _metadata(model: Any, data: mmap.mmap | bytes) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
     found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
     if model.description:
@@ -164,11 +164,11 @@ def _metadata(model: Any) -> dict[str, str]:
     for index, entry in enumerate(model.metadata):
         if entry.buffer >= len(buffers):
             raise InvalidModelError(f"metadata entry {index} names buffer {entry.buffer} of {len(buffers)}", rule="unknown-buffer")
-        raw = buffers[entry.buffer].data
-        data = b"" if raw is None else raw.tobytes()
+        raw = bytes_of_buffer(buffers[entry.buffer], data)
+        content = b"" if raw is None else raw.tobytes()
         name = decode_text(entry.name)
         if name in (TRANSPOSED, CHANGED, DECOMPOSED, DYNAMIC_RANGE, STATED_ATTRIBUTES, STATED_LIMITS):
-            found[name] = decode_text(data.rstrip(b"\0"))
+            found[name] = decode_text(content.rstrip(b"\0"))
         else:
-            found[f"{SOURCE_METADATA}{name}"] = text_of(data)
+            found[f"{SOURCE_METADATA}{name}"] = text_of(content)
     return found

@@ -261,7 +261,7 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
         raise InvalidModelError(f"names buffer {number} of {len(buffers)}", rule="unknown-buffer")
     if tensor.isVariable:
         return None
-    raw = _buffer_bytes(buffers[number], data) if buffers else None
+    raw = bytes_of_buffer(buffers[number], data) if buffers else None
     sizes = tuple(numbers_of(tensor.shape))
     count = math.prod(sizes)
     if raw is None or (raw.size == 0 and count):
@@ -309,12 +309,18 @@ def _densify(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) -> A
     return dense.reshape(sizes)
 
 
-def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
-    """The bytes of a buffer: inside the FlatBuffer, or after it for files above 2 GB (Buffer.offset and size)."""
-    raw: Array | None = buffer.data
-    if raw is None and buffer.offset > 1 and buffer.size:
-        return np.frombuffer(data, np.uint8, buffer.size, buffer.offset)
-    return raw
+def bytes_of_buffer(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
+    """Return the bytes of a buffer, which files above 2 GB have after the FlatBuffer (schema.fbs, Buffer.offset)."""
+    return _bytes_at(buffer.data, buffer.offset, buffer.size, data)
+
+
+def bytes_of_options(operator: Any, data: mmap.mmap | bytes) -> Array | None:
+    """Return the options of a custom operator, which may lie after the FlatBuffer too (Operator.largeCustomOptionsOffset)."""
+    return _bytes_at(operator.customOptions, operator.largeCustomOptionsOffset, operator.largeCustomOptionsSize, data)
+
+
+def _bytes_at(inside: Array | None, offset: int, size: int, data: mmap.mmap | bytes) -> Array | None:
+    return np.frombuffer(data, np.uint8, size, offset) if inside is None and offset > 1 and size else inside
 
 
 #: Bytes of a constant from which on they are made as they are written.

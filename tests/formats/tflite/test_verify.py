@@ -309,6 +309,17 @@ def test_data_behind_the_flatbuffer(tmp_path: Path, offset: str, size: str) -> N
         assert f"at byte {2**64 - 1} runs" in reason_for(data)
 
 
+def test_buffers_that_share_data_after_the_flatbuffer() -> None:
+    """A file of some bytes would become one of as many times these."""
+    for count in (1, 4):
+        head = packed(schema.ModelT(version=3, buffers=[schema.BufferT(offset=4096, size=10**6) for _ in range(count)]))
+        data = head.ljust(4096, b"\0") + bytes(10**6)
+        if count == 1:
+            verify(data)
+        else:
+            assert "refer to the same parts over and over" in reason_for(data)
+
+
 def test_a_flatbuffer_ends_at_2_gb(tmp_path: Path) -> None:
     """After 4 GB the accessors could not even state a position."""
     with outside_model(tmp_path / "model", 5 * 2**30, offset=0, size=0) as data:

@@ -301,6 +301,31 @@ def test_constants_of_more_than_a_flatbuffer_addresses_lie_after_it(tmp_path: Pa
     require_same_outputs(other, copied, values)
 
 
+@pytest.mark.litert
+def test_options_and_metadata_after_the_flatbuffer_are_read_and_copied() -> None:
+    """They were read as empty, and a copy of the model had other bytes at their place."""
+    data, inputs = detection_cases.detection(True, 1, 0.3, np.random.default_rng(0))
+    whole = unpack_view(root(data))
+    (operator,) = whole.subgraphs[0].operators
+    options, operator.customOptions = operator.customOptions.tobytes(), None
+    whole.buffers.append(whole.schema.object("Buffer")())
+    whole.metadata = [whole.schema.object("Metadata")()]
+    (entry,), note = whole.metadata, whole.buffers[-1]
+    entry.name, entry.buffer = "license", len(whole.buffers) - 1
+    operator.largeCustomOptionsSize, note.size = len(options), 3
+    operator.largeCustomOptionsOffset = note.offset = 2**40
+    operator.largeCustomOptionsOffset = size = len(pack_model(whole))
+    note.offset = size + len(options)
+    moved = pack_model(whole) + options + b"MIT"
+    rng = np.random.default_rng(7)
+    values = [random_value(tensor, rng) for tensor in inputs]
+    require_same_outputs(data, moved, values)
+    assert diff(tflite_graph(data, "m"), graph := tflite_graph(moved, "m")) == []
+    assert graph.metadata["source.metadata.license"] == "MIT"
+    copied, _ = with_outputs(moved)
+    require_same_outputs(with_outputs(data)[0], copied, values)
+
+
 @pytest.mark.formats
 def test_a_model_that_is_too_large_without_its_constants_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qconvert.formats.flatbuffers.packing.LARGEST", 1000)
