@@ -14,7 +14,7 @@ from refusals import refused
 from test_cli import run
 
 import qconvert
-from qconvert import convert, prove, save
+from qconvert import convert, load, prove, save
 from qconvert.checking.proof.classes import EQUAL_CLASSES
 from qconvert.conversion.comparing import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
@@ -347,7 +347,8 @@ def test_functions_that_pytorch_computes_wrongly(function: str, after_layer: boo
 
 @pytest.mark.onnxruntime
 @needs_torch
-def test_embeddings_with_zero_points_between_integers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_embeddings_with_zero_points_between_integers(dtype: str, tmp_path: Path) -> None:
     """torchao's EmbeddingQuantizer gives each row a float zero point."""
     import torch
     import torch.ao.quantization.fx._decomposed  # registers the operators
@@ -362,13 +363,19 @@ def test_embeddings_with_zero_points_between_integers(tmp_path: Path) -> None:
 
         def forward(self, x: Any) -> Any:
             dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
-            return torch.nn.functional.embedding(x, dequantize(self.rows, self.scales, self.points, 0, 0, 255, torch.uint8))
+            rows = dequantize(self.rows, self.scales, self.points, 0, 0, 255, torch.uint8, out_dtype=getattr(torch, dtype))
+            return torch.nn.functional.embedding(x, rows)
 
     source, result = tmp_path / "m.pt2", tmp_path / "m.onnx"
     network, data = Network(), torch.arange(9).reshape(1, 9)
     torch.export.save(torch.export.export(network, (data,)), source)
     convert(source, result)
-    assert np.allclose(_run(result, "onnxruntime:optimized", data.numpy()), network(data).numpy(), rtol=1e-6, atol=1e-7)
+    found = _run(result, "onnxruntime:optimized", data.numpy())
+    assert found.dtype == dtype and np.allclose(found, network(data).numpy(), rtol=1e-6, atol=1e-7)
+    network.points[3] = torch.nan
+    torch.export.save(torch.export.export(network, (data,)), source)
+    with refused(UnsupportedError, "zero-point-not-integer"):
+        load(source)
 
 
 @pytest.mark.onnxruntime

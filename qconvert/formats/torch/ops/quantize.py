@@ -199,17 +199,23 @@ def read_decomposed_dequantize(c: Reading) -> Value:
     """
     tensor = c.operand()
     if _is_computed(c):
-        return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
-    if "scales" in c and (points := exact_scales(c)[1]) is not None and (np.rint(points := np.nan_to_num(points)) != points).any():
-        shape = [-1 if axis == c.integer("axis") % c.rank() else 1 for axis in range(c.rank())]  # of embeddings, by torchao
-        along = [
-            c.const(values.astype(np.float32).reshape(shape), hint) for values, hint in ((exact_scales(c)[0], "scale"), (points, "point"))
-        ]
-        return decomposed_dequantize(c, tensor.name, *along)
+        return _in_stated_type(c, decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point")))
+    if "scales" in c and (points := exact_scales(c)[1]) is not None and np.isfinite(points).all() and (points % 1).any():
+        scales, axis = exact_scales(c)[0], c.axis_of("axis")  # of embeddings, by torchao
+        if scales.shape != points.shape or scales.shape != (c.size(axis),):
+            raise c.invalid(f"{scales.size} scales and {points.size} zero points along axis {axis}", rule="counts-differ")
+        shape = [-1 if at == axis else 1 for at in range(c.rank())]
+        names = [c.const(float32(values).reshape(shape), hint) for values, hint in ((scales, "scale"), (points, "point"))]
+        return _in_stated_type(c, decomposed_dequantize(c, tensor.name, *names))
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
         quantization = set_limits(c, quantization, tensor.dtype)
     return emit_dequantize(c, c.label_tensor(tensor, quantization), c.dtype("out_dtype") or "float32")
+
+
+def _in_stated_type(c: Reading, real: Value) -> Value:
+    dtype = c.dtype("out_dtype") or "float32"
+    return real if dtype == "float32" else apply("Cast", real, to=dtype, hint="")
 
 
 def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
