@@ -14,6 +14,8 @@ import threading
 
 def main() -> None:
     """Import the command line, run it and end the process. Where the signal is ignored, as in a background job of a shell, it stays so."""
+    if sys.stderr is None:  # closed by whoever started the program: another file would get its number
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     waits = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if waits:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))

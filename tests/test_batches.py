@@ -110,6 +110,17 @@ def test_a_model_that_takes_too_much_memory_is_no_end_of_the_batch(folder: Path,
     assert len(report.outcomes) == 5
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+@pytest.mark.parametrize("before", ["ulimit -v 6000000", "cd gone; rmdir ../gone", "exec 2>&-"])
+def test_surroundings_of_services(before: str, folder: Path, tmp_path: Path) -> None:
+    """A limit below the batch's own, a folder that was removed, and no error stream."""
+    (tmp_path / "gone").mkdir()
+    command = f"cd {tmp_path}; {before}; exec {sys.executable} -m qconvert batch {folder / 'in'} {tmp_path / 'out'} --to qgraph"
+    environment = {**os.environ, "PYTHONPATH": str(FIXTURES.parent)}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stdout.partition(";")[0].split("\n")[-1]) == (0, "2 models: 2 converted"), done.stderr
+
+
 def marked_processes(mark: str) -> list[int]:
     """The processes whose environment names a mark, as those that a batch starts have it of the batch."""
     found = []

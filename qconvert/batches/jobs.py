@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +158,7 @@ class Processes:
             child = Child(_PROGRAM, arguments[0], timeout, forks=True)
             self._running.add(child)
         try:
-            return child.request({"arguments": arguments, "folder": os.getcwd(), "memory": memory})
+            return child.request({"arguments": arguments, "folder": _current_folder(), "memory": memory})
         except RuntimeRefusedError:
             if self._is_over:
                 raise BatchOverError from None
@@ -173,6 +174,13 @@ class Processes:
             self._is_over = True
             for child in self._running:
                 child.kill()
+
+
+def _current_folder() -> str:
+    """Where options name files from; "" where it has been removed."""
+    with suppress(FileNotFoundError):
+        return os.getcwd()
+    return ""
 
 
 def run_job(job: Job, processes: Processes | None = None) -> Outcome:

@@ -39,7 +39,8 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
         if os.name == "posix":
             os.setsid()  # so that what the command starts ends with it
         threading.Thread(target=end_with_input, args=(read,), daemon=True).start()
-        os.chdir(question["folder"])
+        if question["folder"]:
+            os.chdir(question["folder"])
         limit_memory(question["memory"])
         sys.argv = ["qconvert", *question["arguments"]]
         with collect_rarely(), redirect_stdout(io.StringIO()) as printed:
@@ -53,13 +54,15 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
 
 
 def limit_memory(count: int) -> None:
-    """Limit the address space to so many bytes, where the system has such limits; 0 for no limit."""
+    """Limit the address space to so many bytes, or to the limit that there is, where the system has such limits; 0 for no limit."""
     try:
         import resource
     except ImportError:  # Windows
         return
     if count:
-        resource.setrlimit(resource.RLIMIT_AS, (count, count))
+        highest = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most = count if highest == resource.RLIM_INFINITY else min(count, highest)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def end_with_input(read: Callable[[str, list[int]], bytes]) -> None:
