@@ -103,13 +103,13 @@ def _calibrate(
 
 
 def _split_options(flags: dict[str, Any], others: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of a calibration with the options of its method, and the options of a conversion."""
+    """The settings of a calibration, which are flags, with the options of its method, which are others; and the options of a conversion."""
     from qconvert.calibration.settings import setting_flags
+    from qconvert.plugins.options import pick_declared
 
-    names = {option.name for option in (*setting_flags(), *_method_options())}
-    given = {**flags, **others}
-    settings = {name: value for name, value in given.items() if name in names}
-    return settings, {name: value for name, value in given.items() if name not in names}
+    settings = pick_declared(flags, tuple(setting_flags()))
+    own = pick_declared(others, tuple(_method_options()))
+    return settings | own, {name: flags[name] for name in flags.keys() - settings} | {name: others[name] for name in others.keys() - own}
 
 
 def _method_options() -> Iterator[Option]:

@@ -211,6 +211,7 @@ def test_the_command_writes_scales_and_says_what_it_found(run: Callable[..., Any
     (("--data", "empty"), OptionError, "no-input-files"),
     (("--data", "a.npy", "--method", "none"), OptionError, "unknown-method"),
     (("--data", "a.npy", "--equalization"), OptionError, "scales-only"),
+    (("--data", "a.npy", "-O", "equalization=false"), OptionError, "unknown-option"),
     (("--data", "photos"), OptionError, "image-size"),
     (("--data", "photos", "--resize", "8.5"), OptionError, "not-a-number"),
     (("--mnn-config", "none.json"), FileAccessError, "not-readable"),
