@@ -196,7 +196,7 @@ def measure_batches(folder: Path, count: int) -> list[list[str]]:
     with cluster(plain) as running:
         measure("cluster", WORKERS, "--scheduler", running.address, environment=plain, running=running)
     hostile = with_ill_models(models, *ILL)
-    limits = ["--seconds", str(PATIENCE)]
+    limits = ["--timeout", str(PATIENCE)]
     measure("--jobs 2, ill models", 2, "--jobs", "2", *limits, environment=hostile)
     with cluster(hostile) as running:
         what = "cluster, ill models, a worker and the scheduler killed"

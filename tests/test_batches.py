@@ -187,7 +187,7 @@ def test_models_that_hang_crash_or_want_too_much_are_named_and_none_is_lost(tmp_
     for number in range(4):
         shutil.copy(SMALL, models / f"{number}.onnx")
     environment = {**with_ill_models(models, *ILL), "BATCH": str(tmp_path)}
-    command = [sys.executable, "-m", "qconvert", "batch", str(models), str(tmp_path / "out"), "--jobs", "2", "--seconds", "5", "--json"]
+    command = [sys.executable, "-m", "qconvert", "batch", str(models), str(tmp_path / "out"), "--jobs", "2", "--timeout", "5", "--json"]
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     assert done.returncode == 3, done.stderr
     found = {item["name"]: (item["status"], item["reason"].partition(";")[0]) for item in json.loads(done.stdout)["outcomes"]}
