@@ -38,10 +38,11 @@ def main() -> None:
 def _end_process(code: object) -> None:
     """End the process without freeing its objects, which takes a twentieth of a conversion.
 
-    The interpreter ends it where a thread still runs or the output cannot be written: it waits for threads, and says what is lost. So it
-    does where a profiler or a debugger runs the program, which says afterwards what it saw.
+    The interpreter ends it where a thread is waited for or the output cannot be written: it says what is lost. So it does where a profiler
+    or a debugger runs the program, which says afterwards what it saw.
     """
-    if not isinstance(code, int) or threading.active_count() > 1 or _is_observed():
+    waited_for = [item for item in threading.enumerate() if not item.daemon]  # tqdm, which PyTorch uses, leaves a daemon
+    if not isinstance(code, int) or waited_for != [threading.main_thread()] or _is_observed():
         return
     atexit._run_exitfuncs()
     try:
