@@ -54,10 +54,11 @@ def exit_code(error: Exception, arguments: list[str]) -> int:
     if "--debug" in arguments:
         traceback.print_exception(error, file=sys.stderr)
     if hasattr(error, "format_message"):  # Typer's own: an option that does not exist, an argument that lacks
-        if "--json" in arguments:
-            print_document("error", {"error": "usage", "reason": error.format_message()})
-        else:
-            error.show()  # type: ignore[attr-defined]
+        with suppress(OSError):  # nobody reads it, or its place is full
+            if "--json" in arguments:
+                print_document("error", {"error": "usage", "reason": error.format_message()})
+            else:
+                error.show()  # type: ignore[attr-defined]
         return USAGE
     if isinstance(error, OSError) and error.errno in _FULL:
         error = FileAccessError(f"cannot be written: {error.strerror}", file=str(error.filename or "standard output"), rule="not-writable")
