@@ -169,6 +169,14 @@ def test_a_pipe_that_closes_early_is_no_verdict(words: list[str]) -> None:
         assert (program.wait(60), program.stderr.read()) == (141, b"")
 
 
+@pytest.mark.parametrize("words", [["frobnicate"], ["convert"], ["convert", "absent.tflite", "x.onnx"]])
+def test_an_error_that_nobody_reads_has_its_exit_code(words: list[str]) -> None:
+    with subprocess.Popen([sys.executable, "-m", "qconvert", *words], stderr=subprocess.PIPE) as program:
+        assert program.stderr is not None
+        program.stderr.close()
+        assert program.wait(60) == 2
+
+
 @pytest.mark.parametrize("words", [["formats"], ["convert", "absent.tflite", "x.onnx"]])
 @pytest.mark.parametrize(
     ("before", "said"),
@@ -176,6 +184,11 @@ def test_a_pipe_that_closes_early_is_no_verdict(words: list[str]) -> None:
         ("import atexit; atexit.register(lambda: print('registered', end=''))", "registered"),
         ("import threading, time; threading.Thread(target=lambda: (time.sleep(1), print('waited', end=''))).start()", "waited"),
         ("class Freed:\n    def __del__(self): print('freed', end='')\nkept = Freed()", ""),
+        (
+            "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"  # as PyTorch's export leaves one
+            "class Freed:\n    def __del__(self): print('freed', end='')\nkept = Freed()",
+            "",
+        ),
     ],
 )
 def test_a_process_ends_after_threads_and_handlers_without_freeing_its_objects(words: list[str], before: str, said: str) -> None:

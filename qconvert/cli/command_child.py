@@ -26,7 +26,10 @@ _ROOMS = ("qconvert.checking", "qconvert.formats", "qconvert.passes")
 
 
 def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
-    """Return what runs a command: `arguments`, `folder`, and `memory` in bytes, 0 for no limit, give its exit `code` and `document`."""
+    """Return what runs a command: `arguments`, `folder` and `memory` in bytes give its exit `code` and `document`.
+
+    The folder "" is that of the fork server, and 0 bytes are no limit.
+    """
     with collect_rarely():
         from qconvert.cli.app import main
 
@@ -48,6 +51,8 @@ def start() -> Callable[..., tuple[dict[str, Any], Iterable[Any]]]:
                 main()
             except SystemExit as end:
                 code = end.code
+            except MemoryError:  # there was too little to print the error too
+                return {"code": 2, "document": {"error": "out-of-memory"}}, ()
         return {"code": code, "document": json.loads(printed.getvalue())}, ()
 
     return answer
