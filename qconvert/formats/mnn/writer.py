@@ -123,7 +123,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         )
     with temporary_folder() as folder:
         notes = tuple(_write_folder(graph, Path(folder), options))
-        shutil.move(Path(folder, _MNN), path)
+        with open(folder / _MNN, "rb") as made, open(path, "wb") as result:
+            shutil.copyfileobj(made, result)  # by shutil.move(), an error of the result's place would name the other
     return notes
 
 

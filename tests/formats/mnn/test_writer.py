@@ -148,6 +148,16 @@ def test_no_command_is_named_where_the_network_was_made(tmp_path: Path, monkeypa
     assert not any("MNNConvert" in str(change) for change in report.changes)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is full")
+def test_a_full_place_of_the_result_is_not_blamed_on_that_of_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "require_installed", lambda what: None)
+    monkeypatch.setattr(writer, "_write_folder", lambda graph, path, options: (path / "model.mnn").write_bytes(bytes(5000)) and ())
+    result = tmp_path / "result.mnn"
+    result.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(Graph("network", {}, [], [], []), result, {})
+
+
 @pytest.mark.mnn
 @needs_mnn
 def test_a_file_alone(tmp_path: Path) -> None:
