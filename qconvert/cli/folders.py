@@ -118,8 +118,8 @@ _ROWS = 20
 def partition_command(
     model: ModelArgument,
     result: Annotated[
-        str, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
-    ] = "",
+        str | None, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option("--target", help="What runs regions; repeatable, the first has priority.", autocompletion=known_targets),
@@ -146,7 +146,8 @@ def partition_command(
     from qconvert import partition
     from qconvert.cli.streams import is_stream, read_from, write_to
 
-    with read_from(model, source_format) as read, write_to(result, result_format) as written:
+    place = "" if result is None else result or "."  # a name that is empty, such as of a variable that is not set, is refused
+    with read_from(model, source_format) as read, write_to(place, result_format) as written:
         found = partition(
             read,
             target or [],
@@ -161,8 +162,8 @@ def partition_command(
             force=force,
             **options,
         )
-        found = replace(found, source=str(model), files=tuple(result if name == written else name for name in found.files))
-        streamed = is_stream(result)
+        found = replace(found, source=str(model), files=tuple(place if name == written else name for name in found.files))
+        streamed = is_stream(place)
         if json:
             print_document("partition", found.to_dict(), aside=streamed)
         elif not quiet:

@@ -55,6 +55,7 @@ def test_json_and_files(tmp_path: Path) -> None:
         (("--target", "tensorrt", "--min-macs", "-1"), "min_macs is -1"),
         (("--target", "tensorrt", "--split", "fixtures"), "holds other files"),
         (("--target", "tensorrt", "--split", "README.md"), "is a file"),
+        (("", "--target", "tensorrt"), "has no suffix"),
         (("out.unknown", "--target", "tensorrt"), "belongs to no known format"),
         (("out.json", "--target", "tensorrt"), "the format is partition, which cannot be written"),
     ],
