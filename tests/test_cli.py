@@ -264,6 +264,12 @@ def test_an_unknown_pass(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_empty_name_of_a_second_result_is_refused(tmp_path: Path) -> None:
+    """Such as of a variable of a shell that is not set: nothing would be written there, without a word."""
+    done = run("extract-scales", MODEL, tmp_path / "scales.json", "--float", "")
+    assert done.returncode == 2 and "has no suffix" in done.stderr and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["new/", "there/"])
 def test_a_name_of_a_folder_is_refused_where_the_format_writes_a_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()

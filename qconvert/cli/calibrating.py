@@ -52,10 +52,10 @@ def _calibrate(
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each output channel of weights, or one.")
     ] = True,
-    real: Annotated[str, typer.Option("--float", metavar="PATH", help="Also write the float network as it was calibrated.")] = "",
+    real: Annotated[str | None, typer.Option("--float", metavar="PATH", help="Also write the float network as it was calibrated.")] = None,
     scales: Annotated[
-        str, typer.Option("--scales", metavar="PATH", help="Also write the scales, next to a quantized model.", hidden=True)
-    ] = "",
+        str | None, typer.Option("--scales", metavar="PATH", help="Also write the scales, next to a quantized model.", hidden=True)
+    ] = None,
     preparation: PreparationFlags = None,
     target: Annotated[
         str, typer.Option("--target", help="What the result is for; by default scales suit ONNX and TFLite.", autocompletion=known_targets)
@@ -74,7 +74,7 @@ def _calibrate(
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
     from qconvert.cli.reports import print_conversion, progress
-    from qconvert.cli.streams import read_from
+    from qconvert.cli.streams import read_from, stated_path
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=force)
@@ -84,8 +84,9 @@ def _calibrate(
         settings["preparation"] = preparation
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
-            path, source, result, source_format=source_format, real=real, scales=scales, result_format=result_format, target=target,
-            force=force, writing=writing, symmetric=symmetric, per_channel=per_channel, histograms=html is not None, jobs=jobs,
+            path, source, result, source_format=source_format, real=stated_path(real), scales=stated_path(scales),
+            result_format=result_format, target=target, force=force, writing=writing, symmetric=symmetric,
+            per_channel=per_channel, histograms=html is not None, jobs=jobs,
             progress=step, **{**configured, **settings},
         )  # fmt: skip
     found = replace(found, notes=(*told, *found.notes))

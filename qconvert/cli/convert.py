@@ -249,7 +249,7 @@ def _apply(
 def _extract(
     model: Annotated[Path, typer.Argument(help="The quantized model; - for standard input, with --from.")],
     result: Annotated[str, typer.Argument(help="The file for its scales, such as scales.json.")],
-    real: Annotated[str, typer.Option("--float", metavar="PATH", help="Also write the float model, to this file.")] = "",
+    real: Annotated[str | None, typer.Option("--float", metavar="PATH", help="Also write the float model, to this file.")] = None,
     source_format: FromFlag = "",
     result_format: ToFlag = "",
     force: ForceFlag = False,
@@ -259,12 +259,12 @@ def _extract(
     **flags: Any,
 ) -> None:
     """Take the scales out of a quantized model, with the integers of its weights; with --float write the float model too."""
-    from qconvert.cli.streams import read_from
+    from qconvert.cli.streams import read_from, stated_path
     from qconvert.conversion.encodings import extract_file
 
     with read_from(model, source_format) as path:
         found, changes = extract_file(
-            path, result, real=real, source_format=source_format, result_format=result_format, force=force, **flags
+            path, result, real=stated_path(real), source_format=source_format, result_format=result_format, force=force, **flags
         )
     constants = sum(item.integers is not None for item in found.entries.values())
     if json:

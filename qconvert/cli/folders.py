@@ -144,9 +144,9 @@ def partition_command(
 ) -> None:
     """Cut a model into the largest regions that targets take, and the rest."""
     from qconvert import partition
-    from qconvert.cli.streams import is_stream, read_from, write_to
+    from qconvert.cli.streams import is_stream, read_from, stated_path, write_to
 
-    place = "" if result is None else result or "."  # a name that is empty, such as of a variable that is not set, is refused
+    place = stated_path(result)
     with read_from(model, source_format) as read, write_to(place, result_format) as written:
         found = partition(
             read,

@@ -15,6 +15,14 @@ from qconvert.files.system import temporary_folder
 from qconvert.plugins import format_named
 
 
+def stated_path(word: str | None) -> str:
+    """Return the path of an argument or option, "" where there is none.
+
+    An empty word, such as a variable of a shell that is not set, is the current folder, which is refused as a file.
+    """
+    return "" if word is None else word or os.curdir
+
+
 def is_stream(path: str | Path) -> bool:
     """Whether a path stands for standard input or output."""
     return str(path) == "-"
