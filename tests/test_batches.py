@@ -272,18 +272,6 @@ def test_options_name_files_from_where_the_batch_is_called(tmp_path: Path, monke
         assert scales == {scale}
 
 
-def test_a_batch_runs_in_a_folder_that_was_deleted(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "gone").mkdir()
-    shutil.copy(SMALL, tmp_path / "models" / "a.onnx")
-    words = ["batch", str(tmp_path / "models"), str(tmp_path / "out"), "--to", "qgraph"]
-    code = (
-        f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir({str(tmp_path / 'gone')!r})\nfrom qconvert.__main__ import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_modules_beside_the_models_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = tmp_path / "models"
     models.mkdir()

@@ -104,6 +104,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
             grouped.update(id(op) for op in (*group.source, *group.result))
     found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange if id(op) not in grouped]
     found += [*_find_wrong_movements(trace.source, own), *_find_wrong_movements(trace.result, other)]
+    found += [*own.find_absorbed_faults(), *other.find_absorbed_faults()]
     for ops, side in zip(trace.clips, (own, other), strict=True):
         clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
@@ -218,6 +219,14 @@ class _Read:
         computed = self.resolve_operator(op)
         return computed.kernels.fault(computed.graph, computed.op)
 
+    def find_absorbed_faults(self) -> Iterator[Proved]:
+        """What operators of the file compute wrongly that normal form left out, such as a Clip whose bounds no integer exceeds."""
+        for name, op in self._read_ops.items():
+            kernels, read = _find_kernels(self._side, name), self._producers.get(name)
+            fault = kernels.fault(self._read_graph, op) if op.outputs[0] == name else ""
+            if fault and (read is None or not kernels.fault(self._side.graph, read)):
+                yield Proved(op.label, name, "?", why=fault)
+
     def run_group(self, inputs: Sequence[str], output: str) -> Array | None:
         """The results of this side's operators from tensors to another one, for all codes of these."""
         graph = self._side.graph
@@ -256,8 +265,8 @@ class _Read:
     def _rounds_weights(self, name: str) -> bool:
         """Whether a tensor is a product of float weights between DequantizeLinear and QuantizeLinear in the file, which onnxruntime
         rounds to int8 (weight_bias_quantization.cc)."""
-        op, graph = self._read_ops.get(name), self._as_in_file
-        if op is None or graph is None or not kind_of(op).has_weights or not graph[op.inputs[1]].is_constant:
+        op, graph = self._read_ops.get(name), self._read_graph
+        if op is None or not kind_of(op).has_weights or not graph[op.inputs[1]].is_constant:
             return False
         data = self._read_ops.get(op.inputs[0])
         is_between = (
@@ -271,20 +280,20 @@ class _Read:
         return read is not None and read.attributes.get("arithmetic") == op["arithmetic"]
 
     @cached_property
-    def _as_in_file(self) -> Graph | None:
-        """The graph of the file before its metadata give it anything."""
+    def _read_graph(self) -> Graph:
+        """What the file says, before its normal form, and before its metadata give operators anything."""
         side = self._side
-        return None if side.format.read is None else read_literal_graph(side.path, side.format, side.file.options)
+        return side.graph if side.format.read is None else read_literal_graph(side.path, side.format, side.file.options)
 
     @cached_property
     def _read_ops(self) -> Mapping[str, Op]:
-        """The operators of that graph, by their results."""
-        return {} if self._as_in_file is None else self._as_in_file.producers()
+        """The operators of the file as it says them, by their results."""
+        return self._read_graph.producers()
 
     @cached_property
     def _uses(self) -> Mapping[str, Sequence[Op]]:
         """The operators of that graph that read each tensor."""
-        return {} if self._as_in_file is None else self._as_in_file.consumers()
+        return self._read_graph.consumers()
 
     def _run_in_float(self, graph: Graph, op: Op) -> Array | None:
         """The results of an operator between Dequantize and Quantize; see Computed.run."""
