@@ -254,6 +254,15 @@ class _Machine:
         data, dtype, shape = self._view(storage, offset, sizes, strides)
         return StoredTensor(data, dtype, shape)
 
+    def make_typed_tensor(
+        self, storage: Any, offset: Any, sizes: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, *rest: Any
+    ) -> StoredTensor:
+        """torch._utils._rebuild_tensor_v3(…, dtype, metadata): bytes of a type without a storage class, such as float8."""
+        if not isinstance(storage, _Storage) or not isinstance(dtype, TorchType):
+            raise ValueError("a tensor without a type")
+        count = storage.count // numpy_dtype(dtype.name).itemsize
+        return self.tensor(_Storage(dtype.name, storage.key, count), offset, sizes, strides)
+
     def make_quantized_tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, parameters: Any, *rest: Any) -> StoredTensor:
         """torch._utils._rebuild_qtensor(storage, storage_offset, size, stride, quantizer_params, …)."""
         data, dtype, shape = self._view(storage, offset, sizes, strides)
@@ -323,6 +332,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "collections.OrderedDict": lambda machine, items=(), *rest: dict(items),
     "torch._utils._rebuild_tensor": _Machine.tensor,
     "torch._utils._rebuild_tensor_v2": _Machine.tensor,
+    "torch._utils._rebuild_tensor_v3": _Machine.make_typed_tensor,
     "torch._utils._rebuild_qtensor": _Machine.make_quantized_tensor,
     **{f"torch._utils._rebuild_parameter{ending}": lambda machine, data, *rest: data for ending in ("", "_with_state")},
     **{f"torch.jit._pickle.build_{kind}list": lambda machine, items: list(items) for kind in ("int", "tensor", "double", "bool")},

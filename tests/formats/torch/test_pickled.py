@@ -76,6 +76,21 @@ def test_a_tensor_is_a_view_in_its_strides() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "name", "values"),
+    [("uint16", "uint16", [[2, 3], [4, 5]]), ("float8_e4m3fn", "float8e4m3fn", [[2**-8, 0], [0.005859375, 0]])],
+)
+def test_a_type_without_a_storage_class_stands_next_to_the_tensor(dtype: str, name: str, values: list[list[float]]) -> None:
+    content = _tensor((2, 2), (2, 1), 2 if dtype == "uint16" else 4, 12).replace(b"_v2", b"_v3")
+    content = content.replace(b"torch\nShortStorage", b"torch.storage\nUntypedStorage").replace(
+        b"}tR.", b"}ctorch\n%stR." % f"{dtype}\n".encode()
+    )
+    found = _stored(content)
+    assert found.dtype == name and found.data.astype(np.float64).tolist() == values
+    with refused(InvalidModelError, "damaged-pickle"):
+        _stored(content.replace(b"I12\n", b"I3\n"))
+
+
+@pytest.mark.parametrize(
     ("sizes", "strides", "offset"),
     [((7,), (1,), 0), ((2, 3), (4, 1), 0), ((2,), (1,), 5), ((2**61,), (2**61,), 0), ((2**40,), (0,), 0),
      ((-1,), (1,), 0), ((2,), (-1,), 1), ((2, 2), (1,), 0), ((1,) * 40, (1,) * 40, 0)],
