@@ -76,3 +76,20 @@ def test_ranges_and_rows_of_another_size_are_written(dtype: str) -> None:
         counted, found = module(torch.from_numpy(x), torch.tensor(places))
         np.testing.assert_array_equal(counted.numpy(), np.arange(len(places), dtype=dtype), strict=True)
         np.testing.assert_array_equal(found.numpy(), [x[row, column] for row, column in places])
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_without_indices_are_zeros(mode: str, tmp_path: Path) -> None:
+    import torch
+
+    class Bags(torch.nn.Module):
+        def forward(self, table: Any) -> Any:
+            return torch.nn.functional.embedding_bag(torch.tensor([0, 2, 1]), table, torch.tensor([0, 2, 2]), mode=mode)
+
+    table = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    torch.jit.trace(Bags(), torch.from_numpy(table)).save(str(tmp_path / "m.pt"))
+    graph = qconvert.load(tmp_path / "m.pt", input_shape="4,3")
+    found = evaluate(graph, {graph.inputs[0]: table})[graph.outputs[0]]
+    np.testing.assert_allclose(found, Bags()(torch.from_numpy(table)).numpy(), rtol=1e-6)

@@ -84,10 +84,13 @@ def _reduce_bags(c: Reading, rows: str) -> str:
     if sizes.size and (sizes == sizes[0]).all() and sizes[0]:
         bags = c.emit("Reshape", [rows, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
         return c.emit(kind, [bags, c.list64([1], "axes")], keepdims=0)
-    if len(sizes) > _MOST_BAGS or (sizes == 0).any():
-        raise c.unsupported_error(f"{len(sizes)} bags of different sizes, or empty ones,")
+    if len(sizes) > _MOST_BAGS:
+        raise c.unsupported_error(f"{len(sizes)} bags of different sizes")
     parts = []
     for index, (start, size) in enumerate(zip(edges, sizes, strict=False)):
+        if not size:  # in any mode
+            parts.append(c.const(np.zeros((1, int(width)), np.float32), f"empty{index}"))
+            continue
         part = emit_slice(c, rows, 0, start, start + int(size), hint=f"bag{index}")
         parts.append(c.emit(kind, [part, c.list64([0], f"axes{index}")], hint=f"total{index}", keepdims=1))
     return c.emit("Concat", parts, axis=0)
