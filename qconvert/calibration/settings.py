@@ -87,7 +87,7 @@ class Settings:
     """How a network is calibrated; CalibrateOptions explains the fields, and `method_options` are those of the method."""
 
     method: str = _flag(
-        "min-max", f"How ranges are chosen: {', '.join(METHODS)}; min-max by default. -O sets the options of a method.", METHODS
+        "min-max", f"How ranges are chosen: {', '.join(METHODS)}; min-max by default. A method has options of its own, for -O.", METHODS
     )
     activations: str = _flag("int8", "Storage type of activations: int8 (the default), uint8, int16.", ACTIVATIONS)
     symmetric: bool | None = None
