@@ -1,6 +1,6 @@
 """Kernels of small networks alone in LiteRT and in onnxruntime, and forms of them that were tried and are not written.
 
-    python benchmarks/single_kernels.py [--runs N] [--markdown docs/measured/latency.md] [--forms docs/measured/forms.md]
+    python benchmarks/single_kernels.py [--runs N] [--markdown docs/measured/latency.md]
 
 Models of one operator, one thread. The time of a model that does nothing is taken off each. Data are bytes: int8 in LiteRT and uint8 in
 onnxruntime, so that nothing is converted at the edges.
@@ -186,15 +186,14 @@ _WHY = (
     "products. Windows take 1.1 to 2.3 times as long, since onnxruntime lists the address of each tap for each result in every run "
     "(math::Im2col of pointers in QLinearConv), and XNNPACK once. A Gemm costs 0.5 µs more for buffers and scales beyond its products, and "
     "a Softmax with LiteRT's integers 2 µs more, as 11 nodes. So networks of 10 to 90 µs are slower by their windows, their head and the "
-    "call itself, and [other forms](forms.md#forms-that-are-not-written) of the layers gain 2 to 5% of a network's time. "
+    "call itself, and [other forms](#forms-that-are-not-written) of the layers gain 2 to 5% of a network's time. "
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--markdown", type=Path, help="the page of kernels to update")
-    parser.add_argument("--forms", type=Path, help="the page of forms to update")
+    parser.add_argument("--markdown", type=Path, help="the page to update")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -214,7 +213,7 @@ def main() -> None:
     head = ["operator", "LiteRT (µs)", "onnxruntime (µs)", "results equal"]
     publish(Section("Kernels alone", head, rows, note + _WHY + machine()), options.markdown, command)
     head = ["operator: form", "LiteRT (µs)", "as written (µs)", "this form (µs)", "results equal"]
-    publish(Section("Forms that are not written", head, forms, note + machine()), options.forms, command)
+    publish(Section("Forms that are not written", head, forms, note + machine()), options.markdown, command)
 
 
 if __name__ == "__main__":

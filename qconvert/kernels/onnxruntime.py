@@ -37,6 +37,8 @@ from qconvert.operators.pool import extract_windows
 _BYTES = ("uint8", "int8")
 _float = constant_tolerance(0.01)
 _FLOAT32 = (2 - 2.0**-23) * 2.0**127
+#: Sums that are compared at most; of 64 x 64 elements.
+_MOST_SUMS = 2**20
 
 
 def _softmax_fault(graph: Graph, op: Op) -> str:
@@ -232,6 +234,33 @@ def _global_average_integers(graph: Graph, op: Op, found: Sums) -> Integers | No
 _GLOBAL_AVERAGE = SumReference(_global_average_integers)
 
 
+def _unlike_average(graph: Graph, op: Op) -> str:
+    """Say why a mean that is to round as XNNPACK does is not written for the kernel of GlobalAveragePool: both agree for all sums."""
+    from qconvert.kernels.litert.forms import xnnpack_reduction_form
+
+    data, result, quantizations = graph[op.inputs[0]], graph[op.name], quantizations_of(graph, op)
+    axes, count = graph.constant(op.inputs[1]) if op.has(1) else None, reduced_count(graph, op) or _MOST_SUMS
+    low, high = integer_range(result.dtype)
+    if not str(op["arithmetic"]).startswith("xnnpack") or not quantizations or data.rank is None or axes is None:
+        return "another arithmetic"
+    if data.rank < 3 or sorted(int(axis) % data.rank for axis in axes.reshape(-1)) != [*range(2, data.rank)]:
+        return "other axes than all positions"
+    if count * (high - low) >= _MOST_SUMS or _global_average_pool_fault(graph, op):
+        return "too many sums, or a factor that the kernel refuses"
+    sums = np.arange(count * low, count * high + 1, dtype=np.int64)
+    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, quantizations, count)
+    wanted = np.rint((sums - shift * count).astype(np.float32) * factor + offset) + shift
+    pool = op.with_attributes(arithmetic="")
+    found = _global_average_integers(graph, pool, Sums(sums, count, *quantizations))
+    agrees = found is not None and np.array_equal(found.ways[0], np.clip(wanted, low, high))
+    return "" if agrees else "other integers"
+
+
+def _mean_integers(graph: Graph, op: Op, found: Sums) -> Integers | None:
+    """See _unlike_average()."""
+    return _global_average_integers(graph, op.with_attributes(arithmetic=""), found)
+
+
 def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     found = _softmax_integers(graph, op, stored)
     return found if found is not None and found.fault else None
@@ -309,6 +338,7 @@ _OF_BYTES = (
     Kernel(("LeakyRelu",), _BYTES, tolerance=_sum, reference=compute_in_float32),  # tables (qlinear_lookup_table.h)
     Kernel(("AveragePool",), _BYTES, lacks=_several_windows, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_as_stored(_average_integers)),
+    Kernel(("ReduceMean",), _BYTES, lacks=_unlike_average, tolerance=_sum, reference=SumReference(_mean_integers)),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_GLOBAL_AVERAGE),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers, below_largest=True),
     Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float, reference=compute_in_float32),

@@ -245,7 +245,7 @@ class _Server:
     """A fork server: `serve` of child_loop.py, in a process of its own, with the environment and the folder of its start."""
 
     def __init__(self, program: Path) -> None:
-        self._lock, self._end = threading.Lock(), ""
+        self._lock, self._silence = threading.Lock(), ""
         self._socket, theirs = socket.socketpair()
         with theirs:
             number = str(theirs.fileno())
@@ -266,19 +266,22 @@ class _Server:
                 while not select.select([self._socket], [], [], max(0.0, min(_GLANCE, until - time.monotonic())))[0]:
                     if why := _describe_silence(self._printed, until, patience):
                         self._process.kill()
-                        self._end = why
+                        self._silence = why
                         return None
                 return int(self._socket.recv(_MESSAGE))
             except (OSError, ValueError):
                 return None
 
-    def describe_end(self) -> str:
-        """Return in words how the process ended, and what it printed."""
-        try:
+    def refusal(self, title: str) -> RuntimeRefusedError:
+        """Why the process is gone, with what it printed."""
+        code = None
+        with suppress(subprocess.TimeoutExpired):
             code = self._process.wait(_LAST_WORDS)
-        except subprocess.TimeoutExpired:
-            return quote_output(read_end(self._printed))
-        return f"{self._end or describe_exit(code)}{quote_output(read_end(self._printed))}"
+        printed = quote_output(read_end(self._printed))
+        if self._silence:
+            return RuntimeRefusedError(f"{title} {self._silence}{printed}", rule="no-answer")
+        how = "" if code is None else f": its process {describe_exit(code)}"
+        return RuntimeRefusedError(f"{title} cannot be started{how}{printed}", rule="not-started")
 
     def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message. kill() needs no lock for it, as the garbage collector may end a process while an answer is awaited."""
@@ -306,7 +309,7 @@ class _Forked:
                     number = _SERVERS[key].ask(b"fork", patience, descriptors)
                 self._server = _SERVERS[key]
             if number is None:
-                raise RuntimeRefusedError(f"{title} cannot be started: its process {self._server.describe_end()}", rule="not-started")
+                raise self._server.refusal(title)
             self.pid = number
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
 

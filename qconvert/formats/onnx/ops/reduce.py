@@ -12,54 +12,38 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction, Writers
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY_40
 from qconvert.formats.onnx.reading import NotCoveredError, Readers, Reading
 from qconvert.formats.onnx.values import Value, axes_opset, place_of
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
+from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels import KERNELS
 from qconvert.kernels.litert.forms import reduction, xnnpack_reduction_form
-from qconvert.kernels.products import SumReference, Sums
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
 _HALF_BITS = 16
-#: Sums that are compared at most; of 64 x 64 elements.
-_MOST_SUMS = 2**20
 
 
 def write_as_xnnpack(op: Op, b: Builder) -> None:
     """XNNPACK's arithmetic in float32, in which the sums are exact, of a reduction of 8-bit data that forms.reduction() takes; or the
     kernel of onnxruntime that gives the same."""
+    kernel = KERNELS["onnxruntime:optimized"].of(b.graph, op) if b.forms.guards else None
+    if kernel is not None and kernel.runs == "integers":
+        _write_pool(op, b)
+        return
     result, (given, output, count) = b.result(op), _quantizations(op, b)
     factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
-    low, high = integer_range(result.dtype)
-    if b.forms.guards and count * (high - low) < _MOST_SUMS:
-        sums = np.arange(count * low, count * high + 1, dtype=np.int64)
-        steps = np.rint((sums - shift * count).astype(np.float32) * factor + offset).astype(np.int64) + shift
-        if _write_pool(op, b, Sums(sums, count, given, output), np.clip(steps, low, high)):
-            return
     total = _sum(op, b, "float32")
     scaled = ((total + -shift * count if shift else total) * factor + offset).round()
     store_steps(op, scaled + shift if shift else scaled)
 
 
-def _write_pool(op: Op, b: Builder, found: Sums, wanted: Array) -> bool:
-    """Write a mean over all positions as a GlobalAveragePool, which onnxruntime runs as one kernel instead of eight, if that gives
-    `wanted` for all sums; return whether it does."""
-    data, result, axes = b.operand(op), b.result(op), b.integers(op, 1)
-    pool = op.derive("GlobalAveragePool", op.inputs[:1], op.outputs, data_format="channels_first")
-    if data.rank is None or sorted(axis % data.rank for axis in axes) != [*range(2, data.rank)] or b.kernel_fault(pool):
-        return False
-    kernel = KERNELS["onnxruntime:optimized"].of(b.graph, pool)
-    if data.rank < 3 or kernel is None or not isinstance(kernel.reference, SumReference):
-        return False
-    integers = kernel.reference.integers(b.graph, pool, found)
-    if integers is None or not np.array_equal(integers.ways[0], wanted):
-        return False
-    pooled = b.node("GlobalAveragePool", [b.float_value(data.name)], hint=f"{result.name}/pooled")[0]
+def _write_pool(op: Op, b: Builder) -> None:
+    """Write a mean over all positions as a GlobalAveragePool, which onnxruntime runs as one kernel instead of eight."""
+    result = b.result(op)
+    pooled = b.node("GlobalAveragePool", [b.float_value(op.inputs[0])], hint=f"{result.name}/pooled")[0]
     if op["keepdims"]:
         b.quantize(pooled, result, result.name)
     else:
         b.quantize(pooled, result, kept := b.name(f"{result.name}/kept"))
         b.node("Squeeze", [kept, b.stored_value(op.inputs[1])], [result.name])
-    return True
 
 
 def write_as_tflite(op: Op, b: Builder) -> None:
