@@ -935,3 +935,37 @@ def test_onnxruntime_loses_the_last_bits_of_exponentials_at_small_scales(tmp_pat
     proof = prove(source, result)
     assert np.abs(wanted - found).max() == 2 and not proof.equal_for_all_inputs
     assert [item.class_ for item in proof.operators if item.operator.startswith("ELU")] == ["R1"]
+
+
+def strided_slice(ends: list[int], steps: int, scale: float) -> bytes:
+    """A model that takes the elements of (4, 2, 3) from 0 on, of int8, or of floats without a scale."""
+    sizes = (*(len(range(0, end, steps)) for end in ends), *(4, 2, 3)[len(ends) :])
+    dtype, qparams = ("int8", (scale, 3)) if scale else ("float32", ())
+    bounds = (("begin", [0] * len(ends)), ("end", ends), ("strides", [steps] * len(ends)))
+    indices = (TensorSpec(name, (len(ends),), "int32", data=np.array(values, np.int32)) for name, values in bounds)
+    x, y = (TensorSpec(name, shape, dtype, *qparams) for name, shape in (("x", (4, 2, 3)), ("y", sizes)))
+    return single_op("STRIDED_SLICE", {}, [x, *indices], [y])
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.0])
+@pytest.mark.parametrize(("ends", "steps", "faulty"), [([4, 2, 0], 1, True), ([0, 2, 3], 1, True), ([0], 1, False), ([4, 2, 0], 2, False)])
+def test_a_slice_of_no_elements_of_xnnpack_is_not_proved(ends: list[int], steps: int, faulty: bool, scale: float, tmp_path: Path) -> None:
+    """It takes all that is left where the end is 0 (measured); TFLite's own kernel, which it leaves other slices to, takes nothing."""
+    source, result = tmp_path / "source.tflite", tmp_path / "result.onnx"
+    source.write_bytes(strided_slice(ends, steps, scale))
+    convert(source, result)
+    feed = {"x": np.zeros((4, 2, 3), np.int8 if scale else np.float32)}
+    wanted, found = (run(path, feed)["y"].shape for path in (source, result))
+    proof = prove(source, result)
+    assert (wanted != found) == faulty
+    assert proof.equal_for_all_inputs != faulty
+    assert not any("please report" in problem for problem in check(source, result).problems)
+
+
+def test_a_slice_of_no_elements_is_written_as_xnnpack_takes_it(tmp_path: Path) -> None:
+    step = Quantization.per_tensor(0.25, 3)
+    bounds = [Tensor(name, "int64", (1,), np.array([value])) for name, value in (("start", 0), ("end", 0), ("axis", 2), ("step", 1))]
+    tensors = [Tensor("x", "int8", (1, 2, 3), None, step), Tensor("y", "int8", (1, 2, 0), None, step), *bounds]
+    op, path = Op("Slice", ("x", "start", "end", "axis", "step"), ("y",)), tmp_path / "result.tflite"
+    save(Graph("empty", {item.name: item for item in tensors}, (op,), ("x",), ("y",)), path)
+    assert run(path, {"x": np.zeros((1, 2, 3), np.int8)})["y"].shape == (1, 2, 0)

@@ -130,9 +130,9 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
 
 
 def _find_wrong_movements(followed: Followed, side: _Read) -> Iterator[Proved]:
-    """The operators of a side that would only move elements, as interpolations of one pixel, if their kernel had no fault."""
+    """The operators of a side that would only move elements, such as slices, if their kernel had no fault."""
     for op in followed.graph.ops:
-        if kind_of(op).layout.sized and (words := side.find_fault(op)) and followed.follow_movement(op) is not None:
+        if (words := side.find_fault(op)) and followed.follow_movement(op) is not None:
             yield Proved(op.label, side.output(op), "?", why=words)
 
 

@@ -242,6 +242,16 @@ def space_to_batch(graph: Graph, op: Op, in_float: bool = False) -> str:
     return "its kernel does not pad with zero" if shifted and (pads is None or pads.any()) else ""
 
 
+def empty_slice(graph: Graph, op: Op) -> str:
+    """STRIDED_SLICE of XNNPACK goes on to the last element where an end is 0; one with steps, without bounds of every axis, or of integers
+    without a scale is left to TFLite's own kernel (measured with LiteRT 2.3)."""
+    data, (ends, steps) = graph[op.inputs[0]], (graph.constant(op.inputs[index]) if op.has(index) else None for index in (2, 4))
+    if not op.source.startswith("STRIDED_SLICE") or ends is None or ends.size != data.rank or (ends != 0).all():
+        return ""
+    is_taken = (steps is None or bool((steps == 1).all())) and (data.is_quantized or data.dtype == "float32")
+    return "its kernel takes all that is left where a slice ends at 0" if is_taken else ""
+
+
 def reduce_sum(graph: Graph, op: Op) -> str:
     """SUM of the reference kernels is right only in its first sum (measured with LiteRT 2.3)."""
     return "its reference kernel adds onto what is not cleared"

@@ -347,6 +347,7 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
             arithmetic=quantizing_form("reciprocal"),
         ),
         Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_ratios, reference=requantized, arithmetic=forms.line_form),
+        Kernel(("Slice",), (*_BYTES, "float32"), "float", fault=limits.empty_slice),
     )
 
 

@@ -339,6 +339,9 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
         start, end, step = bounds[axis]
         if axis in shrunk:
             entries.add(start, start + 1, 1, "shrinkAxisMask")
+        elif end == 0 and step > 0 and not op.source.startswith("STRIDED_SLICE"):
+            entries.add_bounds(1, 1, step)  # no element either; see limits.empty_slice()
+            position += 1
         else:
             entries.add_bounds(start, end, step)
             position += 1
