@@ -199,7 +199,7 @@ _REGISTER = (
     _pass("convolutions.crop_transposed", "put a Slice after a ConvTranspose with unequal pads, which then has equal ones"),
     _pass("convolutions.transposed_to_conv", "replace a ConvTranspose with strides of 1 with a Conv"),
     _pass("isolate_float.clip_before_quantize",
-          "clip a Softmax, and a conversion to another type, in float before it is quantized, for runtimes that make tables of them",
+          "clip a Softmax, a conversion to another type, or a product of float weights before the Quantize, for runtimes that fuse them",
          within=1e-05),
     _pass("number_types.narrow_indices", "give indices as int32 in place of int64, for runtimes whose kernels give no other", border=True),
     _pass("shapes.settle_sizes", "replace dynamic dimensions with the number that the operators require, where there is just one"),

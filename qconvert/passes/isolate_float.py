@@ -19,7 +19,8 @@ Of any number of bits for a target whose `moves_in_float` says so: compilers and
 before it and the Quantize after it, and refuse one that stands on the integers themselves. Nothing is rounded on the way: what comes out
 has the quantization that went in, or is quantized as it was.
 
-clip_before_quantize: a Clip stands before the Quantize of a quantized Softmax or LogSoftmax, and of a Requantize to another type. Exact.
+clip_before_quantize: a Clip stands before the Quantize of a quantized Softmax or LogSoftmax, of a Requantize to another type, and a Min
+before that of a product of dequantized data and float weights. Exact.
 
     x -> Softmax -> y            x -> Dequantize -> Softmax -> Clip (0, 1) -> Quantize -> y
     uint8 -> Requantize -> int8  uint8 -> Dequantize -> Clip (the range of the result) -> Quantize -> int8
@@ -29,6 +30,8 @@ tract (0.23.9) makes a table of the operator between Dequantize and Quantize, as
 refuses an operator of two types. After a Clip it does neither.
 onnxruntime drops a Clip that the Quantize implies, and computes a Softmax between the two by its own kernel on integers. Where that
 overflows, a Min with 1 is in the place of the Clip, which onnxruntime keeps.
+It rounds the float weights of a product between the two to int8 (weight_bias_quantization.cc), also of 16-bit data, which the kernels of
+the source do not. A Min with the largest value of the result keeps it from that.
 An accelerator knows a Softmax by the two operators around it, so that a target which has one keeps it as it is.
 """
 
@@ -45,6 +48,7 @@ from qconvert.arithmetic import affine_range
 from qconvert.arithmetic.storage import fits_dtype
 from qconvert.errors import UnsupportedError, format_count
 from qconvert.graph import Graph, Op, Quantization, Tensor, drop_keys, integer_range, numpy_dtype
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
 from qconvert.passes.stored_types import UNSIGNED, shift_to_dtype
@@ -332,4 +336,20 @@ def clip_before_quantize(graph: Graph, target: Target | None) -> PassResult:
         if not is_conversion and KERNELS["onnxruntime:optimized"].fault(graph, op):
             clip = replace(clip, kind="Min", inputs=(values, clip.inputs[2]))
         rewriter.replace(op, clip, op.derive("Quantize", (clip.name,), (result.name,)))
+    for op in rewriter.of_kind("Quantize") if SOURCE_KERNELS in graph.metadata else ():
+        result = graph[op.name]
+        if result.per_tensor is not None and _is_product_of_float_weights(rewriter, op.inputs[0]):
+            high = affine_range(result.per_tensor, result.dtype)[1].item()
+            clip = rewriter.clip(op.inputs[0], [None, high], rewriter.add_float(f"{result.name}/bounded", result), op.source)
+            clip = replace(clip, kind="Min", inputs=(op.inputs[0], clip.inputs[2]))
+            rewriter.replace(op, clip, op.with_input(0, clip.name))
     return rewriter.finish_with(lambda count: f"{format_count(count, 'operator')} computed in float, and clipped")
+
+
+def _is_product_of_float_weights(rewriter: Rewriter, name: str) -> bool:
+    """Whether a tensor is a product of dequantized data and float weights, which onnxruntime rounds to int8 if a Quantize is next."""
+    maker, graph = rewriter.producers.get(name), rewriter.graph
+    if maker is None or not kind_of(maker).has_weights or not graph[maker.inputs[1]].is_constant or graph.is_quantized(maker.inputs[1]):
+        return False
+    data = rewriter.producers.get(maker.inputs[0])
+    return data is not None and kind_of(data).dequantizes

@@ -10,6 +10,7 @@ import pytest
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.passes.absorb_quantization import absorb_quantization
 from qconvert.passes.isolate_float import clip_before_quantize
 from qconvert.plugins import Accelerator, target_named
@@ -91,3 +92,47 @@ def test_onnxruntime_keeps_a_min_where_its_kernel_overflows() -> None:
     feed = {"x": np.arange(30, dtype=np.int8).reshape(3, 10)}
     session = onnxruntime.InferenceSession(build(found, 18, {}, numerics="fast", guards=False).SerializeToString())
     np.testing.assert_array_equal(session.run(None, feed)[0], evaluate(graph, feed)["y"])
+
+
+def product(kind: str, bias: bool) -> Graph:
+    """A product of int16 data and float weights that int8 does not hold: of one row, 1 and 0.0039."""
+    steps, rng = Quantization.per_tensor(2.0**-8, 0), np.random.default_rng(5)
+    shape, weights = ((1, 3), (2, 3)) if kind == "Gemm" else ((1, 3, 4, 4), (2, 3, 1, 1))
+    values = np.resize(np.array([1, 0.0039, 0.0118, 1, 0.51, 0.263], np.float32), weights)
+    sizes = (1, 2, *shape[2:])
+    tensors = [
+        Tensor("x", "int16", shape, None, steps),
+        Tensor("y", "int16", sizes, None, steps),
+        Tensor("x/real", "float32", shape),
+        Tensor("y/real", "float32", sizes),
+        Tensor("w", "float32", weights, values),
+        Tensor("b", "float32", (2,), rng.normal(size=2).astype(np.float32)),
+    ]
+    window = {} if kind == "Gemm" else {"strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
+    ops = (
+        Op("Dequantize", ("x",), ("x/real",)),
+        Op(kind, ("x/real", "w", *(["b"] * bias)), ("y/real",), window),
+        Op("Quantize", ("y/real",), ("y",)),
+    )
+    used = {item.name: item for item in tensors if bias or item.name != "b"}
+    return Graph("product", used, ops, ("x",), ("y",), metadata={SOURCE_KERNELS: "litert:default"})
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("kind", "bias"), [("Gemm", False), ("Gemm", True), ("Conv", True)])
+def test_onnxruntime_keeps_float_weights_before_a_min(kind: str, bias: bool) -> None:
+    """It rounds them to int8 before a Quantize (weight_bias_quantization.cc), which is up to 15 steps here, and leaves a Min."""
+    import onnxruntime
+
+    graph = product(kind, bias)
+    found, _ = clip_before_quantize(graph, target_named("portable"))
+    assert [op.kind for op in found.ops] == ["Dequantize", kind, "Min", "Quantize"]
+    validate(found)
+    feed = {"x": np.zeros(graph["x"].static_shape or (), np.int16)}
+    feed["x"][:, 1:] = 32767
+    wanted = evaluate(graph, feed)["y"].astype(int)
+    for each, least, most in ((graph, 10, 20), (found, 0, 1)):
+        session = onnxruntime.InferenceSession(build(each, 21, {}, numerics="fast", guards=False).SerializeToString())
+        assert least <= np.abs(session.run(None, feed)[0].astype(int) - wanted).max() <= most
+    assert clip_before_quantize(found, target_named("portable"))[0].ops == found.ops
+    assert clip_before_quantize(graph.evolve(metadata={}), target_named("portable"))[0].ops == graph.ops
