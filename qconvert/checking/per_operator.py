@@ -71,7 +71,7 @@ def check_operators(
         changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
         declared: names of the tensors of which the conversion declared that they have other values or another quantization.
         progress: is called with (what, done, total).
-        further: inputs that are not likely ones, at the ends of their ranges or of other sizes, for which the outputs differ.
+        further: inputs that are not likely ones, at the ends of their ranges or of other sizes.
 
     Raises:
         QConvertError: a file cannot be read, or the two have no names in common.

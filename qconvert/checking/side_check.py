@@ -37,7 +37,7 @@ from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, Runtime
 from qconvert.rules.changed_values import changed_values, declared_names
 
-#: Most elements of an input of other sizes, where the result equals the repeated conversion.
+#: Most elements of an input of other sizes, where the result equals the repeated conversion, or operators are compared.
 _SMALL = 2**16
 
 Feeds = list[dict[str, Array]]
@@ -89,6 +89,7 @@ class SideCheck:
     undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
     texts: TextComparison | None = None  # of source and result, where the inputs are texts
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
+    larger: Feeds = field(default_factory=list)  # of other sizes, with which operators are compared, although outputs are equal
     border: Border = field(init=False)
     models: tuple[LoadedModel, LoadedModel] = field(init=False)
     declared: frozenset[str] = frozenset()  # tensors that the conversion declared to be others
@@ -237,13 +238,14 @@ class SideCheck:
         """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
 
         Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
-        run, to save time: all inputs at either limit or zero, and small ones of other sizes. Inputs of zero show outputs that are NaN on
-        one side alone, and truth values that differ; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
+        run, to save time: all inputs at either limit or zero, and small ones of other sizes. Else operators are compared for the
+        last of other sizes too, if it is small: outputs may not show rows that are wrong. Inputs of zero show outputs that are NaN on one
+        side alone, and truth values that differ; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
         (source, result), border, seed, like = self.models, self.border, self.demands.seed, self.feeds[0]
         extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:
-            extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]
-        zero = zero_inputs(border.graph, like)
+            extreme, others = extreme[1:3], list(filter(_is_small, others))
+        zero, last = zero_inputs(border.graph, like), others[-1] if others and not same else None
         for feed in (*extreme, *others, zero):
             try:
                 given = border.convert_inputs(feed, result)
@@ -255,6 +257,8 @@ class SideCheck:
             judged = (each for each in found if feed is not zero or each[1].dtype == np.bool_)
             if any(border.compare_output(name, [(a, b)]).differs for name, a, b in judged):
                 self.further.append(feed)
+            elif feed is last and _is_small(feed):
+                self.larger.append(feed)
             for name, a, b in found:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
                     self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
@@ -403,7 +407,7 @@ class SideCheck:
         try:
             first = feeds[: self.steps] if self.steps else feeds
             findings, notes = check_operators(
-                *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, self.further
+                *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, [*self.further, *self.larger]
             )
         except QConvertError as error:
             if self.demands.per_op:
@@ -445,6 +449,10 @@ def _has_sizes(model: LoadedModel, feed: Arrays) -> bool:
         for name, value in feed.items()
         for size, own in zip(model.inputs[name][1], value.shape, strict=False)
     )
+
+
+def _is_small(feed: Arrays) -> bool:
+    return sum(value.size for value in feed.values()) <= _SMALL
 
 
 def _complete_inputs(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:

@@ -402,3 +402,27 @@ def test_a_piece_that_mnn_computes_otherwise_than_the_file_says_nothing_of_it(al
     report = check(source, tmp_path / "m.mnn", samples=1)
     assert report.verdict == ("not equal" if altered else "passed")
     assert any("Gemm /head/Gemm" in text for text in report.problems) == altered
+
+
+@pytest.mark.onnxruntime
+def test_rows_that_are_wrong_from_the_fifth_on_are_found_where_the_outputs_do_not_show_them(tmp_path: Path) -> None:
+    """All random inputs have the same class, whatever the rows of the first operator are: operators are compared for 7 rows."""
+    source, result = FIXTURES / "onnx" / "micro_kws_m_static_qdq.onnx", tmp_path / "result.onnx"
+    proto = onnx.load(source)
+    node = next(item for item in proto.graph.node if item.op_type == "QuantizeLinear" and "Relu" in item.input[0])
+    index = list(proto.graph.node).index(node)
+    bounds = {"first": [0], "fifth": [4], "end": [2**31]}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.int64), name) for name, value in bounds.items())
+    added = [
+        helper.make_node("Slice", [node.input[0], "first", "fifth", "first"], ["few"]),
+        helper.make_node("Slice", [node.input[0], "fifth", "end", "first"], ["more"]),
+        helper.make_node("Neg", ["more"], ["negated"]),
+        helper.make_node("Concat", ["few", "negated"], ["planted"], axis=0),
+    ]
+    node.input[0] = "planted"
+    for place, item in enumerate(added):
+        proto.graph.node.insert(index + place, item)
+    onnx.save(proto, result)
+    report = check(source, result)
+    assert report.verdict == "not equal"
+    assert [text.partition(" ")[0] for text in report.problems] == ["QuantizeLinear"], report.problems
