@@ -14,8 +14,10 @@ import numpy as np
 
 from qconvert.arithmetic import REQUANTIZERS, effective_scale
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, integer_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.graph.metadata import NUMERICS, SOURCE_KERNELS, SOURCE_PRODUCER
+from qconvert.kernels.accumulators import row_pairs
 from qconvert.kernels.kernel import IN_ANY_ORDER, Integers, Kernel, quantizations_of
 from qconvert.kernels.products import ExactProducts, Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
@@ -25,6 +27,8 @@ from qconvert.operators.sizes import SAME
 _BYTES = "data or a result that are not uint8 with one scale"
 _GRID = "a result with another scale or zero point than its data"
 _LAYOUT = "channels that are last"
+#: Groups of a convolution that x86 takes onednn for.
+_MOST_GROUPS = 100
 
 
 def is_bytes(tensor: Tensor) -> bool:
@@ -246,17 +250,50 @@ def _misplace_pixels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | 
     return Integers((found.transpose(_TO_LAST).reshape(found.shape),), fault)
 
 
+def _runs_fbgemm(graph: Graph, op: Op) -> bool:
+    """Whether fbgemm computes a convolution: x86 leaves to it what should_use_onednn_quant (quantized/cpu/OnednnUtils.h) refuses."""
+    engine, factors = graph.metadata.get(SOURCE_KERNELS), graph[op.inputs[1]].require_quantization()
+    has_output_padding = kind_of(op).spreads and any(op["output_padding"])
+    is_refused = int(op["group"]) > _MOST_GROUPS or factors.zero_point.any() or has_output_padding
+    return engine == "torch:fbgemm" or (engine == "torch:x86" and bool(is_refused))
+
+
 def _find_wrong_layer(graph: Graph, op: Op) -> str:
-    """Say which transposed convolutions an engine of PyTorch 2.13 computes wrongly (60,000 random layers were compared with float64, on a
-    CPU with VNNI). x86 has onednn's kernels, but for an output padding, which onednn refuses."""
-    engine, weights = graph.metadata.get(SOURCE_KERNELS, ""), graph[op.inputs[1]]
-    if not kind_of(op).spreads or weights.data is None or weights.dtype != "int8" or not graph.is_quantized(op.name):
+    """Say which convolutions an engine of PyTorch 2.13 computes wrongly (60,000 random transposed ones and 3,000 others were compared with
+    exact sums, on a CPU with VNNI)."""
+    weights, kind = graph[op.inputs[1]], kind_of(op)
+    if weights.data is None or weights.dtype != "int8" or not graph.is_quantized(op.name):
         return ""
-    groups, (outputs, inputs, *sizes) = int(op["group"]), weights.data.shape
+    if kind.spreads:
+        return _find_wrong_transposed(graph, op, weights.data)
+    return _find_saturation(graph, op, weights.data) if kind.has_windows else ""
+
+
+def _find_saturation(graph: Graph, op: Op, weights: Array) -> str:
+    """fbgemm has kernels of depthwise convolutions that add the products of two neighbouring weights in 16 bits, on every CPU
+    (takeDepthWiseFastPath in FbgemmConv.cc, vpmaddubsw in FbgemmI8DepthwiseAvx2-inl.h)."""
+    outputs, inputs, *sizes = weights.shape
+    channels, pads = int(op["group"]), [(size - 1) // 2 for size in sizes]
+    if not _runs_fbgemm(graph, op) or inputs != 1 or channels % 8 or outputs not in (channels, 2 * channels):
+        return ""
+    if len(sizes) < 2 or sizes[-1] != sizes[-2] or not {3, 5, 7}.issuperset(sizes) or list(op["pads"]) != 2 * pads:
+        return ""
+    if set(op["dilations"]) != {1} or not {1, 2}.issuperset(op["strides"]):
+        return ""
+    before, largest = graph.producers().get(op.inputs[0]), integer_range("uint8")[1]
+    if before is not None:
+        bounds = kind_of(before).limits(before, graph.constant) or activation_bounds(before)
+        largest = clip_range(graph[op.inputs[0]], bounds)[1]
+    return "saturates sums of two products at 16 bits" if largest * row_pairs(weights.reshape(outputs, -1)) > 2**15 else ""
+
+
+def _find_wrong_transposed(graph: Graph, op: Op, weights: Array) -> str:
+    """See _find_wrong_layer()."""
+    engine, groups, (outputs, inputs, *sizes) = graph.metadata.get(SOURCE_KERNELS, ""), int(op["group"]), weights.shape
     outputs //= groups
     if engine == "torch:qnnpack":
         return "computes transposed convolutions over three axes wrongly" if len(sizes) == 3 else ""
-    if engine == "torch:fbgemm" or (engine == "torch:x86" and any(op["output_padding"])):
+    if _runs_fbgemm(graph, op):
         is_packed = groups == 1 and inputs % 8 == outputs % 8 == 0 and len(sizes) == 2 and sizes[0] == 2
         wrong = is_packed and not any(op["pads"]) and set(op["dilations"]) == {1}
         return "computes two rows of weights, of multiples of eight channels, wrongly" if wrong else ""
