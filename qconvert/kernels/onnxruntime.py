@@ -248,16 +248,16 @@ def _unlike_average(graph: Graph, op: Op) -> str:
     if count * (high - low) >= _MOST_SUMS or _global_average_pool_fault(graph, op):
         return "too many sums, or a factor that the kernel refuses"
     sums = np.arange(count * low, count * high + 1, dtype=np.int64)
-    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, quantizations, count)
+    given, output = quantizations
+    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
     wanted = np.rint((sums - shift * count).astype(np.float32) * factor + offset) + shift
-    pool = op.with_attributes(arithmetic="")
-    found = _global_average_integers(graph, pool, Sums(sums, count, *quantizations))
+    found = _mean_integers(graph, op, Sums(sums, count, given, output))
     agrees = found is not None and np.array_equal(found.ways[0], np.clip(wanted, low, high))
     return "" if agrees else "other integers"
 
 
 def _mean_integers(graph: Graph, op: Op, found: Sums) -> Integers | None:
-    """See _unlike_average()."""
+    """The integers of the kernel of GlobalAveragePool for a mean; see _unlike_average()."""
     return _global_average_integers(graph, op.with_attributes(arithmetic=""), found)
 
 
