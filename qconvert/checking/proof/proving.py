@@ -217,7 +217,8 @@ class _Read:
     def find_fault(self, op: Op) -> str:
         """In words, what the kernel of an operator computes wrongly; "" if nothing."""
         computed = self.resolve_operator(op)
-        return computed.kernels.fault(computed.graph, computed.op)
+        is_whole = computed.op.kind == op.kind  # else it is the end of what an operator of the file became
+        return computed.kernels.fault(computed.graph, computed.op) if is_whole else ""
 
     def find_absorbed_faults(self) -> Iterator[Proved]:
         """What operators of the file compute wrongly that normal form left out, such as a Clip whose bounds no integer exceeds."""
