@@ -242,18 +242,18 @@ def _unlike_average(graph: Graph, op: Op) -> str:
     axes, count = graph.constant(op.inputs[1]) if op.has(1) else None, reduced_count(graph, op) or _MOST_SUMS
     low, high = integer_range(result.dtype)
     if not str(op["arithmetic"]).startswith("xnnpack") or not quantizations or data.rank is None or axes is None:
-        return "another arithmetic"
+        return op.kind
     if data.rank < 3 or sorted(int(axis) % data.rank for axis in axes.reshape(-1)) != [*range(2, data.rank)]:
-        return "other axes than all positions"
+        return "means over some positions"
     if count * (high - low) >= _MOST_SUMS or _global_average_pool_fault(graph, op):
-        return "too many sums, or a factor that the kernel refuses"
+        return "means of so many elements or scales so far apart"
     sums = np.arange(count * low, count * high + 1, dtype=np.int64)
     given, output = quantizations
     factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
     wanted = np.rint((sums - shift * count).astype(np.float32) * factor + offset) + shift
     found = _mean_integers(graph, op, Sums(sums, count, given, output))
     agrees = found is not None and np.array_equal(found.ways[0], np.clip(wanted, low, high))
-    return "" if agrees else "other integers"
+    return "" if agrees else "means of these scales"
 
 
 def _mean_integers(graph: Graph, op: Op, found: Sums) -> Integers | None:
