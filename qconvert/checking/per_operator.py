@@ -59,6 +59,7 @@ def check_operators(
     declared: frozenset[str],
     progress: Progress,
     further: Sequence[Arrays] = (),
+    larger: Sequence[Arrays] = (),
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """A finding for each operator output of the source that both sides have, one for each operator that could not be compared, and lines
     on how it was done.
@@ -71,7 +72,8 @@ def check_operators(
         changed: what is not the source's in constants, scales and zero points, by the tensor's name, in words.
         declared: names of the tensors of which the conversion declared that they have other values or another quantization.
         progress: is called with (what, done, total).
-        further: inputs that are not likely ones, at the ends of their ranges or of other sizes.
+        further: inputs that are not likely ones, at the ends of their ranges or of other sizes, for which the outputs differ.
+        larger: inputs of other sizes for which they do not; only what no rounding explains is told of these.
 
     Raises:
         QConvertError: a file cannot be read, or the two have no names in common.
@@ -80,6 +82,7 @@ def check_operators(
     runs = _cut_sides(source, result, feeds[0], model, border, declared)
     runs.compare(feeds, progress)
     runs.compare_further(further)
+    runs.compare_further(larger, faults_alone=True)
     writers = whole.producers()
     findings = {name: join_findings(writers[name], name, found) for name, found in runs.found.items()}
     _add_misread_findings(whole, runs.misread, findings)
@@ -212,7 +215,7 @@ class _Runs:
             self._compare_with_file(feed, values)
             del values
 
-    def compare_further(self, feeds: Sequence[Arrays]) -> None:
+    def compare_further(self, feeds: Sequence[Arrays], faults_alone: bool = False) -> None:
         """Compare the operators for inputs that are not likely ones."""
         for feed in feeds:
             if monotonic() > self.until:
@@ -221,7 +224,8 @@ class _Runs:
             findings = self.comparison.findings(self.comparison.left.values(feed), lambda done, ops: None)
             # What was declared costs more there, and is judged by likely inputs.
             found = ((name, finding) for name, finding in findings if finding.verdict not in ("equal", "requantized"))
-            self._add((name, finding) for name, finding in found if name not in self.wrong_pieces)
+            told = (item for item in found if item[1].is_fault) if faults_alone else found
+            self._add((name, finding) for name, finding in told if name not in self.wrong_pieces)
 
     def describe_limits(self, left_out: int) -> Iterator[str]:
         """Yield in sentences what the limits of time and memory left out; `left_out` operators did not fit into memory."""

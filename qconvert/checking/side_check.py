@@ -407,7 +407,7 @@ class SideCheck:
         try:
             first = feeds[: self.steps] if self.steps else feeds
             findings, notes = check_operators(
-                *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, [*self.further, *self.larger]
+                *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, self.further, self.larger
             )
         except QConvertError as error:
             if self.demands.per_op:

@@ -390,14 +390,18 @@ def test_a_product_of_dynamic_range_may_compute_in_float_on_a_microcontroller(tm
 
 def test_kernels_that_give_another_shape_are_told(tmp_path: Path) -> None:
     """XNNPACK takes a Slice of no elements for all that is left, where TFLite's own kernels and onnxruntime give none."""
-    given, result, ends = Quantization.per_tensor(0.25, 127), Quantization.per_tensor(0.5, 127), {"s": 0, "e": 0, "a": 2, "t": 1}
+    given, result, ends = (
+        Quantization.per_tensor(0.25, 127),
+        Quantization.per_tensor(0.5, 127),
+        {"s": (0, 0, 0), "e": (1, 2, 0), "a": (0, 1, 2), "t": (1, 1, 1)},
+    )
     graph = make(
-        [Op("Relu", ("x",), ("u",)), Op("Requantize", ("u",), ("v",)), Op("Slice", ("v", *ends), ("y",))],
+        [Op("Relu", ("x",), ("u",)), Op("Requantize", ("u",), ("v",)), Op("Slice", ("v", *ends), ("y",), source="STRIDED_SLICE")],
         [
             *(Tensor(name, "int8", (1, 2, 3), None, given) for name in "xu"),
             Tensor("v", "int8", (1, 2, 3), None, result),
             Tensor("y", "int8", (1, 2, 0), None, result),
-            *(Tensor(name, "int64", (1,), np.array([end], np.int64)) for name, end in ends.items()),
+            *(Tensor(name, "int64", (3,), np.array(numbers)) for name, numbers in ends.items()),
         ],
         "x",
         "y",
