@@ -30,7 +30,7 @@ from qconvert.kernels.kernel import (
 )
 from qconvert.kernels.products import Requantizer, SumReference, Sums, addition_error
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
-from qconvert.operators import kind_of, onnxruntime_additions, reduced_count
+from qconvert.operators import kind_of, onnxruntime_additions, reduce_as_xnnpack, reduced_count
 from qconvert.operators.call import Call, channels_first, channels_last
 from qconvert.operators.pool import extract_windows
 
@@ -236,8 +236,6 @@ _GLOBAL_AVERAGE = SumReference(_global_average_integers)
 
 def _unlike_average(graph: Graph, op: Op) -> str:
     """Say why a mean that is to round as XNNPACK does is not written for the kernel of GlobalAveragePool: both agree for all sums."""
-    from qconvert.kernels.litert.forms import xnnpack_reduction_form
-
     data, result, quantizations = graph[op.inputs[0]], graph[op.name], quantizations_of(graph, op)
     axes, count = graph.constant(op.inputs[1]) if op.has(1) else None, reduced_count(graph, op) or _MOST_SUMS
     low, high = integer_range(result.dtype)
@@ -249,10 +247,9 @@ def _unlike_average(graph: Graph, op: Op) -> str:
         return "means of so many elements or scales so far apart"
     sums = np.arange(count * low, count * high + 1, dtype=np.int64)
     given, output = quantizations
-    factor, offset, shift = xnnpack_reduction_form(op, result.dtype, (given, output), count)
-    wanted = np.rint((sums - shift * count).astype(np.float32) * factor + offset) + shift
+    wanted = reduce_as_xnnpack(str(op["arithmetic"]), sums, count, True, (given, output), result.dtype)
     found = _mean_integers(graph, op, Sums(sums, count, given, output))
-    agrees = found is not None and np.array_equal(found.ways[0], np.clip(wanted, low, high))
+    agrees = found is not None and np.array_equal(found.ways[0], wanted)
     return "" if agrees else "means of these scales"
 
 

@@ -48,7 +48,7 @@ from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.kind import ROLES, RULES, Kind
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
 from qconvert.operators.properties import FunctionCall, Port
-from qconvert.operators.reduce import reduced_count
+from qconvert.operators.reduce import reduce_as_xnnpack, reduced_count
 
 __all__ = [
     "KINDS",
@@ -79,6 +79,7 @@ __all__ = [
     "onnxruntime_additions",
     "output_axis",
     "range_axes",
+    "reduce_as_xnnpack",
     "reduced_count",
     "register",
     "text",

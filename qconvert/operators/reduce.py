@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.arithmetic import FLOAT_MEAN, TORCH_AVERAGES, tflite_wrapped_mean, torch_average, torch_mean, xnnpack_reduce
 from qconvert.arithmetic.polynomials import add_polynomials, multiply_polynomials
-from qconvert.arithmetic.storage import Array, integer_range
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import KEEPDIMS, AttributeSpec, along_axis, choice, flag, has, integer, without_axes
 from qconvert.operators.call import Call, ExactResult, Fold, Function, Result, is_plain
@@ -74,6 +74,24 @@ def reduced_count(graph: Graph, op: Op) -> int | None:
     return math.prod(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
 
 
+def reduce_as_xnnpack(
+    arithmetic: str, total: Array, count: int, is_mean: bool, quantizations: tuple[Quantization, Quantization], dtype: str
+) -> Array:
+    """Return the stored results of XNNPACK's kernel for the type that `arithmetic` names, which data of the other one are shifted to.
+
+    Args:
+        arithmetic: of the reduction.
+        total, count, is_mean: see arithmetic.xnnpack_reduce().
+        quantizations: of data and result.
+        dtype: of both.
+    """
+    kernel_dtype = _XNNPACK[arithmetic]
+    shift = integer_range(dtype)[0] - integer_range(kernel_dtype)[0]
+    given, output = (item.shift_zero_point(-shift) for item in quantizations)
+    stored = xnnpack_reduce(total - shift * count, count, is_mean, given, output, kernel_dtype)
+    return (stored.astype(np.int64) + shift).astype(dtype)
+
+
 def _as_kernels(function: Callable[[Call], Array], *, is_mean: bool = False) -> Callable[[Call], Result]:
     """The real result; with an arithmetic the stored one is that of the kernel named."""
 
@@ -92,11 +110,7 @@ def _as_kernels(function: Callable[[Call], Array], *, is_mean: bool = False) -> 
                 arguments = _arguments(call)
                 return ExactResult(real, torch_mean(call.raw(), arguments["axis"], given, dtype, keepdims=arguments["keepdims"]))
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
-        kernel_dtype = _XNNPACK[arithmetic]
-        shift = integer_range(dtype)[0] - integer_range(kernel_dtype)[0]
-        quantizations = given.shift_zero_point(-shift), output.shift_zero_point(-shift)
-        stored = xnnpack_reduce(total - shift * count, count, is_mean, *quantizations, kernel_dtype)
-        return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
+        return ExactResult(real, reduce_as_xnnpack(arithmetic, total, count, is_mean, (given, output), dtype))
 
     return evaluate_rounded
 
