@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -484,6 +485,23 @@ def test_a_number_is_added_by_a_kernel_of_its_own(tmp_path: Path) -> None:
     assert np.allclose(evaluate(graph, {graph.inputs[0]: data.numpy()})[graph.outputs[0]], Network()(data).numpy(), rtol=1e-6)
 
 
+def _compare_with_engine(make: Callable[[], Any], engine: str, shape: tuple[int, ...], folder: Path) -> tuple[float, list[Any]]:
+    """Trace a network as m.pt and convert it to m.onnx; return how far their results are from each other, in steps of 0.9, and what the
+    proof says of convolutions."""
+    import torch
+
+    source, result = folder / "m.pt", folder / "m.onnx"
+    data = torch.from_numpy(np.random.default_rng(1).integers(-117, 139, shape).astype(np.float32)) * 0.031
+    with use_engine(engine):
+        network = make()
+        torch.jit.trace(network, data).save(str(source))
+        own = network(data).numpy()
+    options = {"engine": engine, "input_shape": ",".join(map(str, shape))}
+    convert(source, result, **options)
+    off = np.abs(_run(result, "onnxruntime:optimized", data.numpy()) - own).max() / 0.9
+    return off, [item for item in prove(source, result, **options).operators if "conv" in item.operator]
+
+
 @pytest.mark.onnxruntime
 @needs_torch
 @pytest.mark.filterwarnings("ignore")
@@ -528,17 +546,7 @@ def test_transposed_convolutions_that_an_engine_computes_wrongly(
         def forward(self, x: Any) -> Any:
             return self.layer(torch.quantize_per_tensor(x, 0.031, 117, torch.quint8)).dequantize()
 
-    shape = (1, channels[0], 5, 6)
-    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
-    data = (torch.from_numpy(np.random.default_rng(1).integers(-117, 139, shape).astype(np.float32))) * 0.031
-    with use_engine(engine):
-        network = Network()
-        torch.jit.trace(network, data).save(str(source))
-        own = network(data).numpy()
-    text = ",".join(map(str, shape))
-    convert(source, result, engine=engine, input_shape=text)
-    off = np.abs(_run(result, "onnxruntime:optimized", data.numpy()) - own).max() / 0.9
-    (item,) = [item for item in prove(source, result, engine=engine, input_shape=text).operators if "conv" in item.operator]
+    off, (item,) = _compare_with_engine(Network, engine, (1, channels[0], 5, 6), tmp_path)
     assert (off > 3, item.class_ == "?") == (is_wrong, is_wrong), (off, item)
 
 
@@ -608,18 +616,10 @@ def test_depthwise_convolutions_whose_pairs_of_products_saturate(
             return self.layer(x).dequantize()
 
     shape = (1, channels[0], 9, 10) if len(size) == 2 else (1, channels[0], 6, 9, 10)
-    source, result = tmp_path / "m.pt", tmp_path / "m.onnx"
-    data = torch.from_numpy(np.random.default_rng(1).integers(-117, 139, shape).astype(np.float32)) * 0.031
-    with use_engine(engine):
-        network = Network()
-        torch.jit.trace(network, data).save(str(source))
-        own = network(data).numpy()
-    text = ",".join(map(str, shape))
-    convert(source, result, engine=engine, input_shape=text)
-    off = np.abs(_run(result, "onnxruntime:optimized", data.numpy()) - own).max() / 0.9
-    *_, item = [item for item in prove(source, result, engine=engine, input_shape=text).operators if "conv" in item.operator]
+    off, (*_, item) = _compare_with_engine(Network, engine, shape, tmp_path)
     assert (off > 3, item.class_ == "?") == (is_wrong, is_wrong), (off, item)
-    run = qconvert.check(source, result, engine=engine, input_shape=text, samples=1)
+    text = ",".join(map(str, shape))
+    run = qconvert.check(tmp_path / "m.pt", tmp_path / "m.onnx", engine=engine, input_shape=text, samples=1)
     assert ("saturates sums of two products at 16 bits" in str(run.machine)) == is_wrong
 
 
